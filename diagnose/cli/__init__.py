@@ -24,6 +24,7 @@ COMMANDS = (
     "run",
     "fix",
     "check",
+    "probe",
     "apply",
     "revert",
     "analyze",
@@ -159,12 +160,16 @@ def command_parsers() -> dict[str, tuple[str, argparse.ArgumentParser]]:
     return {name: (said[name], parser) for name, parser in commands.choices.items()}
 
 
+_NAMED = {"check": "--all", "probe": "--list"}
+"""Commands that a name follows, before the program, and the option that stands in its place."""
+
+
 def _without_program(words: list[str]) -> list[str]:
     """The words that belong to `diagnose` itself: those before the user's program begins, where it starts one."""
-    from diagnose.cli.argv_split import split, split_check
+    from diagnose.cli.argv_split import split, split_named
 
-    if words and words[0] == "check":
-        return [words[0], *split_check(words[1:])[1].options]
+    if words and words[0] in _NAMED:
+        return [words[0], *split_named(words[1:], _NAMED[words[0]])[1].options]
     if not words or words[0] not in ("run", "fix"):
         return words
     return [words[0], *split(words[1:]).options]

@@ -28,9 +28,10 @@ TAKES_VALUE = frozenset(
         "--only",
         "--skip",
         "--setting",
+        "--probe",
     }
 )
-"""Options of `run`, `fix` and `check` that are followed by a value; a test compares them with the parsers."""
+"""Options of `run`, `fix`, `check` and `probe` that are followed by a value; a test compares them with the parsers."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,11 @@ def program_of(words: list[str], command: str = "run") -> Split:
     return required(split(words), f"{command} train.py")
 
 
-def split_check(words: list[str]) -> tuple[str | None, Split]:
-    """A command line of `check`, cut in two, and the fixer that it names first; none beside --all."""
+def split_named(words: list[str], instead: str) -> tuple[str | None, Split]:
+    """A command line of `check` or `probe`, cut in two, and the name that comes first; none beside the option that
+    stands `instead` of one."""
     found = split(words)
-    if "--all" in found.options or found.module or found.launcher or not found.program:
+    if instead in found.options or found.module or found.launcher or not found.program:
         return None, found
     rest = split(found.program[1:])
     return found.program[0], replace(rest, options=[*found.options, *rest.options])

@@ -48,7 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Watch briefly, ask, gate, print."""
-    from diagnose.cli.argv_split import required, split_check
+    from diagnose.cli.argv_split import required, split_named
     from diagnose.cli.findings import terminal_width, wants_colour
     from diagnose.cli.fixer_selection import known
     from diagnose.cli.streams import result, standard_output_to_stderr
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.program import Program
     from diagnose.report.terminal.checks import as_json, as_text
 
-    name, words = split_check(args.words[1:])
+    name, words = split_named(args.words[1:], "--all")
     if name is None and not args.all:
         raise UsageError(f"a fixer is missing; for example `diagnose {_EXAMPLE}`, or --all in its place")
     setting = _setting(args.setting or [])

@@ -17,9 +17,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_watch_options(parser)
     parser.add_argument("--stop-after-trace", action="store_true", help="end the program once its trace is written")
     parser.add_argument("--fix", action="store_true", help="go on to try fixes, as `diagnose fix` does")
+    parser.add_argument(
+        "--probe",
+        action="append",
+        metavar="NAME,…",
+        help="measure what parts of the step cost, as `diagnose probe` does; `auto` takes the probes that would settle "
+        "the top findings, cheapest first",
+    )
     parser.add_argument("--fail-on", choices=("high", "medium", "low"), help="exit 1 when a finding is this severe")
     parser.add_argument(
-        "--budget", metavar="TIME", help="with --fix: end within this long, for example 1h (default: 10m)"
+        "--budget", metavar="TIME", help="with --fix or --probe: end within this long, for example 1h (default: 10m)"
     )
 
 
@@ -44,11 +51,21 @@ def add_watch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Watch, diagnose, print; with --fix, try fixes."""
+    """Watch, diagnose, print; with --fix, try fixes; with --probe, run experiments."""
     from diagnose.cli.findings import failed
-    from diagnose.cli.watched_run import fixing_of, watching
+    from diagnose.cli.fixer_selection import known, names_in
+    from diagnose.cli.watched_run import fixing_of, probing_of, watching
 
     watched = watching(args, "fix" if args.fix else "run")
+    if args.probe:
+        from diagnose.collect.experiments import load_probes
+        from diagnose.errors import UsageError
+
+        names = names_in(args.probe)
+        if args.fix:
+            raise UsageError("--probe and --fix each want the whole budget: run one after the other")
+        known(names, ["auto", *load_probes()], "probe (`diagnose probe --list` shows all)")
+        watched.probing = probing_of(args, () if "auto" in names else names)
     code = watched.carry_out(fixing_of(args) if args.fix else None, args.plain, args.json)
     diagnosis = watched.state.diagnosis
     return code or (failed(diagnosis, args.fail_on) if diagnosis else 0)

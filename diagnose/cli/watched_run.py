@@ -28,9 +28,11 @@ from diagnose.errors import Cancelled, DiagnoseError, EnvironmentLacks, ProgramF
 from diagnose.model import Gate
 from diagnose.observe import Observation, observe
 from diagnose.plugins import Catalogue, load
+from diagnose.probing.choice import Probing
+from diagnose.probing.trial import run_probes
 from diagnose.program import Program
 from diagnose.program.rendezvous import names_several_hosts
-from diagnose.report import formats
+from diagnose.report import formats, probes, text
 from diagnose.report.style.vocabulary import how_it_ended
 from diagnose.report.terminal import text
 from diagnose.report.terminal.progress import Progress
@@ -82,6 +84,8 @@ class Watching:
         self.recipe = recipe
         self.catalogue = catalogue
         self.command = command
+        self.probing: Probing | None = None
+        """Which probes to run once the program is diagnosed."""
         self.state = State()
         self.session = Session.create(program.name, self._happened, root)
         self._show: Tell = lambda _event: None
@@ -119,6 +123,8 @@ class Watching:
     def _answer(self, as_json: bool) -> str:
         if as_json:
             return formats()["json"].render(self.state)
+        if self.command == "probe" and self.state.probes:
+            return "\n" + probes.as_text(self.state.probes, terminal_width(), colour=wants_colour())
         # The program has written to the same place, and what it wrote last may not have ended its line.
         return "\n" + text.render(self.state, width=terminal_width(), colour=wants_colour())
 
@@ -154,12 +160,16 @@ class Watching:
             dry=fixing is not None and fixing.dry,
         )
         self.session.record(started)
-        recipe = self.recipe if fixing is None else self.recipe.ending_within(fixing.budget_ns)
+        bounded = fixing or self.probing
+        recipe = self.recipe if bounded is None else self.recipe.ending_within(bounded.budget_ns)
         seen = observe(self.program, recipe, self.session, self.catalogue, self._stop, on_screen)
         self._returncode = seen.outcome.returncode
         code, message = judged(seen, self._stop.is_set(), _error_of(self.session.path))
-        left = fixing.after(time.monotonic_ns() - began_ns + CLOSING_NS) if fixing is not None else None
-        if code == 0 and left is not None:
+        spent_ns = time.monotonic_ns() - began_ns + CLOSING_NS
+        left = fixing.after(spent_ns) if fixing is not None else None
+        if code == 0 and self.probing is not None:
+            message = self._probe(seen, self.probing.after(spent_ns))
+        elif code == 0 and left is not None:
             message, _ = self._fix(seen, left)
         elif code == PROGRAM_FAILED and left is not None and _ran_out_of_memory(seen):
             said, runs = self._fix(seen, left, died=True)
@@ -193,6 +203,25 @@ class Watching:
         )
         return compose.summary(outcome), outcome.patch is not None
 
+    def _probe(self, seen: Observation, probing: Probing) -> str:
+        """A word on what came of it."""
+        chosen = probing.chosen(seen.diagnosis.findings)
+        if not chosen:
+            return "no probe would settle a finding of this run"
+        results = run_probes(
+            self.program,
+            seen.diagnosis,
+            seen.traces,
+            chosen,
+            self._record_unless_cancelled,
+            self.session.path,
+            Schedule.quick() if probing.quick else Schedule(),
+            probing.budget_ns,
+            self._stop.is_set,
+            self.state.started.at_ns if self.state.started is not None else None,
+        )
+        return f"{named_count(sum(not one.refused for one in results), 'probe')} answered"
+
     def _record_unless_cancelled(self, event: AnyEvent) -> None:
         self.session.record(event)
         if self._stop.is_set():
@@ -217,11 +246,12 @@ def leaving_on(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def watching(args: argparse.Namespace, command: str) -> Watching:
-    """What `run` and `fix` were asked for. Raises UsageError, InputError or EnvironmentLacks."""
+def watching(args: argparse.Namespace, command: str, words: Split | None = None) -> Watching:
+    """What `run`, `fix` and `probe` were asked for; `words` are the program's where the caller has found them. Raises
+    UsageError, InputError or EnvironmentLacks."""
     from diagnose.cli.argv_split import program_of
 
-    words = program_of(args.words[1:], args.words[0])
+    words = words or program_of(args.words[1:], args.words[0])
     program = Program.parse(words.program, module=words.module, launcher=words.launcher)
     recipe = Recipe(args.steps, args.warmup, args.stop_after_trace, ranks=args.trace_ranks)
     catalogue = load(args.rules, args.fixers)
@@ -241,6 +271,14 @@ def fixing_of(args: argparse.Namespace) -> Fixing:
         names_in(getattr(args, "only", None)),
         getattr(args, "dry_run", False),
     )
+
+
+def probing_of(args: argparse.Namespace, names: tuple[str, ...], words: Split | None = None) -> Probing:
+    """The options of `probe`; no names stand for those that would settle the top findings. Raises UsageError."""
+    from diagnose.cli.argv_split import program_of
+
+    on_one_host(words or program_of(args.words[1:], args.words[0]))
+    return Probing(names, budget_of(args, DEFAULT_BUDGET), getattr(args, "quick", False))
 
 
 def on_one_host(words: Split) -> None:

@@ -19,6 +19,7 @@ from diagnose.model.diagnosis import (
 from diagnose.model.finding import CannotTell, Confidence, Evidence, Finding, Number, Place, Scalar, Severity
 from diagnose.model.ladder import Ladder, PracticalCeiling, Rung
 from diagnose.model.memory import MemoryPart, MemoryPeak, MemoryTimeline
+from diagnose.model.probed import Bearing, ProbedFinding, ProbeResult
 from diagnose.model.recorded import CollectiveCurve, Facts, Site, SyncSite
 from diagnose.model.step_profile import KernelRow, Lane, OperatorRow, StepProfile, Timeline
 from diagnose.model.verdict import TOGETHER, Decision, Gate, GateResult, Interval, Mechanism, Verdict
@@ -27,6 +28,7 @@ __all__ = [
     "SCHEMA",
     "TOGETHER",
     "Accounting",
+    "Bearing",
     "CannotTell",
     "CollectiveCurve",
     "ComputePart",
@@ -53,6 +55,8 @@ __all__ = [
     "OperatorRow",
     "Place",
     "PracticalCeiling",
+    "ProbeResult",
+    "ProbedFinding",
     "RankAccounting",
     "RankWait",
     "Rung",

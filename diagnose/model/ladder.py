@@ -24,6 +24,9 @@ class PracticalCeiling:
     """What products, convolutions and attention take in a step as it is."""
     other_now_ns: int
     """What all other kernels take in it, without collectives."""
+    same_training_ns: int
+    """The ceiling of a program that trains as this one does: in its own number formats, its optimizer and loss as they
+    are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from diagnose.model import Diagnosis, Facts, GateResult, Place, Scalar, StepProfile, Verdict
+from diagnose.model import Diagnosis, Facts, GateResult, Place, ProbeResult, Scalar, StepProfile, Verdict
 
 
 class Event(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -149,6 +149,12 @@ class FinalMeasured(Event, frozen=True, tag=True, kw_only=True):
     where they save less together than they were measured to one by one. None for a single fix."""
 
 
+class Probed(Event, frozen=True, tag=True, kw_only=True):
+    """A probe has measured what a part of the step costs, or refused to."""
+
+    result: ProbeResult
+
+
 class Warned(Event, frozen=True, tag=True, kw_only=True):
     """Something the user should know that is no finding."""
 
@@ -179,6 +185,7 @@ AnyEvent = (
     | VerdictReached
     | PatchAccepted
     | FinalMeasured
+    | Probed
     | Warned
     | RunEnded
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diagnose.model import TOGETHER, Decision, Diagnosis, Facts, StepProfile, Verdict
+from diagnose.model import TOGETHER, Decision, Diagnosis, Facts, ProbeResult, StepProfile, Verdict
 from diagnose.session.events import (
     AnyEvent,
     ControlMeasured,
@@ -16,6 +16,7 @@ from diagnose.session.events import (
     FinalMeasured,
     PatchAccepted,
     PhaseChanged,
+    Probed,
     ProgramOutput,
     RunEnded,
     RunStarted,
@@ -61,6 +62,7 @@ class State:
     verdicts: tuple[Verdict, ...] = ()
     patch: PatchAccepted | None = None
     final: FinalMeasured | None = None
+    probes: tuple[ProbeResult, ...] = ()
     output: str = ""
     warnings: tuple[str, ...] = ()
     ended: RunEnded | None = None
@@ -137,6 +139,7 @@ _FOLD: dict[type, Callable[[State, Any], State]] = {
     VerdictReached: _fold_verdict,
     PatchAccepted: lambda state, event: replace(state, patch=event),
     FinalMeasured: lambda state, event: replace(state, final=event),
+    Probed: lambda state, event: replace(state, probes=(*state.probes, event.result)),
     Warned: lambda state, event: replace(state, warnings=(*state.warnings, event.message)),
     RunEnded: lambda state, event: replace(state, ended=event),
 }

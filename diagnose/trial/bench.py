@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from diagnose.fixer import Fixer
-from diagnose.model import Decision, Gate, GateCheck, GateResult, Verdict
+from diagnose.model import Decision, Gate, GateCheck, GateResult, Scalar, Verdict
 from diagnose.program import Program
 from diagnose.trial.ab.aa_control import ASSUMED, MOST_OF_BUDGET, AAControl, AAControls
 from diagnose.trial.ab.ab_trial import ABTrial
@@ -119,7 +119,13 @@ class Bench:
         self._groups = Groups(cancelled)
         protect = protection(program, folder)
         self._place = Workplace(
-            self._groups, folder, python, self._copies.environment_of, {"guard": protect}, self._copies.edited
+            self._groups,
+            folder,
+            python,
+            self._copies.environment_of,
+            {"guard": protect},
+            self._copies.edited,
+            self._copies.probed,
         )
         self._gatekeeper = Gatekeeper(
             self._place, schedule.start_limit_ns, deadline, watched, compiling=self._copies.compiling
@@ -258,6 +264,22 @@ class Bench:
             self._baseline, self._keeps = patched, True
         self._beside.keep_last(self._beside.last(patched if verdict.decision is Decision.KEPT else original))
         return Trial(verdict, found.traces[1])
+
+    def probe(self, original: Program, probed: Program, name: str, on_pair: OnPair | None = None) -> Comparison:
+        """The program as found against a copy of `probed_copy`: how long their steps take, and nothing else."""
+        duel = replace(self._duel(on_pair), trace=False)
+        found = self._compare(duel, original, probed, name, UpcomingWork())
+        self._look_closer(found)
+        return found
+
+    @property
+    def resolution(self) -> float:
+        """The share of a step below which this machine can tell nothing; assumed until a control is taken."""
+        return self._controls.resolution
+
+    def probed_copy(self, name: str, setting: Mapping[str, Scalar], *, compiles: bool = False) -> Program:
+        """A copy of the program whose processes the probe of that name changes. Raises InputError."""
+        return self._copies.make_probed(name, setting, compiles=compiles)
 
     def leave_out(
         self,

@@ -18,6 +18,7 @@ from watching import LIGHT_TORCH, LIMIT_S
 from diagnose import plugins
 from diagnose.cli import main
 from diagnose.cli.reference_page import reference_page
+from diagnose.collect.experiments import load_probes
 from diagnose.model import Decision, Interval, Severity, Verdict
 from diagnose.report.export import contract
 from diagnose.report.style.vocabulary import CLASSES
@@ -30,6 +31,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 CI = (ROOT / "docs" / "continuous-integration.md").read_text()
 FIXING = (ROOT / "docs" / "fixing.md").read_text()
 READING = (ROOT / "docs" / "reading.md").read_text()
+PROBES = (ROOT / "docs" / "probes.md").read_text()
 RULE_FILE, FIXER_FILE = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)
 
 PROGRAM = f"""
@@ -89,12 +91,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-TEXTS = (README, CONTRIBUTING, CI, FIXING, READING)
+TEXTS = (README, CONTRIBUTING, CI, FIXING, READING, PROBES)
 ALL = list(dict.fromkeys(line for text in TEXTS for line in commands(text)))
 RUN_HERE = [line for line in ALL if line.startswith("diagnose ") and line not in TESTED_ELSEWHERE]
 
 
-STARTS_PROGRAMS = ("diagnose run", "diagnose fix", "diagnose check", "diagnose calibrate")
+STARTS_PROGRAMS = ("diagnose run", "diagnose fix", "diagnose check", "diagnose probe", "diagnose calibrate")
 ANSWERED_AT_ONCE = [line for line in RUN_HERE if not line.startswith((*NEEDS_A_TERMINAL, *STARTS_PROGRAMS))]
 
 
@@ -159,6 +161,12 @@ def test_the_first_screen_has_two_commands_and_a_picture_that_is_there() -> None
 def test_the_reference_of_rules_and_fixers_is_that_of_the_code() -> None:
     """`make reference` writes it anew."""
     assert reference_page(plugins.load()) == (ROOT / "docs" / "rules-and-fixers.md").read_text()
+
+
+def test_every_probe_is_in_its_table_with_the_rules_it_settles() -> None:
+    rows = dict(re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", PROBES, re.MULTILINE))
+    for probe in load_probes().values():
+        assert all(f"`{rule}`" in rows[probe.name] for rule in (*probe.measures, *probe.bounds[:1])), probe.name
 
 
 def test_every_verdict_is_explained() -> None:

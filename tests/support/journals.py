@@ -27,7 +27,6 @@ from diagnose.model import (
     SCHEMA,
     Accounting,
     CannotTell,
-    ComputePart,
     Confidence,
     Diagnosis,
     Evidence,
@@ -35,10 +34,12 @@ from diagnose.model import (
     Finding,
     Gate,
     GateResult,
+    Ladder,
     MemoryPart,
     MemoryPeak,
     MemoryTimeline,
     Place,
+    PracticalCeiling,
     RankAccounting,
     RankWait,
     Severity,
@@ -390,10 +391,11 @@ def healthy() -> list[AnyEvent]:
         (Evidence("waits per step", 1, "count"),),
         (Place("/srv/jobs/pretrain/loop.py", 212, "losses.append(loss.item())", "train_step"),),
     )
-    computed = 4 * accounting.compute
-    parts = (ComputePart("matmul", "bf16", True, None, None, computed, computed, round(0.72 * computed)),)
+    now = accounting.compute
+    least = PracticalCeiling(now - 9 * MS, now - 12 * MS, 3 * MS, 0, 0.7, now - 4 * MS, 4 * MS, now - 5 * MS)
+    ladder = Ladder(120_200_000, 0.65, (), least, {"no compute": 2_300_000, "products": 8 * MS, "other kernels": MS})
     diagnosis = Diagnosis(
-        SCHEMA, ("rank0.json.gz", "rank1.json.gz"), 2, "NVIDIA H200", steps, accounting, (note,), compute=parts
+        SCHEMA, ("rank0.json.gz", "rank1.json.gz"), 2, "NVIDIA H200", steps, accounting, (note,), ladder=ladder
     )
     return [
         RunStarted(

@@ -45,6 +45,8 @@ class ProcessHooks:
         self._rank: int | None = None
         self._devices: list[int] = []
         self._index = 0
+        self._synchronize: Callable[[int], None] = lambda _ordinal: None
+        self._beneath: list[Callable[[ModuleType], object]] = []
         self._on_claim: list[Callable[[], object]] = []
         self._on_step: list[Callable[[int], object]] = []
         self._on_restart: list[Callable[[], object]] = []
@@ -56,6 +58,11 @@ class ProcessHooks:
     def on_torch(self, callback: Callable[[ModuleType], None]) -> None:
         """Call `callback(torch)` once torch has been imported; at once if it has."""
         after_import("torch", callback)
+
+    def beneath_steps(self, callback: Callable[[ModuleType], None]) -> None:
+        """Call `callback(torch)` right before the hooks that count steps are installed: they stand around what it puts
+        in the place of torch's functions. Before torch is imported only."""
+        self._beneath.append(guarded(callback))
 
     def on_claim(self, callback: Callable[[], object]) -> None:
         """Call `callback` once, on the training thread, when this process turned out to be the one that trains."""
@@ -109,7 +116,7 @@ class ProcessHooks:
         """Wait for the devices in use, if any is."""
         if self.torch is not None and self.uses_cuda:
             for ordinal in self._devices or [self.torch.cuda.current_device()]:
-                self.torch.cuda.synchronize(ordinal)
+                self._synchronize(ordinal)
 
     def claim(self) -> bool:
         """Become the watched process of this rank; False where another one is, or where this is not a trainer."""
@@ -159,7 +166,10 @@ class ProcessHooks:
 
     def _torch_arrived(self, torch: ModuleType) -> None:
         self.torch = torch
+        self._synchronize = torch.cuda.synchronize
         guarded(transparency.arrived)(torch)
+        for callback in self._beneath:
+            callback(torch)
         self.steps.install(torch)
 
     def _is_worker(self) -> bool:

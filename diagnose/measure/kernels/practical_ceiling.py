@@ -13,6 +13,9 @@ A roofline of what the model itself needs, in the device's fastest 16-bit format
   with the output layer. The optimizer and what the host does cost nothing.
 - Every product, and every such pass, takes at least KERNEL_NS: the launch limit of a captured graph.
 
+`same_training_ns` is the same for a program that trains as this one does: in the formats that it uses, with its
+optimizer and its loss as they are.
+
 Nothing overlaps with anything else, collectives cost nothing. Docs: `docs/ladder.md`.
 
 Thresholds
@@ -24,6 +27,7 @@ Thresholds
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
@@ -59,9 +63,11 @@ def practical_ceiling(measures: Measures) -> PracticalCeiling | None:
     matrix = np.isin(order.kind, MATRIX_CLASSES)
     products = matrix | measures.attention_places
     again = measures.recomputations.launched(measures.launches)[order.rows]
-    products_ns, is_limited = _products_ns(measures, ceilings, order.op[matrix & ~again & (order.op != MISSING)])
-    passes_ns = _passes_ns(order, ceilings, products, again, measures)
-    matmul_ns = float(products_ns[~is_limited].sum()) / steps
+    ops = np.unique(order.op[matrix & ~again & (order.op != MISSING)])
+    rates = _Rates(ceilings)
+    needed_ns, is_limited = _products_ns(measures, rates, ops)
+    passes_ns = _passes_ns(order, rates, products, again, measures)
+    matmul_ns = float(needed_ns[~is_limited].sum()) / steps
     memory_ns = float(passes_ns[passes_ns > KERNEL_NS].sum()) / steps
     launch_ns = KERNEL_NS * float(is_limited.sum() + (passes_ns <= KERNEL_NS).sum()) / steps
     step_ns = max(round(matmul_ns) + round(memory_ns) + round(launch_ns), 1)
@@ -73,20 +79,68 @@ def practical_ceiling(measures: Measures) -> PracticalCeiling | None:
         utilisation=work.flops_per_step / step_ns * NS_PER_S / work.ceiling_flops_per_s,
         matmul_now_ns=int(order.length_ns[products].sum()) // steps,
         other_now_ns=int(order.length_ns[~products].sum()) // steps,
+        same_training_ns=_same_training_ns(measures, rates, order, ops, products, again),
     )
 
 
-def _products_ns(measures: Measures, ceilings: Ceilings, ops: Int64) -> tuple[Float64, Bool]:
-    """Per operator that multiplies matrices, what it needs, and whether the launch limit decides."""
-    work, ops = measures.op_work, np.unique(ops)
-    rate = ceilings.flops_per_s[ceilings.best_format] * (1.0 if ceilings.is_measured else REACHED_FLOPS)
-    bandwidth = ceilings.bytes_per_s * (1.0 if ceilings.is_measured else REACHED_BYTES)
+@dataclass(frozen=True)
+class _Rates:
+    """What kernels reach of a device's ceilings."""
+
+    ceilings: Ceilings
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Of its memory."""
+        return self.ceilings.bytes_per_s * (1.0 if self.ceilings.is_measured else REACHED_BYTES)
+
+    def flops_per_s(self, form: str) -> float:
+        """Of its arithmetic in a number format; that of the fastest where the format has no ceiling of its own."""
+        best = self.ceilings.flops_per_s[self.ceilings.best_format]
+        return self.ceilings.flops_per_s.get(form, best) * (1.0 if self.ceilings.is_measured else REACHED_FLOPS)
+
+
+def _same_training_ns(
+    measures: Measures, rates: _Rates, order: LaunchOrder, ops: Int64, products: Bool, again: Bool
+) -> int:
+    """The ceiling of a program that trains as this one does: in its own formats, its optimizer and loss as they are."""
+    formats = _formats_in_use(measures, order, ops)
+    own = np.array([rates.flops_per_s(form) for form in FORMATS])[formats]
+    needed_ns, _ = _products_ns(measures, rates, ops, own, _FORMAT_BYTES[formats])
+    weights = np.maximum(needed_ns, 1.0)
+    item_bytes = float((_FORMAT_BYTES[formats] * weights).sum() / weights.sum()) if len(ops) else _ITEM_BYTES
+    passes_ns = np.maximum(_passes_ns(order, rates, products, again, measures, item_bytes), KERNEL_NS)
+    stays = order.kind == KernelClass.OPTIMIZER
+    stays[measures.loss_work.places] = True
+    as_they_are = float(order.length_ns[stays & ~products].sum())
+    return round((float(needed_ns.sum()) + float(passes_ns.sum()) + as_they_are) / measures.step_count)
+
+
+def _formats_in_use(measures: Measures, order: LaunchOrder, ops: Int64) -> Int64:
+    """Per operator, the number format in which its kernels multiply, as their names tell: no tensor is of TF32."""
+    formats = measures.op_work.format.astype(np.int64)
+    by_kernel = measures.kernel_bounds.format[order.rows]
+    told = np.flatnonzero((by_kernel != 0) & (order.op != MISSING))
+    formats[order.op[told]] = by_kernel[told]
+    return formats[ops]
+
+
+def _products_ns(
+    measures: Measures, rates: _Rates, ops: Int64, flops_per_s: Float64 | None = None, item_bytes: Int64 | None = None
+) -> tuple[Float64, Bool]:
+    """Per operator that multiplies matrices, what it needs, and whether the launch limit decides.
+
+    In the fastest 16-bit format, unless each has its own rate and size of a number.
+    """
+    work = measures.op_work
+    rate = rates.flops_per_s(rates.ceilings.best_format) if flops_per_s is None else flops_per_s
+    size = _ITEM_BYTES if item_bytes is None else item_bytes
     flops = np.maximum(work.flops[ops] - np.maximum(work.recomputed[ops], 0), 0).astype(np.float64)
-    moved = np.maximum(work.bytes[ops], 0) * np.minimum(_ITEM_BYTES / _FORMAT_BYTES[work.format[ops]], 1.0)
+    moved = np.maximum(work.bytes[ops], 0) * np.minimum(size / _FORMAT_BYTES[work.format[ops]], 1.0)
     inside, halved = _in_written_attention(measures)
     moved[np.isin(ops, inside)] = 0.0
     flops[np.isin(ops, halved)] /= 2
-    least = np.maximum(flops / rate, moved / bandwidth) * NS_PER_S
+    least = np.maximum(flops / rate, moved / rates.bytes_per_s) * NS_PER_S
     return np.maximum(least, KERNEL_NS), np.asarray(least <= KERNEL_NS, np.bool_)
 
 
@@ -99,9 +153,10 @@ def _in_written_attention(measures: Measures) -> tuple[Int64, Int64]:
     return np.concatenate([nothing, *inside]), np.concatenate([nothing, *halved])
 
 
-def _passes_ns(order: LaunchOrder, ceilings: Ceilings, apart: Bool, again: Bool, measures: Measures) -> Float64:
-    """What one pass over memory takes for each stretch between products."""
-    bandwidth = ceilings.bytes_per_s * (1.0 if ceilings.is_measured else REACHED_BYTES)
+def _passes_ns(
+    order: LaunchOrder, rates: _Rates, apart: Bool, again: Bool, measures: Measures, item_bytes: float = _ITEM_BYTES
+) -> Float64:
+    """What one pass over memory takes for each stretch between products, with numbers of that size."""
     free = again | (order.kind == KernelClass.OPTIMIZER)
     free[measures.loss_work.places] = True
     elements = _largest_tensors(order)
@@ -110,7 +165,7 @@ def _passes_ns(order: LaunchOrder, ceilings: Ceilings, apart: Bool, again: Bool,
         sizes = elements[begin:end][~free[begin:end]]
         sizes = sizes[~np.isnan(sizes)]
         if len(sizes):
-            found.append(float(sizes[0] + sizes[-1]) * _ITEM_BYTES / bandwidth * NS_PER_S)
+            found.append(float(sizes[0] + sizes[-1]) * item_bytes / rates.bytes_per_s * NS_PER_S)
     return np.asarray(found, np.float64)
 
 

@@ -61,6 +61,7 @@ def _run(state: State) -> dict[str, Any]:
         "verdicts": msgspec.to_builtins(state.verdicts),
         "patch": _fields(state.patch),
         "final": _fields(state.final),
+        "probes": msgspec.to_builtins(state.probes),
         "warnings": list(state.warnings),
     }
 

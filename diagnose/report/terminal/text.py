@@ -10,6 +10,7 @@ from rich.text import Text
 
 from diagnose.model import Decision
 from diagnose.report import Report, Subject, as_state
+from diagnose.report.probes import probe_lines
 from diagnose.report.sections.ladder import ladder_lines
 from diagnose.report.sections.memory import ONLY_MEMORY, headline, memory_lines, title
 from diagnose.report.sections.next_steps import next_commands
@@ -59,6 +60,7 @@ def render(subject: Subject, width: int = WIDTH, colour: bool = False) -> str:
         _cannot_tell(state, width),
         _warnings(state, width),
         _ladder(state, width),
+        probe_lines(state.probes, width),
         fix_lines(state, width),
         _next(state, width),
     ]

@@ -26,7 +26,6 @@ from diagnose.model import (
 )
 from diagnose.report.style.step_bar import is_recorded, slices
 from diagnose.report.style.vocabulary import CLASSES, FOUND_BY, class_look, named_count
-from diagnose.report.wording.headroom import headroom
 from diagnose.report.wording.predictions import compared
 from diagnose.report.wording.resolution import told
 from diagnose.session import State
@@ -118,14 +117,23 @@ def is_quiet(diagnosis: Diagnosis) -> bool:
 
 
 NEAR = 0.10
-"""How much of a step its compute may take beyond what good kernels would, for the run to be called healthy."""
+"""How much of a step may lie above the ceiling of its training, for the run to be called healthy: what the practical
+ceiling itself is off by, as its rates are those of the best kernels."""
 
 
 def is_healthy(diagnosis: Diagnosis) -> bool:
-    """Whether it is quiet because the device computes as fast as it can, not because nobody knows what it does."""
+    """Whether it is quiet because it is near the practical ceiling, not because nobody knows what it does."""
     known = not _has_unpriced(diagnosis) and _doubtful(diagnosis) is None
-    left = headroom(diagnosis)
-    return is_quiet(diagnosis) and _computes(diagnosis) and known and left is not None and left.share <= NEAR
+    left = _above_ceiling(diagnosis)
+    return is_quiet(diagnosis) and _computes(diagnosis) and known and left is not None and left <= NEAR
+
+
+def _above_ceiling(diagnosis: Diagnosis) -> float | None:
+    """The share of the step above the ceiling of a program that trains the same; None where there is no ceiling."""
+    ladder = diagnosis.ladder
+    if ladder is None or ladder.ceiling is None:
+        return None
+    return max(0.0, 1 - ladder.ceiling.same_training_ns / ladder.step_ns)
 
 
 def _computes(diagnosis: Diagnosis) -> bool:
@@ -178,19 +186,21 @@ def quiet_news(diagnosis: Diagnosis) -> str:
 
 
 def _beyond(diagnosis: Diagnosis) -> str:
-    """What of the compute is beyond what good kernels would take, and that nothing explains it; empty where little."""
-    left = headroom(diagnosis)
-    if left is None:
-        return " How near that comes to what the hardware can do is not known: no work of a device was recorded."
-    if left.share <= NEAR:
+    """What of the step lies above the practical ceiling, and that nothing explains it; empty where little."""
+    left, ladder = _above_ceiling(diagnosis), diagnosis.ladder
+    if left is None or ladder is None or ladder.ceiling is None:
+        why = "operators' shapes were not recorded" if diagnosis.has_device else "no work of a device was recorded"
+        return (
+            f" How near that comes to what the hardware can do is not known: {why}, or the device's peak is not known."
+        )
+    if left <= NEAR:
         return ""
-    said = []
-    if sum(ns for _, ns in left.beyond) > left.unknown_ns:
-        parts = " and ".join(f"{format_ns(ns)} in {words}" for words, ns in left.beyond[:2])
-        said.append(f"good kernels would take less for the same operations and bytes, by {parts}")
-    if left.unknown_ns:
-        said.append(f"of {format_ns(left.unknown_ns)} nobody knows the operations and bytes")
-    return f" Up to {format_share(left.share)} of a step may be left: {'; '.join(said)}. No rule explains it yet."
+    parts = " and ".join(
+        f"{format_ns(ns)} of {words}" for words, ns in ladder.apart.items() if ns > NEAR * ladder.step_ns
+    )
+    least = format_ns(ladder.ceiling.same_training_ns)
+    said = f" A program that trains the same could take {least}, {format_share(left)} less"
+    return f"{said}{f': {parts} lie above the practical ceiling' if parts else ''}. No rule explains it yet."
 
 
 _MOSTLY_KNOWN = 0.95

@@ -246,6 +246,7 @@ class _Run:
             failure.starting, failure.cut_short = True, limit < self.usual_limit_ns
             raise
         self.found.starts_ns[side].append(ready.started_ns)
+        self.found.left = ready.left if side == PATCHED else self.found.left
         return ready
 
     def settle(self, arms: Sequence[ArmProtocol]) -> None:

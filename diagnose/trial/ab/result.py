@@ -54,6 +54,8 @@ class Comparison:
     out_of_time: bool = False
     skipped: bool = False
     """The user left it before it was decided."""
+    left: Sequence[str] = ()
+    """What a probe has left as it is in the patched program."""
     failed: tuple[int, ArmFailed] | None = None
     """The side that failed, and how; a program that came to its end is no failure."""
     ended_after: int | None = None

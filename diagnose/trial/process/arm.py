@@ -47,6 +47,8 @@ class Trouble(enum.StrEnum):
     CRASHED = "crashed"
     HUNG = "hung"
     OUT_OF_MEMORY = "out of memory"
+    REFUSED = "refused"
+    """A probe would mislead in this program."""
 
 
 class ArmFailed(Exception):
@@ -68,6 +70,8 @@ class Ready:
     memory: Memory
     started_ns: int
     """From the start of the process to here."""
+    left: Sequence[str] = ()
+    """What a probe has left as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,8 @@ class Workplace:
     """Added to every recipe: what the guard protects, for example."""
     edited: Mapping[Path, Sequence[str]] = field(default_factory=dict)
     """Of a copy, by its root: the files that an edit wrote. All ranks must run the same."""
+    probed: Mapping[Path, Mapping[str, Any]] = field(default_factory=dict)
+    """Of a copy, by its root: `name` and `setting` of the probe that changes its processes."""
 
     def start(
         self,
@@ -149,6 +155,8 @@ class Arm:
         edited = list(workplace.edited.get(program.root, ()))
         self._sources = digest_of(edited)
         recipe = {"mode": "ab_worker", "socket": address, "warmup": warmup_steps, "sources": edited}
+        if program.root in workplace.probed:
+            recipe["probe"] = dict(workplace.probed[program.root])
         self._group = workplace.start(program, recipe, self.folder)
 
     def __enter__(self) -> Self:
@@ -172,7 +180,8 @@ class Arm:
         # It may have been ready long before anyone asked.
         ready_ns = max(int(answer["at_ns"]) for answer in answers)
         self._steps = int(answers[0]["steps"])
-        return Ready(self._steps, step_ns, memory, ready_ns - self._started_ns)
+        left = dict.fromkeys(what for answer in answers for what in answer.get("left", ()))
+        return Ready(self._steps, step_ns, memory, ready_ns - self._started_ns, tuple(left))
 
     def run(self, steps: int, drop: int, limit_ns: int) -> Block:
         """One turn: wake, run `drop` unmeasured and `steps` measured steps, rest again.
@@ -283,6 +292,9 @@ class Arm:
         if message is not None and "broken" in message:
             self._group.end()
             raise ArmFailed(Trouble.CRASHED, f"diagnose itself failed inside it: {message['broken']['message']}")
+        if message is not None and "refused" in message:
+            self._group.end()
+            raise ArmFailed(Trouble.REFUSED, str(message["refused"]["reason"]))
         ended = (message or {}).get("ended")
         steps = None if ended is None else int(ended["steps"])
         if ended is None and time.monotonic_ns() >= end_ns and not self._group.exited:

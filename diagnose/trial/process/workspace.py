@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from diagnose.model import Scalar
 from diagnose.program import Program, patch
 from diagnose.program.command import with_command_line
 from diagnose.program.copy import copy_environment, copy_program
@@ -36,6 +38,8 @@ class Workspace:
     """Those whose start compiles or records something: as the program itself does, or by what a fix wrote."""
     slow: set[Path] = field(default_factory=set)
     """Those of them that wait for a compiler: to record a graph takes a few steps."""
+    probed: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
+    """Those whose processes a probe changes: its `name` and `setting`."""
     _environments: dict[Path, dict[str, str]] = field(default_factory=dict)
 
     def make(self, texts: Mapping[str, str], name: str) -> Program:
@@ -57,6 +61,16 @@ class Workspace:
         if self.compiles or turned_on or any(self._has_more(_COMPILES, path, text) for path, text in files.items()):
             self.slow.add(copied.root)
         if copied.root in self.slow or any(self._has_more(_RECORDS, path, text) for path, text in files.items()):
+            self.compiling.add(copied.root)
+        return copied
+
+    def make_probed(self, name: str, setting: Mapping[str, Scalar], *, compiles: bool) -> Program:
+        """A copy with the program's own texts, whose processes a probe changes. Raises InputError."""
+        words = "-".join(str(value) for value in setting.values())
+        copied = self.make({}, f"probe-{name}-{words}" if words else f"probe-{name}")
+        self.probed[copied.root] = {"name": name, "setting": dict(setting)}
+        if compiles:
+            self.slow.add(copied.root)
             self.compiling.add(copied.root)
         return copied
 

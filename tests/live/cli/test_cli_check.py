@@ -13,7 +13,7 @@ import pytest
 from watching import LIGHT_TORCH, LIMIT_S
 
 from diagnose.cli import main
-from diagnose.cli.argv_split import Split, split_check
+from diagnose.cli.argv_split import Split, split_named
 from diagnose.model import EditCheck, GateAnswer, GateCheck
 from diagnose.plugins import load
 from diagnose.report.terminal.checks import as_json, as_text
@@ -176,7 +176,7 @@ def test_a_wrong_call_gets_one_line_and_exit_code_2(
     ],
 )
 def test_the_fixer_stands_before_the_program(words: str, fixer: str | None, found: Split) -> None:
-    assert split_check(words.split()) == (fixer, found)
+    assert split_named(words.split(), "--all") == (fixer, found)
 
 
 PASSED = GateCheck("bitwise", GateAnswer.PASSED, "25 tensors are equal")

@@ -3,13 +3,15 @@
 It speaks with the controller of a trial (`diagnose.trial.process.arm`) over a Unix socket, a JSON object a line:
 
     →  {"hello":  {"rank", "world_size", "pid", "group", "sources"}} at the first step; a hash of the edited files
-    →  {"ready":  {"steps", "step_ns", "at_ns", "memory": {…}, "stock"}}    after the warm-up, on all processes' clock
+    →  {"ready":  {"steps", "step_ns", "at_ns", "memory": {…}, "stock", "left"}}  after the warm-up, on all processes'
+                                                                                 clock; `left`: by a probe, as it is
     ←  {"run":    {"steps", "drop"}}     drop unmeasured steps, then measured ones
     →  {"block":  {"total_ns", "steps_ns": […], "input_ns", "memory": {…}, "stock"}}
     ←  {"trace":  {"steps", "path"}}     the same steps under the profiler
     →  {"traced": {"path"}}
     ←  {"end": {}}                       exit quietly
     →  {"ended":  {"steps"}}             the program came to its own end
+    →  {"refused": {"reason"}}           a probe would mislead in this program
     →  {"broken": {"message"}}           this module failed, not the program
 
 Between blocks the process waits inside the call that ended the step, with the device idle. A block is timed from one
@@ -30,6 +32,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..change import Change, begin
 from ..hooks.loader_stock import stock_of
 from ..hooks.paused_loader_workers import PausedLoaderWorkers
 from ..probes.compilation import Compiling
@@ -52,19 +55,21 @@ MOST_WARM_UP_STEPS = 60
 
 
 def start(recipe: dict[str, Any], hub: ProcessHooks) -> None:
-    """Take part in a trial; `recipe` names the controller's `socket` and the `warmup` steps."""
+    """Take part in a trial; `recipe` names the controller's `socket`, the `warmup` steps, and a `probe` if any."""
     protect(recipe, hub)
     meet_apart(recipe, hub)
-    turns = _Turns(str(recipe["socket"]), int(recipe.get("warmup", WARM_UP_STEPS)), hub)
+    change = begin(recipe, hub)
+    turns = _Turns(str(recipe["socket"]), int(recipe.get("warmup", WARM_UP_STEPS)), hub, change)
     hub.on_torch(turns.torch_imported)
     hub.on_step(turns.step_ended)
     hub.on_exit(turns.program_ended)
 
 
 class _Turns:
-    def __init__(self, address: str, warmup: int, hub: ProcessHooks) -> None:
+    def __init__(self, address: str, warmup: int, hub: ProcessHooks, change: Change | None = None) -> None:
         self._address = address
         self._hub = hub
+        self._change = change
         self._torch: ModuleType | None = None
         self._socket: socket.socket | None = None
         self._received = b""
@@ -96,6 +101,8 @@ class _Turns:
 
     def _after_step(self, now: int) -> None:
         self._steps += 1
+        if self._change is not None:
+            self._change.step_ended()
         if self._socket is None:
             self._connect()
         if self._warming:
@@ -149,6 +156,8 @@ class _Turns:
         long = self._steps > 1 and now - self._marks[-2] >= LONG_STEP_NS
         if long and self._steps >= max(LONG_WARM_UP_STEPS, self._quiet_from):
             self._warming = 0
+        if self._change is not None and self._steps < self._change.least_steps:
+            self._warming = max(1, self._warming)
         if self._warming:
             return
         stock = stock_of(self._hub.steps)
@@ -158,7 +167,8 @@ class _Turns:
         steady = sorted(steps[len(steps) // 2 :])
         step_ns = steady[(len(steady) - 1) // 2] if steady else -1
         ready = {"steps": self._steps, "step_ns": step_ns, "at_ns": time.monotonic_ns(), "memory": self._memory()}
-        self._send({"ready": {**ready, "stock": stock}})
+        self._leave_if_misleading()
+        self._send({"ready": {**ready, "stock": stock, "left": self._change.left if self._change else []}})
         self._wait()
 
     def _begin(self) -> None:
@@ -180,6 +190,7 @@ class _Turns:
             self._close_window()
             self._send({"traced": {"path": self._window_path}})
             return
+        self._leave_if_misleading()
         block = {
             "total_ns": self._marks[-1] - self._marks[0],
             "steps_ns": _differences(self._marks),
@@ -188,6 +199,12 @@ class _Turns:
             "stock": stock,
         }
         self._send({"block": block})
+
+    def _leave_if_misleading(self) -> None:
+        """End here where a probe has found that its answer would mislead."""
+        if self._change is not None and (reason := self._change.reason) is not None:
+            self._send({"refused": {"reason": reason}})
+            _leave()
 
     def _close_window(self) -> None:
         window, self._window = self._window, None

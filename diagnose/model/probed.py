@@ -1,0 +1,55 @@
+"""What a probe measured: the step with and without one of its parts, and what that says of the findings."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from diagnose.model.finding import Scalar
+
+
+class Bearing(enum.StrEnum):
+    """What a probe says of a finding's predicted saving."""
+
+    CONFIRMS = "confirms"
+    """The two intervals overlap."""
+    CONTRADICTS = "contradicts"
+    """They do not: the trace or the probe is wrong about this program."""
+    OPEN = "leaves open"
+    """The probe takes away more than the finding's cause, or not all of it, and does not refute the finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedFinding:
+    """One finding beside the probe."""
+
+    rule: str
+    rank: int | None
+    bearing: Bearing
+    predicted_ns: tuple[int, int]
+    """Per step: between these lies what removing the finding's cause is predicted to save, nine times of ten."""
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """One probe with one of its settings, tried on a copy of the program."""
+
+    probe: str
+    setting: Mapping[str, Scalar] = field(default_factory=dict)
+    refused: str = ""
+    """Why there is no answer: the probe would mislead, or the program did not run with it."""
+    step_ns: int | None = None
+    """The program's own step beside the probe's."""
+    probed_ns: int | None = None
+    """The step with the probe."""
+    saved_ns: tuple[int, int] | None = None
+    """Per step: the 95 % interval of the difference; negative where the step takes longer with the probe."""
+    pairs: int = 0
+    generations: int = 0
+    left: tuple[str, ...] = ()
+    """What the probe had to leave as it is: where there is anything, what it saved is a lower bound."""
+    peak_memory_bytes: tuple[int, int] | None = None
+    """Without and with the probe."""
+    findings: tuple[ProbedFinding, ...] = ()

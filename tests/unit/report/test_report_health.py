@@ -1,0 +1,48 @@
+"""When a quiet run may be called healthy: it is near the practical ceiling of a program that trains the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from diagnose.report.phrases import is_healthy, quiet_news
+
+from diagnose.model import Accounting, Diagnosis, Ladder, PracticalCeiling, Steps
+
+MS = 1_000_000
+
+
+def run(same_training_ms: float | None) -> Diagnosis:
+    """A step of 100 ms that computes for 95 of them, without a finding; such a program could take this long."""
+    steps = Steps(1, 100 * MS, 100 * MS, 100 * MS, "optimizer")
+    spent = Accounting(compute=95 * MS, idle={"dispatch": 5 * MS})
+    ladder = None
+    if same_training_ms is not None:
+        parts = (60 * MS, 55 * MS, 4 * MS, 1 * MS, 0.5, 80 * MS, 15 * MS, round(same_training_ms * MS))
+        apart = {"products": 25 * MS, "other kernels": 10 * MS, "no compute": 5 * MS}
+        ladder = Ladder(100 * MS, 0.3, (), PracticalCeiling(*parts), apart)
+    return Diagnosis(1, ("rank0",), 1, "NVIDIA H200", steps, spent, has_device=True, ladder=ladder)
+
+
+def test_a_run_within_a_tenth_of_its_ceiling_is_healthy() -> None:
+    assert is_healthy(run(91))
+    assert quiet_news(run(91)).startswith("Healthy: nothing found here could give back 5 % of a step.")
+    assert "could take" not in quiet_news(run(91))
+
+
+def test_a_run_above_it_is_not_and_what_lies_above_is_named() -> None:
+    assert not is_healthy(run(70))
+    said = quiet_news(run(70))
+    assert "Healthy" not in said
+    assert (
+        "A program that trains the same could take 70.0 ms, 30 % less: 25.0 ms of products lie above the practical "
+        "ceiling. No rule explains it yet."
+    ) in said
+
+
+def test_without_a_ceiling_nobody_knows_how_near_it_is() -> None:
+    assert not is_healthy(run(None))
+    assert "How near that comes to what the hardware can do is not known: operators' shapes were" in quiet_news(
+        run(None)
+    )
+    blind = replace(run(None), has_device=False)
+    assert "no work of a device was recorded" in quiet_news(blind)
