@@ -32,9 +32,9 @@ from diagnose.probing.choice import Probing
 from diagnose.probing.trial import run_probes
 from diagnose.program import Program
 from diagnose.program.rendezvous import names_several_hosts
-from diagnose.report import formats, probes, text
-from diagnose.report.style.vocabulary import how_it_ended
-from diagnose.report.terminal import text
+from diagnose.report import formats
+from diagnose.report.style.vocabulary import how_it_ended, named_count
+from diagnose.report.terminal import probes, text
 from diagnose.report.terminal.progress import Progress
 from diagnose.session import AnyEvent, RunEnded, RunStarted, Session, State, Warned
 from diagnose.trial.schedule import Schedule

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from diagnose.model import Decision
 from diagnose.report import Report, Subject, as_state
-from diagnose.report.probes import probe_lines
 from diagnose.report.sections.ladder import ladder_lines
 from diagnose.report.sections.memory import ONLY_MEMORY, headline, memory_lines, title
 from diagnose.report.sections.next_steps import next_commands
@@ -20,6 +19,7 @@ from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.step_bar import bar, is_recorded, legend, slices
 from diagnose.report.style.styled_text import heading, printed, styled
 from diagnose.report.style.vocabulary import BAD, CLASSES, GOOD, MUTED, named_count
+from diagnose.report.terminal.probes import probe_lines
 from diagnose.report.terminal.text_findings import finding_lines
 from diagnose.report.terminal.text_fixes import fix_lines
 from diagnose.report.wording.cannot_tell import unsure

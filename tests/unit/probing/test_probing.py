@@ -13,7 +13,7 @@ from diagnose.plugins import load_rules
 from diagnose.probing.bearing import bearing_on
 from diagnose.probing.choice import Probing, settling
 from diagnose.probing.trial import result_of
-from diagnose.report.probes import as_text
+from diagnose.report.terminal.probes import as_text
 from diagnose.trial.ab.result import ORIGINAL, PATCHED, Comparison
 from diagnose.trial.process.arm import ArmFailed, Trouble
 from diagnose.units import NS_PER_MS

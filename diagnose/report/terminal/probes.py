@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from diagnose.model import Bearing, ProbeResult
-from diagnose.report.line_wrapping import wrap
-from diagnose.report.styled_text import heading, printed, styled
-from diagnose.report.vocabulary import BAD, GOOD, MUTED
+from diagnose.report.style.line_wrapping import wrap
+from diagnose.report.style.styled_text import heading, printed, styled
+from diagnose.report.style.vocabulary import BAD, GOOD, MUTED
 from diagnose.units import format_bytes, format_ns
 
 NEAR_BEST = 0.95

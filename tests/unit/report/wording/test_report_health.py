@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from diagnose.report.phrases import is_healthy, quiet_news
-
 from diagnose.model import Accounting, Diagnosis, Ladder, PracticalCeiling, Steps
+from diagnose.report.wording.phrases import is_healthy, quiet_news
 
 MS = 1_000_000
 
