@@ -106,7 +106,7 @@ def _plan(source: Source, breaks: dict[int, str]) -> _Plan:
     plan = _Plan(source)
     functions: dict[int, cst.CSTNode] = {}
     for line, reason in breaks.items():
-        statement = _statement_at(source, line)
+        statement = source.statement_at(line)
         found = statement is not None and _message(source, statement) is not None
         if statement is not None and not isinstance(statement, cst.FunctionDef):
             scope = scope_of(source, statement)
@@ -152,17 +152,6 @@ def _with_called(source: Source, functions: dict[int, cst.CSTNode]) -> list[cst.
     return list(known.values())
 
 
-def _statement_at(source: Source, line: int) -> cst.SimpleStatementLine | cst.BaseCompoundStatement | None:
-    """The smallest statement that covers a line; of a compound one only its head counts."""
-    best: cst.SimpleStatementLine | cst.BaseCompoundStatement | None = None
-    for node in source.walk():
-        if isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement):
-            first, last = source.lines_of(node)
-            if first <= line <= last:
-                best = node
-    return best
-
-
 def _message(source: Source, statement: cst.CSTNode) -> str | None:
     """The level of a statement that is nothing but a message; None for any other."""
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
@@ -187,7 +176,7 @@ def _guarded(source: Source, statement: cst.CSTNode) -> bool:
 def _decorator(plan: _Plan, line: int) -> bool:
     """Note the decorator that disables the function which is defined, or called, in a line."""
     source = plan.source
-    here = _statement_at(source, line)
+    here = source.statement_at(line)
     called = {
         call.func.attr.value if isinstance(call.func, cst.Attribute) else source.code(call.func)
         for call in (source.every(cst.Call, here) if isinstance(here, cst.SimpleStatementLine) else ())

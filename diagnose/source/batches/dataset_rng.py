@@ -18,7 +18,8 @@ import libcst as cst
 from diagnose.source.batches.sample_code import SampleCode
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import parse_all, per_program
+from diagnose.source.tree.syntax import Source
 
 __all__ = ["Draw", "sample_draw"]
 
@@ -66,11 +67,12 @@ class Draw:
         return f"`{self.code}`, {self.path}:{self.line}"
 
 
+@per_program
 def sample_draw(
     sources: Mapping[str, str],
     path: str,
-    made_by: Sequence[cst.CSTNode],
-    names: Sequence[str],
+    made_by: tuple[cst.CSTNode, ...],
+    names: tuple[str, ...],
     init: cst.CSTNode | None,
 ) -> Draw | None:
     """The first draw that is found, one from a copied generator before all others; None where nothing shows one.
@@ -78,7 +80,7 @@ def sample_draw(
     `made_by` are the expressions in file `path` that make the dataset and the collate function, `names` the classes and
     functions that the run saw in their place, `init` the loader's `worker_init_fn`.
     """
-    code = _Code({each: source for each, text in sources.items() if (source := parse(text)) is not None})
+    code = _Code(parse_all(sources))
     if path not in code.sources:
         return None
     for node in made_by:
@@ -112,7 +114,7 @@ class _Code(SampleCode):
             for call in self.calls(path, node):
                 if _draws(source, call) or self._is_random_transform(call):
                     yield Draw(source.code(call.func), source.lines_of(call)[0], path)
-            for read in source.walk(node):
+            for read in source.walk(node, cst.Attribute, cst.Name):
                 if isinstance(read, cst.Attribute | cst.Name) and (path, held := source.code(read)) in own:
                     apart = told or re.search(rf"\bdataset\b|\b{held.rpartition('.')[2]}\b", init) is not None
                     yield Draw(held, source.lines_of(read)[0], path, copied=not apart)
@@ -127,7 +129,7 @@ class _Code(SampleCode):
         if isinstance(init, cst.Lambda):
             yield path, init
         for name in {each.value for each in source.every(cst.Name, init)}:
-            yield from self.defined.get(name, ())
+            yield from self.defined.named(name)
 
     def seeded_alike(self, bodies: Sequence[tuple[str, cst.CSTNode]]) -> Draw | None:
         """The seed that a `worker_init_fn` of the program's gives all workers, where it is the same for all."""
@@ -143,7 +145,7 @@ class _Code(SampleCode):
     def _kept_generators(self) -> Iterator[tuple[str, str]]:
         """The file and the code of what holds a generator from one sample to the next: `self.rng`, `RNG`."""
         for path, source in self.sources.items():
-            for assign in source.walk():
+            for assign in source.walk(None, cst.Assign, cst.AnnAssign):
                 if not isinstance(assign, cst.Assign | cst.AnnAssign) or assign.value is None:
                     continue
                 scope = source.inside(assign, cst.FunctionDef)

@@ -13,7 +13,7 @@ from diagnose.model import Place, Site
 from diagnose.source.batches.dataset_rng import Draw, sample_draw
 from diagnose.source.batches.first_batch import late_first_batch
 from diagnose.source.batches.loader_lifetime import is_built_again, is_for_one_pass
-from diagnose.source.batches.shared_state import SharedState, When
+from diagnose.source.batches.shared_state import SharedState, When, shared_state
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.flow import is_repeated
 from diagnose.source.settings.options import CallOptions
@@ -127,7 +127,7 @@ class Loader:
         made_by = tuple(each for each in given if each is not None)
         if not made_by:
             return None
-        order = SharedState(self.options.sources, self.options.path, self.options.node, made_by, is_dataset=False)
+        order = shared_state(self.options.sources, self.options.path, self.options.node, made_by, (), None, False)
         found = next(order.changes(When.DURING), None) or next(order.traces(), None) or next(order.late_draws(), None)
         if found is None:
             return None
@@ -174,13 +174,12 @@ class Loader:
             return None
         recorded = self.site.arguments if self.site is not None else {}
         given = [self.options.given(name) for name in ("dataset", "collate_fn")]
-        names = [name for name in (recorded.get("dataset"), recorded.get("collate_fn")) if isinstance(name, str)]
-        return SharedState(
+        return shared_state(
             self.options.sources,
             self.options.path,
             self.options.node,
             tuple(expression for expression in given if expression is not None),
-            tuple(names),
+            tuple(name for name in (recorded.get("dataset"), recorded.get("collate_fn")) if isinstance(name, str)),
             self.options.given("worker_init_fn"),
         )
 
@@ -188,8 +187,8 @@ class Loader:
         """A random number that goes into its samples, where one is seen."""
         recorded = self.site.arguments if self.site is not None else {}
         given = [self.options.given(name) for name in ("dataset", "collate_fn")] if not self.options.names else []
-        names = [name for name in (recorded.get("dataset"), recorded.get("collate_fn")) if isinstance(name, str)]
-        made_by = [expression for expression in given if expression is not None]
+        names = tuple(name for name in (recorded.get("dataset"), recorded.get("collate_fn")) if isinstance(name, str))
+        made_by = tuple(expression for expression in given if expression is not None)
         init = self.options.given("worker_init_fn") if not self.options.names else None
         found = sample_draw(self.options.sources, self.options.path, made_by, names, init)
         if found is None and self.drew is not None:

@@ -14,7 +14,8 @@ from diagnose.source.batches.accumulation import Accumulation
 from diagnose.source.dataflow.flow import bindings, within
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import parse_all
+from diagnose.source.tree.syntax import Source
 
 __all__ = ["effect_of_micro_step", "mixes_samples"]
 
@@ -161,7 +162,7 @@ def mixes_samples(sources: Mapping[str, str], step: TrainingStep) -> str | None:
 
     Looked at are the turn of the loop, the functions that it calls, and the methods of modules.
     """
-    parsed = {path: source for path, text in sources.items() if (source := parse(text)) is not None}
+    parsed = parse_all(sources)
     seen: list[tuple[str, Source, cst.CSTNode]] = [(step.path, step.source, step.turn)]
     wanted = {call_name(call) for call in step.source.every(cst.Call, step.turn)}
     functions = [(path, source, each) for path, source in parsed.items() for each in source.every(cst.FunctionDef)]

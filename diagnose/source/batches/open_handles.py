@@ -82,10 +82,9 @@ def held_handles(code: SampleCode) -> Iterator[Trace]:
         for each in code.sources[path].every(cst.Attribute, node)
     }
     by_name = _names_looked_up(code)
-    for owner in code.lasting:
-        path = code.paths[owner]
+    for owner, path in code.lasting.items():
         source = code.sources[path]
-        for assign in source.walk(owner):
+        for assign in source.walk(owner, cst.Assign, cst.AnnAssign):
             if not isinstance(assign, cst.Assign | cst.AnnAssign) or assign.value is None:
                 continue
             if source.inside(assign, cst.FunctionDef) in code.sampling:
@@ -179,7 +178,7 @@ def _of_call(code: SampleCode, path: str, call: cst.Call, depth: int, named: boo
         if name == "open":
             return source.code(call.func)
         return None if name in _READS or name.endswith("all") else _handle(code, path, inner, depth - 1, named)
-    found = [(file, each) for file, each in code.defined.get(name, ()) if not _is_method(code.sources[file], each)]
+    found = [(file, each) for file, each in code.defined.named(name) if not _is_method(code.sources[file], each)]
     if found:
         for file, each in found:
             if isinstance(each, cst.FunctionDef):

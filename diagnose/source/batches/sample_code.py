@@ -6,19 +6,27 @@ classes, in all of its files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from heapq import heappop, heappush
+from typing import TypeAlias
 
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of, passed_to
 from diagnose.source.dataflow.flow import is_variable
+from diagnose.source.tree.definitions import Definition, Definitions
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
 __all__ = ["SampleCode", "is_read"]
 
 _BY_THE_LOADER = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward"})
-_Definition = cst.ClassDef | cst.FunctionDef
+_Method: TypeAlias = tuple[int, int, str, cst.FunctionDef]
+"""The number of its class, its place in the file, and the file."""
+_Task: TypeAlias = Iterator["_Task"]
+"""Follows one piece of code, and yields what is to be followed before it goes on."""
 
 
 @dataclass
@@ -30,107 +38,122 @@ class SampleCode:
     """Run once, by the file that it lies in."""
     sampling: dict[cst.FunctionDef | cst.Lambda, str] = field(default_factory=dict)
     """Run for each sample."""
-    paths: dict[cst.ClassDef, str] = field(default_factory=dict)
+    classes: dict[cst.ClassDef, str] = field(default_factory=dict)
+    lasting: dict[cst.ClassDef, str] = field(default_factory=dict)
+    """Classes of which an instance lives on from one sample to the next."""
 
     def __post_init__(self) -> None:
-        self.defined: dict[str, list[tuple[str, _Definition]]] = {}
-        self.classes: set[cst.ClassDef] = set()
-        self.methods: set[str] = set()
+        self.defined = Definitions(self.sources)
+        self._methods = set(_BY_THE_LOADER)
         """Names of what is called on some object for a sample."""
-        for path, source in self.sources.items():
-            for each in source.walk():
-                if isinstance(each, cst.ClassDef | cst.FunctionDef):
-                    self.defined.setdefault(each.name.value, []).append((path, each))
+        self._others: dict[str, list[_Method]] = {}
+        """Methods of the classes that have another name, by it."""
+        self._due: list[_Method] = []
+        """Those that have one of these, as a heap; some of them may be followed already."""
 
-        self.lasting: set[cst.ClassDef] = set()
-        """Classes of which an instance lives on from one sample to the next."""
+    @cached_property
+    def _files(self) -> Mapping[str, Sequence[str]]:
+        """By their last part."""
+        found: dict[str, list[str]] = {}
+        for path in self.sources:
+            found.setdefault(path.rpartition("/")[2], []).append(path)
+        return found
 
     def builds(self, path: str, node: cst.CSTNode) -> None:
         """Follow an expression, or a function's body, that makes a dataset, a transform or a collate function."""
+        _follow(self._builds(path, node))
+
+    def makes_samples_by(self, name: str) -> None:
+        """Follow a class or function that the run saw at work."""
+        for path, found in self.defined.named(name.rpartition(".")[2]):
+            _follow(self._goes_to(path, found, lasting=True))
+
+    def _builds(self, path: str, node: cst.CSTNode) -> _Task:
         if node in self.building:
             return
         self.building[node] = path
         source = self.sources[path]
         for function in source.every(cst.Lambda, node):
-            self.samples(path, function)
+            yield self._samples(path, function)
         called = {call.func for call in source.every(cst.Call, node)}
         for name in _reads(source, node):
             for file, value in self.values(path, name):
-                self.builds(file, value)
-        for each in source.walk(node):
-            for file, found in self.named(source, each):
+                yield self._builds(file, value)
+        for each in source.walk(node, cst.Name, cst.Attribute):
+            for file, found in self._named(source, each):
                 if isinstance(found, cst.ClassDef):
-                    self._of_class(file, found, lasting=True)
+                    yield self._of_class(file, found, lasting=True)
                 elif each in called:
-                    self.builds(file, found)
+                    yield self._builds(file, found)
                 else:
-                    self.samples(file, found)
+                    yield self._samples(file, found)
 
-    def makes_samples_by(self, name: str) -> None:
-        """Follow a class or function that the run saw at work."""
-        for path, found in self.defined.get(name.rpartition(".")[2], ()):
-            self._goes_to(path, found, lasting=True)
-
-    def samples(self, path: str, node: cst.FunctionDef | cst.Lambda) -> None:
+    def _samples(self, path: str, node: cst.FunctionDef | cst.Lambda) -> _Task:
         """Follow code that runs for each sample into what it calls."""
         if node in self.sampling:
             return
         self.sampling[node] = path
         source = self.sources[path]
-        for each in source.walk(node):
-            for file, found in self.named(source, each):
+        for each in source.walk(node, cst.Name, cst.Attribute):
+            for file, found in self._named(source, each):
                 if found is not node:
-                    self._goes_to(file, found)
+                    yield self._goes_to(file, found)
         # A property is read, and a method may be passed on: each attribute counts, called or not.
-        self.methods |= {each.attr.value for each in source.every(cst.Attribute, node)}
-        for owner in list(self.classes):
-            self._its_methods(owner)
+        new = {each.attr.value for each in source.every(cst.Attribute, node)} - self._methods
+        self._methods |= new
+        for method in (method for name in new for method in self._others.pop(name, ())):
+            heappush(self._due, method)
+        while self._due:
+            _, _, file, function = heappop(self._due)
+            yield self._samples(file, function)
         for name in _reads(source, node):
             bound = binding_of(source, name)
             if bound is not None and isinstance(bound.scope, cst.Module) and isinstance(bound.value, cst.Call):
-                self.builds(path, bound.value)
+                yield self._builds(path, bound.value)
 
-    def _goes_to(self, path: str, found: _Definition, lasting: bool = False) -> None:
-        if isinstance(found, cst.ClassDef):
-            self._of_class(path, found, lasting)
-        else:
-            self.samples(path, found)
+    def _goes_to(self, path: str, found: Definition, lasting: bool = False) -> _Task:
+        return self._of_class(path, found, lasting) if isinstance(found, cst.ClassDef) else self._samples(path, found)
 
-    def _of_class(self, path: str, found: cst.ClassDef, lasting: bool = False) -> None:
+    def _of_class(self, path: str, found: cst.ClassDef, lasting: bool = False) -> _Task:
         if found in self.classes and (found in self.lasting or not lasting):
             return
         if lasting:
-            self.lasting.add(found)
-        self.classes.add(found)
+            self.lasting[found] = path
         source = self.sources[path]
-        self.paths[found] = path
-        self._its_methods(found)
-        for function in source.every(cst.FunctionDef, found):
-            if function.name.value == "__init__":
-                self.builds(path, function)
+        methods = list(source.every(cst.FunctionDef, found))
+        if found not in self.classes:
+            self.classes[found] = path
+            for method in methods:
+                each = (len(self.classes), source.extent(method)[0], path, method)
+                if method.name.value in self._methods:
+                    heappush(self._due, each)
+                else:
+                    self._others.setdefault(method.name.value, []).append(each)
+            for method in methods:
+                if method.name.value in self._methods:
+                    yield self._samples(path, method)
+        for method in methods:
+            if method.name.value == "__init__":
+                yield self._builds(path, method)
         for base in found.bases:
-            for file, above in self.named(source, base.value):
+            for file, above in self._named(source, base.value):
                 if isinstance(above, cst.ClassDef):
-                    self._of_class(file, above, lasting)
+                    yield self._of_class(file, above, lasting)
 
-    def _its_methods(self, owner: cst.ClassDef) -> None:
-        path = self.paths[owner]
-        for function in self.sources[path].every(cst.FunctionDef, owner):
-            if function.name.value in _BY_THE_LOADER | self.methods:
-                self.samples(path, function)
-
-    def named(self, source: Source, node: cst.CSTNode) -> Iterator[tuple[str, _Definition]]:
+    def _named(self, source: Source, node: cst.CSTNode) -> Iterator[tuple[str, Definition]]:
         """The program's own functions and classes, no methods, that a name or `module.name` may stand for."""
         if isinstance(node, cst.Name):
-            bound = binding_of(source, node) if is_read(source, node) and node.value in self.defined else None
-            if not is_read(source, node) or (bound is not None and bound.parameter is not None):
+            if node.value not in self.defined or not is_read(source, node):
+                return
+            bound = binding_of(source, node)
+            if bound is not None and bound.parameter is not None:
                 return  # what a parameter stands for is followed where it is passed
             last = node.value
-        elif isinstance(node, cst.Attribute) and source.names(node):
+        elif isinstance(node, cst.Attribute) and node.attr.value in self.defined and source.names(node):
             last = node.attr.value
         else:
             return
-        for path, found in self.defined.get(last, ()):
+        for path, found in self.defined.named(last):
             if not isinstance(self.sources[path].parent(self.sources[path].parent(found) or found), cst.ClassDef):
                 yield path, found
 
@@ -142,9 +165,8 @@ class SampleCode:
             return
         if bound.imported is not None:
             module, known = bound.imported
-            for file, source in self.sources.items():
-                if file.rpartition("/")[2] == f"{module.rpartition('.')[2]}.py":
-                    yield from ((file, value) for value in _assigned(source, known))
+            for file in self._files.get(f"{module.rpartition('.')[2]}.py", ()):
+                yield from ((file, value) for value in _assigned(self.sources[file], known))
         if bound.value is not None:
             yield path, bound.value
         function, parameter = bound.scope, bound.parameter
@@ -165,14 +187,34 @@ def is_read(source: Source, name: cst.Name) -> bool:
     return is_variable(source, name) and not isinstance(source.parent(name), cst.Param | cst.ImportAlias | cst.AsName)
 
 
-def _reads(source: Source, node: cst.CSTNode) -> Iterator[cst.Name]:
+@per_source
+def _reads(source: Source, node: cst.CSTNode) -> tuple[cst.Name, ...]:
     """Of each variable below a node, one place that reads it."""
-    yield from {each.value: each for each in source.every(cst.Name, node) if is_read(source, each)}.values()
+    return tuple({each.value: each for each in source.every(cst.Name, node) if is_read(source, each)}.values())
 
 
-def _assigned(source: Source, name: str) -> Iterator[cst.BaseExpression]:
+def _assigned(source: Source, name: str) -> Sequence[cst.BaseExpression]:
     """What assignments give a variable of this name, also as one of several: `train, test = split(data)`."""
-    for assign in source.every(cst.Assign) if name in source.text else ():
-        bound = (each for target in assign.targets for each in source.named(name, target.target))
-        if any(is_variable(source, each) for each in bound):
-            yield assign.value
+    return _assignments(source).get(name, ()) if name in source.words else ()
+
+
+@per_source
+def _assignments(source: Source) -> Mapping[str, Sequence[cst.BaseExpression]]:
+    """By the variables that they bind, in the order of the text."""
+    found: dict[str, dict[cst.BaseExpression, None]] = {}
+    for assign in source.every(cst.Assign):
+        for each in (each for target in assign.targets for each in source.every(cst.Name, target.target)):
+            if is_variable(source, each):
+                found.setdefault(each.value, {})[assign.value] = None
+    return {name: tuple(values) for name, values in found.items()}
+
+
+def _follow(task: _Task) -> None:
+    """Do a task and what it yields, each before it goes on; programs are deeper than Python lets functions call."""
+    pending = [task]
+    while pending:
+        following = next(pending[-1], None)
+        if following is None:
+            pending.pop()
+        else:
+            pending.append(following)

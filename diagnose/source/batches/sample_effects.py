@@ -28,6 +28,7 @@ _CHANGES = frozenset(
     | {"load_state_dict"}
 )
 """Methods of lists, dictionaries, sets, queues and arrays that change them."""
+_STATEMENTS = (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr, cst.Del, cst.WithItem, cst.Call)
 _TELLS = ("warnings.warn", "logging.", "sys.stdout.", "sys.stderr.", "shutil.", "os.remove", "os.rename", "os.replace")
 _SAVES = frozenset(
     {"debug", "info", "warning", "error", "critical", "exception", "writelines", "writerow", "write_text"}
@@ -95,7 +96,7 @@ def traces(code: SampleCode) -> Iterator[Trace]:
 
 def changed_by(source: Source, below: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     """What statements below a node bind or change: attributes, items, variables, what a method changes in place."""
-    for node in source.walk(below):
+    for node in source.walk(below, *_STATEMENTS):
         targets: list[cst.BaseExpression] = []
         if isinstance(node, cst.Assign):
             targets = [each.target for each in node.targets]

@@ -21,11 +21,12 @@ from diagnose.source.batches.sample_effects import Trace, changed_by, handed_on,
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.flow import is_variable, within
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.edits import call_name, parse
+from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
+from diagnose.source.tree.memo import parse_all, per_program, per_source
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["SharedState", "When"]
+__all__ = ["SharedState", "When", "shared_state"]
 
 _COUNTED = frozenset({"range", "trange", "count"})
 _STARTS = frozenset({"spawn", "Fire", "run", "launch", "Process", "notebook_launcher", "start_processes"})
@@ -65,7 +66,7 @@ class SharedState:
     @cached_property
     def code(self) -> SampleCode:
         """The program's own code that makes samples."""
-        sources = {path: source for path, text in self.texts.items() if (source := parse(text)) is not None}
+        sources = parse_all(self.texts)
         code = SampleCode(sources)
         for node in self.made_by:
             code.builds(self.path, node)
@@ -108,7 +109,7 @@ class SharedState:
 
     def unsent(self) -> Iterator[Trace]:
         """Functions and classes without a name in a module, which cannot be sent to another process."""
-        for node, path in [*self.code.sampling.items(), *((each, self.code.paths[each]) for each in self.code.classes)]:
+        for node, path in [*self.code.sampling.items(), *self.code.classes.items()]:
             source = self.code.sources[path]
             if isinstance(node, cst.Lambda) or source.inside(node, cst.FunctionDef) is not None:
                 line = source.lines_of(node)[0]
@@ -121,7 +122,7 @@ class SharedState:
     def changes(self, at_least: When) -> Iterator[Trace]:
         """Statements that change what samples read, and run then or later."""
         for path, source in self.code.sources.items():
-            for target in changed_by(source, source.module):
+            for target in _changes(source):
                 if any(each in self.code.sampling or each in self._inits for each in source.ancestors(target)):
                     continue
                 if not self._is_shared(path, target):
@@ -139,7 +140,7 @@ class SharedState:
         """The functions that set up each worker."""
         source = self.code.sources[self.path]
         names = {each.value for each in source.every(cst.Name, self.init)} if self.init is not None else set()
-        return {node for name in names for _, node in self.code.defined.get(name, ())}
+        return {node for name in names for _, node in self.code.defined.named(name)}
 
     @cached_property
     def _read(self) -> tuple[set[str], set[str], set[str]]:
@@ -150,7 +151,7 @@ class SharedState:
         for node, path in self.code.sampling.items():
             source = self.code.sources[path]
             own = local_names(source, node)
-            for each in source.walk(node):
+            for each in source.walk(node, cst.Attribute, cst.Name, cst.Subscript, cst.Call):
                 if isinstance(each, cst.Attribute):
                     attributes.add(each.attr.value)
                 elif isinstance(each, cst.Name) and is_read(source, each) and each.value not in own:
@@ -182,7 +183,7 @@ class SharedState:
             if isinstance(node, cst.FunctionDef):
                 continue
             source = self.code.sources[path]
-            for each in source.walk(node):
+            for each in source.walk(node, cst.Attribute, cst.Name):
                 variable = isinstance(each, cst.Name) and is_read(source, each)
                 if variable or (isinstance(each, cst.Attribute) and isinstance(each.value, cst.Name)):
                     found.add(source.code(each))
@@ -258,7 +259,7 @@ class SharedState:
         return any(self._makes_shared(file, value) for file, value in calls if isinstance(value, cst.Call))
 
     def _makes_shared(self, path: str, call: cst.Call) -> bool:
-        defined = [each for _, each in self.code.defined.get(call_name(call), ()) if isinstance(each, cst.ClassDef)]
+        defined = [each for _, each in self.code.defined.named(call_name(call)) if isinstance(each, cst.ClassDef)]
         if defined:
             return any(each in self.code.lasting for each in defined)
         names = self.code.sources[path].names(call.func)
@@ -276,7 +277,7 @@ class SharedState:
             its = source.code(owner) in self._datasets or (
                 isinstance(owner, cst.Attribute) and owner.attr.value == "dataset"
             )
-            known = any(isinstance(each, cst.FunctionDef) for _, each in self.code.defined.get(call_name(call), ()))
+            known = any(isinstance(each, cst.FunctionDef) for _, each in self.code.defined.named(call_name(call)))
             if statement and its and not known:
                 yield from self._if_then(path, source, call, at_least)
 
@@ -504,7 +505,7 @@ class SharedState:
         for path, source in self.code.sources.items() if raises else ():
             for each in source.every(cst.Try):
                 loops = any(isinstance(one, cst.For | cst.While) for one in source.walk(each.body)) or any(
-                    call_name(call) in {"next", *self.code.defined} - classes
+                    (name := call_name(call)) not in classes and (name == "next" or name in self.code.defined)
                     for call in source.every(cst.Call, each.body)
                 )
                 inside = any(above in self.code.sampling for above in source.ancestors(each))
@@ -517,6 +518,20 @@ class SharedState:
                     yield Trace(
                         "raises exceptions that the program catches, which come as others from a worker", path, at
                     )
+
+
+@per_program
+def shared_state(
+    texts: Mapping[str, str],
+    path: str,
+    loader: cst.Call,
+    made_by: tuple[cst.BaseExpression, ...],
+    names: tuple[str, ...],
+    init: cst.BaseExpression | None,
+    is_dataset: bool = True,
+) -> SharedState:
+    """The one of a loader, for all who ask: what it finds is kept."""
+    return SharedState(texts, path, loader, made_by, names, init, is_dataset)
 
 
 def _calls_of(code: SampleCode, node: cst.CSTNode, classes: set[str]) -> Iterator[cst.Call]:
@@ -535,6 +550,12 @@ def _attribute_values(
             targets = [each for target in assign.targets for each in _each(target.target)]
             if any(isinstance(one, cst.Attribute) and one.attr.value == node.attr.value for one in targets):
                 yield path, assign.value
+
+
+@per_source
+def _changes(source: Source) -> Sequence[cst.BaseExpression]:
+    """What the statements of a file change."""
+    return tuple(changed_by(source, source.module))
 
 
 def _each(target: cst.BaseExpression) -> Sequence[cst.BaseExpression]:

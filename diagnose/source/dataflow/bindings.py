@@ -12,6 +12,7 @@ import libcst as cst
 
 from diagnose.source.tree.arguments import argument, has_star
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 Scope = cst.FunctionDef | cst.ClassDef | cst.Module
+_SCOPES = (cst.FunctionDef, cst.ClassDef, cst.Lambda, cst.Module)
 _TELLS = frozenset({"print", "str", "repr", "info", "debug", "warning", "log", "format", "write"})
 
 
@@ -41,6 +43,7 @@ class Binding:
     """Module, with a dot for each level that a relative import goes up, and the name in it."""
 
 
+@per_source
 def binding_of(source: Source, node: cst.Name) -> Binding | None:
     """What binds the name that `node` reads."""
     for scope in _scopes(source, node):
@@ -66,7 +69,7 @@ def bound_to(source: Source, node: cst.Name) -> list[cst.BaseExpression | cst.Fu
         if isinstance(scope, cst.FunctionDef) and parameter_of(scope, node.value) is not None:
             return []
         kinds = (cst.FunctionDef, cst.ClassDef)
-        made = [one for one in source.walk(scope) if isinstance(one, kinds) and one.name.value == node.value]
+        made = [one for one in source.walk(scope, *kinds) if isinstance(one, kinds) and one.name.value == node.value]
         own = [one for one in made if next(_scopes(source, one), None) is scope]
         values = _values(source, scope, node.value)
         if values is None or values or own:
@@ -91,6 +94,7 @@ def parameter_of(function: cst.FunctionDef, name: str) -> cst.Param | None:
     )
 
 
+@per_source
 def _values(source: Source, scope: Scope, name: str) -> list[cst.BaseExpression] | None:
     """All that the name is bound to in a scope; None where some binding is not understood."""
     named = source.named(name, scope)
@@ -117,13 +121,11 @@ def stored(source: Source, nodes: Iterable[cst.Name | cst.Attribute]) -> list[cs
 
 def _scope_of(source: Source, node: cst.CSTNode, name: str) -> cst.CSTNode:
     """The scope that a name is looked up in first; the module where the function declares it global."""
-    for above in source.ancestors(node):
-        if isinstance(above, cst.FunctionDef):
-            declared = (item.name.value for each in source.every(cst.Global, above) for item in each.names)
-            return source.module if name in declared else above
-        if isinstance(above, cst.ClassDef | cst.Lambda | cst.Module):
-            return above
-    return source.module
+    above = source.inside(node, _SCOPES)
+    if isinstance(above, cst.FunctionDef):
+        declared = (item.name.value for each in source.every(cst.Global, above) for item in each.names)
+        return source.module if name in declared else above
+    return above or source.module
 
 
 def _unpacked(source: Source, element: cst.BaseElement) -> cst.BaseExpression | None:
@@ -153,6 +155,7 @@ def _binds_otherwise(source: Source, node: cst.Name | cst.Attribute) -> bool:
     return False
 
 
+@per_source
 def _imported(source: Source, scope: Scope, name: str) -> tuple[str, str] | None:
     star: tuple[str, str] | None = None
     for statement in source.every(cst.ImportFrom, scope):

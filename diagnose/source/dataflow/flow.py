@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
 __all__ = [
@@ -59,6 +60,7 @@ def scope_of(source: Source, node: cst.CSTNode) -> Scope:
     return source.inside(node, cst.FunctionDef) or source.module
 
 
+@per_source
 def uses_of(source: Source, scope: Scope, name: str) -> Uses:
     """Follow a name through a scope."""
     assigned: list[tuple[Variable, cst.BaseExpression]] = []
@@ -167,14 +169,15 @@ def _is_exported(source: Source, name: str) -> bool:
 
 def bindings(source: Source, below: cst.CSTNode, name: str) -> Iterator[cst.Name]:
     """Where anything below a node gives the name another value."""
-    for node in source.every(cst.Name, below):
-        if node.value == name and is_variable(source, node):
+    for node in source.named(name, below):
+        if is_variable(source, node):
             parent = source.parent(node)
             augmented = isinstance(parent, cst.AugAssign | cst.AnnAssign) and parent.target is node
             if augmented or isinstance(parent, cst.AssignTarget) or _is_bound_otherwise(source, node):
                 yield node
 
 
+@per_source
 def binds(source: Source, below: cst.CSTNode, name: str) -> bool:
     """Whether anything below a node gives the name another value."""
     return next(bindings(source, below, name), None) is not None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import libcst as cst
 
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
 __all__ = ["is_written", "written_in_place"]
@@ -25,7 +25,7 @@ def is_written(source: Source, code: str, below: cst.CSTNode | None = None) -> b
     return any(first <= at < end for at in _writes(source).get(code, ()))
 
 
-@lru_cache(maxsize=256)  # names are followed through the same files one by one
+@per_source
 def _writes(source: Source) -> dict[str, list[int]]:
     """Where among a file's nodes something is written to, by the code that names it."""
     found: dict[str, list[int]] = {}
@@ -40,7 +40,7 @@ def written_in_place(source: Source, below: cst.CSTNode | None = None) -> Iterat
 
     `x` of `x.add_(1)`, `x[0] = 1`, `x += 1`, `x.data[0].zero_()`, `torch.add(a, b, out=x)`, `nn.init.zeros_(x)`.
     """
-    for node in source.walk(below):
+    for node in source.walk(below, cst.Call, cst.AugAssign, cst.AssignTarget, cst.For):
         yield from _written_by(source, node)
 
 

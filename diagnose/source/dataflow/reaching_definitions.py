@@ -10,6 +10,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.flow import binds
 from diagnose.source.dataflow.mutations import is_written
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
 __all__ = [
@@ -52,6 +53,7 @@ class Definition:
     """For GUARDED: the binding under the `if`."""
 
 
+@per_source
 def reaching(source: Source, at: cst.CSTNode, name: str) -> Definition:
     """What the name means where the statement `at` begins."""
     current: cst.CSTNode = at
@@ -81,6 +83,7 @@ def reaching(source: Source, at: cst.CSTNode, name: str) -> Definition:
         current = owner
 
 
+@per_source
 def in_module(source: Source, name: str) -> Definition | None:
     """The binding of a name at the top level of a file, where it is the only one."""
     found = [one for one in (_definition(source, each, name) for each in source.module.body) if one is not None]

@@ -58,7 +58,8 @@ class _NotOne(Exception):
 def written_likelihoods(source: Source) -> Iterator[WrittenLikelihood]:
     """Those of a file, the widest expression of each."""
     done: list[tuple[int, int]] = []
-    nodes = [node for node in source.walk() if isinstance(node, cst.UnaryOperation | cst.BinaryOperation | cst.Call)]
+    kinds = (cst.UnaryOperation, cst.BinaryOperation, cst.Call)
+    nodes = [node for node in source.walk(None, *kinds) if isinstance(node, kinds)]
     # What a variable holds is part of the expression that reads it last.
     nodes.sort(key=lambda node: source.span(statement_of(source, node))[0], reverse=True)
     for node in nodes:

@@ -38,7 +38,7 @@ class _NotOne(Exception):
 def written_activations(source: Source) -> Iterator[WrittenActivation]:
     """Those of a file, the widest expression of each."""
     done: list[tuple[int, int]] = []
-    for node in source.walk():
+    for node in source.walk(None, cst.BinaryOperation, cst.Call):
         if not isinstance(node, cst.BinaryOperation | cst.Call):
             continue
         start, end = source.span(node)

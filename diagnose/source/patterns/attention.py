@@ -81,7 +81,7 @@ class _NoAttention(Exception):
 
 def written_attentions(source: Source) -> Iterator[WrittenAttention | Refused]:
     """Every attention of a file."""
-    for node in source.walk():
+    for node in source.walk(None, cst.BinaryOperation, cst.Call):
         if not isinstance(node, cst.BinaryOperation | cst.Call):
             continue
         if isinstance(node, cst.BinaryOperation) and not isinstance(node.operator, cst.MatrixMultiply):

@@ -14,6 +14,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.reaching_definitions import Bound, in_module, reaching, statement_of
 from diagnose.source.tree.attributes import member
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
 __all__ = ["Operation", "certain", "constant", "integer", "operation"]
@@ -91,6 +92,7 @@ def certain(source: Source, node: cst.CSTNode) -> Operation | None:
     return made if made is not None and made.condition is None else None
 
 
+@per_source
 def operation(source: Source, node: cst.CSTNode) -> Operation | None:
     """What an expression computes; None for what is no operation (a parameter, an unpacked name, a literal)."""
     through: list[tuple[cst.CSTNode, str]] = []
@@ -202,6 +204,7 @@ def integer(node: cst.BaseExpression | None) -> int | None:
     return int(node.value, 0) if isinstance(node, cst.Integer) and node.value.isdecimal() else None
 
 
+@per_source
 def constant(
     source: Source, node: cst.BaseExpression | None, followed: tuple[cst.BaseExpression, ...] = ()
 ) -> float | None:

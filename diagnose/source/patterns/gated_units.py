@@ -36,7 +36,7 @@ class GatedUnit:
 
 def gated_units(source: Source, others: Collection[str] = ()) -> Iterator[GatedUnit]:
     """Those of a file, in the order of the text; `others` are the texts of the program's other files."""
-    for node in source.walk():
+    for node in source.walk(None, cst.BinaryOperation, cst.Call):
         if not isinstance(node, cst.BinaryOperation | cst.Call):
             continue
         made = operation(source, node)

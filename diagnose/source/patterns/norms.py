@@ -48,7 +48,8 @@ class _NotOne(Exception):
 
 def written_norms(source: Source) -> Iterator[WrittenNorm]:
     """Those that a function returns, assigns or uses, the whole expression of each."""
-    nodes = [node for node in source.walk() if isinstance(node, cst.BinaryOperation | cst.Call)]
+    kinds = (cst.BinaryOperation, cst.Call)
+    nodes = [node for node in source.walk(None, *kinds) if isinstance(node, kinds)]
     # The last statement of one holds its root, and the widest node there that is one is the whole of it.
     nodes.sort(key=lambda node: source.span(statement_of(source, node))[0], reverse=True)
     done: list[tuple[int, int]] = []

@@ -59,7 +59,7 @@ def rotated_pairs(source: Source) -> Iterator[RotatedPair]:
             first, second = (_rotation(source, element.value) for element in pair.elements)
             if first is not None and second is not None and _alike(first, second):
                 yield RotatedPair(first, second, pair)
-    for block in source.walk():
+    for block in source.walk(None, cst.IndentedBlock, cst.Module):
         if isinstance(block, cst.IndentedBlock | cst.Module):
             yield from _following(source, block)
 

@@ -15,7 +15,8 @@ from diagnose.source.dataflow.bindings import bound_to, parameter_of, passed_to
 from diagnose.source.rewrite.hooks import module_hook
 from diagnose.source.tree.attributes import members_named
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import parse_all
+from diagnose.source.tree.syntax import Source
 
 __all__ = ["adaptation"]
 
@@ -40,7 +41,7 @@ def adaptation(sources: Mapping[str, str], name: str, kinds: Collection[str]) ->
     hooked = module_hook(sources)
     if hooked is not None:
         return hooked
-    parsed = {path: source for path, text in sources.items() if (source := parse(text)) is not None}
+    parsed = parse_all(sources)
     for path, source in parsed.items():
         for node in (*_calls(parsed, source, name, kinds), *_assignments(parsed, source, name, kinds)):
             return f"{path}:{source.lines_of(node)[0]}"

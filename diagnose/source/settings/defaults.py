@@ -151,7 +151,7 @@ def _key(node: cst.Subscript) -> str | None:
 
 def keys_of(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     """Values of a key in dictionaries written out: `{"name": value}` and `dict(name=value)`."""
-    for node in source.walk():
+    for node in source.walk(None, cst.DictElement, cst.Call):
         if isinstance(node, cst.DictElement) and string(node.key) == name:
             yield node.value
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "dict":

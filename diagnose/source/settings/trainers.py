@@ -25,6 +25,7 @@ from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import call_name, insert_after
 from diagnose.source.tree.literals import Literal as LiteralValue
 from diagnose.source.tree.literals import literal, string, written
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source, Splice, parse
 
 __all__ = ["Library", "Trainer", "trainers_of"]
@@ -110,8 +111,8 @@ def trainers_of(
     """Every such place, in the order of the text."""
     found: list[Trainer] = []
     for path, text in sources.items():
-        source = parse(text) if _IMPORTS.search(text) else None
-        if source is None:
+        source = parse(text)
+        if source is None or not _imports_library(source):
             continue
         own = _subclasses(source)
         for call in source.every(cst.Call):
@@ -123,6 +124,11 @@ def trainers_of(
             if not isinstance(arguments, _Parsed) or arguments.is_for_training(own):
                 found.append(Trainer(library, arguments))
     return tuple(found)
+
+
+@per_source
+def _imports_library(source: Source) -> bool:
+    return _IMPORTS.search(source.text) is not None
 
 
 def _library(source: Source, call: cst.Call, own: frozenset[str]) -> Library | None:

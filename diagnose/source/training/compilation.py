@@ -14,6 +14,7 @@ from diagnose.source.training.loss_function import loss_function
 from diagnose.source.training.model_construction import Built
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
+from diagnose.source.tree.memo import per_program
 from diagnose.source.tree.syntax import Source, parse
 
 __all__ = ["Compiled", "ModelClass", "compilations", "is_compiled", "is_handed_to_compile", "model_class"]
@@ -46,12 +47,13 @@ _COMPILE = re.compile(r"(?<!\bre\.)\bcompile\b")
 """What a file holds that compiles more than regular expressions."""
 
 
+@per_program
 def compilations(sources: Mapping[str, str]) -> tuple[Compiled, ...]:
     """Every use of torch.compile, or of a module's own `compile`, in the order of the text."""
     found: list[Compiled] = []
     for path, text in sources.items():
-        source = parse(text) if _COMPILE.search(text) else None
-        if source is None:
+        source = parse(text)
+        if source is None or "compile" not in source.words or _COMPILE.search(text) is None:
             continue
         imported = _imported(source)
         for call in source.every(cst.Call):

@@ -12,6 +12,7 @@ from diagnose.source.dataflow.mutations import is_written
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.attributes import members_named
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source, parse
 
 __all__ = ["convolves_first", "layout_use", "moved_inputs", "uses_convolutions", "views_of_images"]
@@ -77,10 +78,10 @@ def views_of_images(sources: Mapping[str, str], starts: Iterable[str]) -> Iterat
     A name stands for the function or class of that name in its own file, else for those of all others. Where no
     convolution is reached so, the model is found by other means than its name, and every view counts.
     """
-    parsed = {path: source for path, text in sources.items() if (source := parse(text)) is not None}
+    parsed = parse_all(sources)
     defined: dict[str, dict[str, list[cst.CSTNode]]] = {}
     for path, source in parsed.items():
-        for each in source.walk():
+        for each in source.walk(None, cst.FunctionDef, cst.ClassDef):
             if not isinstance(each, cst.FunctionDef | cst.ClassDef):
                 continue
             if not isinstance(source.parent(source.parent(each) or each), cst.ClassDef):

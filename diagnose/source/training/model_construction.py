@@ -183,7 +183,7 @@ def _moves(source: Source, statement: cst.Assign | cst.AnnAssign, name: str) -> 
 
 def _assigned(source: Source, scope: Scope, name: str) -> tuple[cst.Assign | cst.AnnAssign, ...]:
     found: list[cst.Assign | cst.AnnAssign] = []
-    for node in source.walk(scope):
+    for node in source.walk(scope, cst.Assign, cst.AnnAssign):
         targets: list[cst.BaseExpression] = []
         if isinstance(node, cst.Assign):
             targets = [each for target in node.targets for each in _elements(target.target)]

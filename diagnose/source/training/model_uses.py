@@ -89,7 +89,7 @@ def _scopes(built: Built) -> list[cst.CSTNode]:
 
 def _mentions(source: Source, below: cst.CSTNode, name: str) -> Iterator[cst.Name | cst.Attribute]:
     """All of a name below a node but where it is bound, or a function below has a parameter of that name."""
-    for node in source.walk(below):
+    for node in source.walk(below, cst.Name, cst.Attribute):
         if not isinstance(node, cst.Name | cst.Attribute) or source.code(node) != name:
             continue
         parent = source.parent(node)

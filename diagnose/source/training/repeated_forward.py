@@ -10,7 +10,8 @@ from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
 from diagnose.source.rewrite.hooks import forward_hook
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import parse_all
+from diagnose.source.tree.syntax import Source
 
 __all__ = ["forward_effect", "repeated_effect"]
 
@@ -41,7 +42,7 @@ def forward_effect(sources: Mapping[str, str]) -> str | None:
 
 def _effects(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -> Iterator[tuple[str, str, str]]:
     """The file and line, what it does, and what a second pass makes of it."""
-    parsed = {path: source for path, text in sources.items() if (source := parse(text)) is not None}
+    parsed = parse_all(sources)
     for path, source, around in _modules(parsed):
         first, last = source.lines_of(around)
         if any(file == path and first <= line <= last for file, line in callers):

@@ -218,7 +218,7 @@ def _always_runs(source: Source, node: cst.CSTNode, turn: cst.CSTNode) -> bool:
 def _assignments(
     source: Source, below: cst.CSTNode
 ) -> Iterator[tuple[list[cst.BaseExpression], cst.BaseExpression, cst.CSTNode]]:
-    for node in source.walk(below):
+    for node in source.walk(below, cst.Assign, cst.AnnAssign, cst.AugAssign, cst.NamedExpr):
         if isinstance(node, cst.Assign):
             yield [target.target for target in node.targets], node.value, node
         elif isinstance(node, cst.AnnAssign | cst.AugAssign | cst.NamedExpr) and node.value is not None:
@@ -228,14 +228,13 @@ def _assignments(
 def _names_in(source: Source, node: cst.CSTNode) -> set[str]:
     """Variables in an expression; `self.x` counts by its whole name."""
     names: set[str] = set()
-    for each in source.walk(node):
-        if isinstance(each, cst.Name):
-            parent = source.parent(each)
-            if isinstance(parent, cst.Attribute) and parent.attr is each:
-                if isinstance(parent.value, cst.Name) and parent.value.value == "self":
-                    names.add(f"self.{each.value}")
-            elif each.value != "self" and not (isinstance(parent, cst.Arg) and parent.keyword is each):
-                names.add(each.value)
+    for each in source.every(cst.Name, node):
+        parent = source.parent(each)
+        if isinstance(parent, cst.Attribute) and parent.attr is each:
+            if isinstance(parent.value, cst.Name) and parent.value.value == "self":
+                names.add(f"self.{each.value}")
+        elif each.value != "self" and not (isinstance(parent, cst.Arg) and parent.keyword is each):
+            names.add(each.value)
     return names
 
 

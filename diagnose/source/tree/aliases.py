@@ -28,7 +28,7 @@ def instances_of(source: Source, owner: str) -> Iterable[str]:
     for alias in source.every(cst.ImportAlias):
         if alias.asname is not None and source.code(alias.name) == owner:
             known.add(source.code(alias.asname.name))
-    for node in source.walk():
+    for node in source.walk(None, cst.Assign, cst.AnnAssign):
         if not isinstance(node, cst.Assign | cst.AnnAssign) or not isinstance(node.value, cst.Call):
             continue
         if call_name(node.value) in known:

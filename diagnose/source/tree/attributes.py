@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import libcst as cst
 
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
 __all__ = ["class_of", "member", "members_named"]
@@ -27,19 +28,27 @@ def member(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | Non
 
 def members_named(source: Source, around: cst.ClassDef, name: str) -> list[cst.BaseExpression]:
     """All that a class binds to `self.name`, or registers as its buffer, and the default in the class's body."""
-    found: list[cst.BaseExpression] = []
-    for node in source.walk(around.body):
+    return list(_members(source, around).get(name, ()))
+
+
+@per_source
+def _members(source: Source, around: cst.ClassDef) -> Mapping[str, Sequence[cst.BaseExpression]]:
+    """By name, in the order of the text."""
+    found: dict[str, list[cst.BaseExpression]] = {}
+    for node in source.walk(around.body, cst.Assign, cst.AnnAssign, cst.AugAssign, cst.Call):
         if isinstance(node, cst.Assign):
             for target in node.targets:
-                found += [value for each, value in _pairs(target.target, node.value) if _is_self(each, name)]
+                for each, value in _pairs(target.target, node.value):
+                    if (own := _name_in_self(each)) is not None:
+                        found.setdefault(own, []).append(value)
         elif isinstance(node, cst.AnnAssign | cst.AugAssign):
-            if _is_self(node.target, name) and node.value is not None:
-                found.append(node.value)
+            if (own := _name_in_self(node.target)) is not None and node.value is not None:
+                found.setdefault(own, []).append(node.value)
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
             registers = node.func.attr.value in {"register_buffer", "register_parameter"}
             first = node.args[0].value if registers and len(node.args) > 1 else None
-            if isinstance(first, cst.SimpleString) and first.evaluated_value == name:
-                found.append(node.args[1].value)
+            if isinstance(first, cst.SimpleString) and isinstance(first.evaluated_value, str):
+                found.setdefault(first.evaluated_value, []).append(node.args[1].value)
     return found
 
 
@@ -57,10 +66,7 @@ def _pairs(
         yield element.value, values[at].value if alike else value
 
 
-def _is_self(target: cst.BaseExpression, name: str) -> bool:
-    return (
-        isinstance(target, cst.Attribute)
-        and target.attr.value == name
-        and isinstance(target.value, cst.Name)
-        and target.value.value == "self"
-    )
+def _name_in_self(target: cst.BaseExpression) -> str | None:
+    """`name` of `self.name`."""
+    own = isinstance(target, cst.Attribute) and isinstance(target.value, cst.Name) and target.value.value == "self"
+    return target.attr.value if isinstance(target, cst.Attribute) and own else None

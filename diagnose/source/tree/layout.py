@@ -60,8 +60,8 @@ class Layout:
                 found[parent].append(node)
         return found
 
-    def every(self, kind: type[_Node], at: int = 0) -> Iterator[_Node]:
-        """The nodes of a kind below the node at a place, and that node itself, in the order of the text."""
+    def every(self, kind: type[_Node] | tuple[type[_Node], ...], at: int = 0) -> Iterator[_Node]:
+        """The nodes of a kind (or of several) below the node at a place, and it itself, in the order of the text."""
         found = self._of_kind.get(kind)
         if found is None:
             groups = [self._of_type[each] for each in self.types(kind)]
@@ -73,7 +73,7 @@ class Layout:
         """The names that read so, below the node at a place and at it, in the order of the text."""
         return cast("Iterator[cst.Name]", self._those_below(self._names.get(name, []), at))
 
-    def types(self, kind: type[cst.CSTNode]) -> frozenset[type]:
+    def types(self, kind: type[cst.CSTNode] | tuple[type[cst.CSTNode], ...]) -> frozenset[type]:
         """The classes of nodes here that are of a kind; to ask each node for it takes LibCST long."""
         if kind not in self._types:
             self._types[kind] = frozenset(each for each in self._of_type if issubclass(each, kind))

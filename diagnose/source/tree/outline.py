@@ -14,6 +14,7 @@ from functools import cached_property
 
 __all__ = ["Function", "Outline", "read_outline"]
 
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 _OWN_TURN = ast.ExceptHandler | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 
 
@@ -98,6 +99,11 @@ class Outline:
         """The names of all functions, those within others too."""
         return frozenset(node.name for node, _, _ in _defined(self._tree.body, is_method=False, inner=False))
 
+    @cached_property
+    def classes(self) -> frozenset[str]:
+        """The names of all classes, those within others and within functions too."""
+        return frozenset(_classes(self._tree.body))
+
 
 def _defined(
     body: list[ast.stmt], *, is_method: bool, inner: bool
@@ -109,10 +115,19 @@ def _defined(
         elif isinstance(node, ast.ClassDef):
             yield from _defined(node.body, is_method=True, inner=inner)
         else:
-            for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+            for block in _BLOCKS:
                 for each in getattr(node, block, ()):
                     within = [each] if isinstance(each, ast.stmt) else each.body
                     yield from _defined(within, is_method=is_method, inner=inner)
+
+
+def _classes(body: list[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        for block in _BLOCKS:
+            for each in getattr(node, block, ()):
+                yield from _classes([each] if isinstance(each, ast.stmt) else each.body)
 
 
 def read_outline(text: str) -> Outline | None:

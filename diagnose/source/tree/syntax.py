@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeVar, cast
@@ -24,6 +24,7 @@ from diagnose.source.tree.time_limit import check_time
 
 __all__ = ["Source", "Splice", "call_name", "only_statement", "parse", "splice"]
 
+_WORD = re.compile(r"\w+")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _USUAL_LINE, _LONGEST_LINE = 100, 120
 _Node = TypeVar("_Node", bound=cst.CSTNode)
@@ -79,6 +80,8 @@ class Source:
     def __init__(self, text: str, outline: Outline | None = None) -> None:
         self.text = text
         self._outline = outline
+        self.answers: dict[object, dict[tuple[Hashable, ...], object]] = {}
+        """What `diagnose.source.tree.memo` keeps: by question, by its arguments."""
 
     def mentions(self, *words: str) -> bool:
         """Whether the text holds one of the words, or none is given: cheap, where the tree is not."""
@@ -95,6 +98,24 @@ class Source:
         """The names of all functions, those within others too."""
         outline = self._outline or read_outline(self.text)
         return outline.names if outline is not None else frozenset()
+
+    @cached_property
+    def defined_names(self) -> frozenset[str]:
+        """The names of all functions and classes."""
+        outline = self._outline or read_outline(self.text)
+        return outline.names | outline.classes if outline is not None else frozenset()
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """All words of the text, those of comments and strings too."""
+        return frozenset(_WORD.findall(self.text))
+
+    def holds(self, word: str) -> bool:
+        """Whether the text has a word, or words with other characters between them, and not as a part of another."""
+        parts = _WORD.findall(word)
+        if not self.words.issuperset(parts):
+            return False
+        return parts == [word] or re.search(rf"\b{re.escape(word)}\b", self.text) is not None
 
     def function(self, number: int) -> cst.FunctionDef:
         """The function with a number (`Function.number`)."""
@@ -217,7 +238,7 @@ class Source:
         while at is not None and (at := layout.parents[at]) >= 0:
             yield layout.nodes[at]
 
-    def inside(self, node: cst.CSTNode, kind: type[_Node]) -> _Node | None:
+    def inside(self, node: cst.CSTNode, kind: type[_Node] | tuple[type[_Node], ...]) -> _Node | None:
         """The innermost node of a kind around a node."""
         layout = self._layout
         at = layout.places.get(id(node))
@@ -227,11 +248,11 @@ class Source:
                 return cast("_Node", layout.nodes[at])
         return None
 
-    def walk(self, node: cst.CSTNode | None = None) -> Iterator[cst.CSTNode]:
-        """All nodes below `node` (the module) and itself, in the order of the text."""
+    def walk(self, node: cst.CSTNode | None = None, *kinds: type[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+        """All nodes below `node` (the module) and itself, or those of some kinds, in the order of the text."""
         check_time()
         layout, at = self._below(node)
-        return iter(layout.nodes[at : layout.ends[at]])
+        return layout.every(kinds, at) if kinds else iter(layout.nodes[at : layout.ends[at]])
 
     def every(self, kind: type[_Node], below: cst.CSTNode | None = None) -> Iterator[_Node]:
         """All nodes of a kind, in the order of the text."""
@@ -241,7 +262,6 @@ class Source:
 
     def named(self, name: str, below: cst.CSTNode | None = None) -> Iterator[cst.Name]:
         """All names that read so, those of attributes and keywords too, in the order of the text."""
-        check_time()
         layout, at = self._below(below)
         return layout.named(name, at)
 
@@ -254,7 +274,7 @@ class Source:
 
     def calls_named(self, name: str) -> Sequence[cst.Call]:
         """All calls of that name (`call_name`), in the order of the text; a file without the word is not parsed."""
-        return self._calls.get(name, ()) if name in self.text else ()
+        return self._calls.get(name, ()) if name in self.words else ()
 
     def calls_of(self, *names: str) -> Iterator[cst.Call]:
         """All calls of what one of these dotted names stands for, imports resolved, in the order of the text."""
@@ -271,6 +291,11 @@ class Source:
                 yield call
 
     @cached_property
+    def _qualified(self) -> dict[cst.CSTNode, frozenset[str]]:
+        """The answers of `names`."""
+        return {}
+
+    @cached_property
     def _calls(self) -> dict[str, list[cst.Call]]:
         calls: dict[str, list[cst.Call]] = {}
         for call in self.every(cst.Call):
@@ -279,9 +304,12 @@ class Source:
 
     def names(self, node: cst.CSTNode) -> frozenset[str]:
         """The dotted names that an expression may stand for, imports resolved: `torch.utils.data.DataLoader`."""
-        check_time()
-        scope = self._scopes.get(node)
-        return frozenset(name.name for name in scope.get_qualified_names_for(node)) if scope else frozenset()
+        found = self._qualified.get(node)
+        if found is None:
+            scope = self._scopes.get(node)
+            names = scope.get_qualified_names_for(node) if scope else ()
+            found = self._qualified[node] = frozenset(name.name for name in names)
+        return found
 
     def statement(self, node: cst.CSTNode) -> cst.SimpleStatementLine | cst.BaseCompoundStatement | None:
         """The statement with a line of its own that a node lies in."""
@@ -289,6 +317,19 @@ class Source:
             if isinstance(candidate, cst.SimpleStatementLine | cst.BaseCompoundStatement):
                 return candidate
         return None
+
+    def statement_at(self, line: int) -> cst.SimpleStatementLine | cst.BaseCompoundStatement | None:
+        """The innermost statement that covers a line, from 1."""
+        return self._statements.get(line)
+
+    @cached_property
+    def _statements(self) -> dict[int, cst.SimpleStatementLine | cst.BaseCompoundStatement]:
+        found: dict[int, cst.SimpleStatementLine | cst.BaseCompoundStatement] = {}
+        for node in self.walk(None, cst.SimpleStatementLine, cst.BaseCompoundStatement):
+            if isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+                first, last = self.lines_of(node)
+                found.update(dict.fromkeys(range(first, last + 1), node))
+        return found
 
     def indent(self, statement: cst.CSTNode) -> str:
         """The white space before a statement."""

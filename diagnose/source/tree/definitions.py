@@ -1,0 +1,53 @@
+"""Where a program defines its functions and classes, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import libcst as cst
+
+from diagnose.source.tree.memo import per_source
+from diagnose.source.tree.syntax import Source
+
+__all__ = ["Definition", "Definitions"]
+
+Definition = cst.ClassDef | cst.FunctionDef
+
+
+class Definitions:
+    """Those of a program's files, methods and those within functions too; only files that define a name are parsed."""
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        self._sources = sources
+        self._found: dict[str, Sequence[tuple[str, Definition]]] = {}
+
+    def named(self, name: str) -> Sequence[tuple[str, Definition]]:
+        """All of that name with their files, in the order of the files and of their texts."""
+        if name not in self._found:
+            its = ((path, source) for path, source in self._sources.items() if name in source.defined_names)
+            self._found[name] = [(path, each) for path, source in its for each in _definitions(source).get(name, ())]
+        return self._found[name]
+
+    def called(self, name: str) -> Iterator[cst.FunctionDef]:
+        """What takes the arguments of a call of that name: a function itself, of a class its own `__init__`."""
+        for path, found in self.named(name):
+            source = self._sources[path]
+            if isinstance(found, cst.FunctionDef):
+                if name != "__init__" or source.inside(found, cst.ClassDef) is None:
+                    yield found
+                continue
+            for each in source.every(cst.FunctionDef, found):
+                if each.name.value == "__init__" and source.inside(each, cst.ClassDef) is found:
+                    yield each
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self.named(name))
+
+
+@per_source
+def _definitions(source: Source) -> Mapping[str, Sequence[Definition]]:
+    found: dict[str, list[Definition]] = {}
+    for each in source.walk(None, cst.ClassDef, cst.FunctionDef):
+        if isinstance(each, cst.ClassDef | cst.FunctionDef):
+            found.setdefault(each.name.value, []).append(each)
+    return found

@@ -1,0 +1,61 @@
+"""Answers to questions about a file or a program that are found once, and kept as long as its text.
+
+Fixers ask the same of the same files one after the other, and a name is often reached on many ways. An answer that is
+kept must not be changed by whoever gets it, nor depend on anything but the arguments, which are given by position and
+are hashable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from functools import lru_cache, wraps
+from typing import Concatenate, ParamSpec, TypeVar, cast
+
+from diagnose.source.tree.syntax import Source, parse
+
+__all__ = ["parse_all", "per_program", "per_source"]
+
+_Arguments = ParamSpec("_Arguments")
+_Answer = TypeVar("_Answer")
+_PROGRAMS = 16
+"""States of programs that are kept, for each question: those that a search goes back to."""
+_NONE = object()
+
+
+def per_source(
+    question: Callable[Concatenate[Source, _Arguments], _Answer],
+) -> Callable[Concatenate[Source, _Arguments], _Answer]:
+    """Keep the answers of a function of a parsed file."""
+
+    @wraps(question)
+    def ask(source: Source, *arguments: _Arguments.args, **_named: _Arguments.kwargs) -> _Answer:
+        answers = source.answers.setdefault(question, {})
+        key = cast("tuple[Hashable, ...]", arguments)
+        answer = answers.get(key, _NONE)
+        if answer is _NONE:
+            answer = answers[key] = question(source, *arguments)  # type: ignore[call-arg]
+        return cast("_Answer", answer)
+
+    return ask
+
+
+def per_program(
+    question: Callable[Concatenate[Mapping[str, str], _Arguments], _Answer],
+) -> Callable[Concatenate[Mapping[str, str], _Arguments], _Answer]:
+    """Keep the answers of a function of a program's texts by path."""
+
+    @lru_cache(maxsize=_PROGRAMS)
+    def kept(texts: tuple[tuple[str, str], ...], arguments: tuple[Hashable, ...]) -> _Answer:
+        return question(dict(texts), *arguments)  # type: ignore[call-arg]
+
+    @wraps(question)
+    def ask(texts: Mapping[str, str], *arguments: _Arguments.args, **_named: _Arguments.kwargs) -> _Answer:
+        return kept(tuple(texts.items()), cast("tuple[Hashable, ...]", arguments))
+
+    return ask
+
+
+@per_program
+def parse_all(texts: Mapping[str, str]) -> Mapping[str, Source]:
+    """The files of a program that can be read, by path."""
+    return {path: source for path, text in texts.items() if (source := parse(text)) is not None}
