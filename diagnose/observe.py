@@ -133,7 +133,7 @@ class _StepCount:
     def see(self, progress: Progress) -> None:
         if isinstance(progress, StepsEnded):
             before = 0 if progress.anew else self._steps.get(progress.rank, 0)
-            self._steps[progress.rank] = before + len(progress.ends_ns)
+            self._steps[progress.rank] = before + progress.count
         elif isinstance(progress, WindowWritten):
             self._traced.add(progress.rank)
 
@@ -184,7 +184,11 @@ def _facts_events(written: FactsWritten) -> list[AnyEvent]:
 
 _CONVERT: dict[type, Callable[..., list[AnyEvent]]] = {
     PhaseBegan: lambda began: [PhaseChanged(phase=began.phase, detail=began.detail)],
-    StepsEnded: lambda steps: [StepsSeen(rank=steps.rank, ends_ns=list(steps.ends_ns), input_ns=list(steps.input_ns))],
+    StepsEnded: lambda steps: [
+        StepsSeen(
+            rank=steps.rank, ends_ns=list(steps.ends_ns), input_ns=list(steps.input_ns), skipped=list(steps.skipped)
+        )
+    ],
     CounterValues: lambda counters: [CountersRead(rank=counters.rank, values=dict(counters.values))],
     WindowWritten: _window_events,
     FactsWritten: _facts_events,

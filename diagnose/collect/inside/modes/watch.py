@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
-from ...records import END, FACTS, STEPS, WINDOW
+from ...records import END, FACTS, MOST_STEPS, STEPS, WINDOW
 from ..guard import failures, guarded
 from ..hooks.inductor_cache_workaround import note_it
 from ..hooks.out_of_memory import ended_for_want_of_memory, note_lack, unhandled
@@ -59,6 +59,8 @@ class Watch:
         self._sampler: Sampler | None = None
         self._step_lines: list[tuple[int, int, int]] = []
         self._steps = 0
+        self._logged = 0
+        """Steps that have a line of their own."""
         self._window_told = False
         self._memory = MemoryReadings(hub)
         self._blocks = Blocks(self._sites, self._memory.saw_peak)
@@ -94,7 +96,7 @@ class Watch:
         """What was counted so far were no steps after all."""
         self._tracing.restart()
         self._blocks.restart()
-        self._step_lines, self._steps = [], 0
+        self._step_lines, self._steps, self._logged = [], 0, 0
         if self._writer is not None:
             self._writer.truncate(STEPS)
 
@@ -155,7 +157,14 @@ class Watch:
 
     def _drain_steps(self) -> Iterator[tuple[str, str]]:
         new, self._step_lines = self._step_lines, []
-        yield STEPS, "".join(f'{{"t":{end},"b":{backwards},"w":{waited}}}\n' for end, backwards, waited in new)
+        alone, more = new[: MOST_STEPS - self._logged], new[MOST_STEPS - self._logged :]
+        self._logged += len(alone)
+        lines = [f'{{"t":{end},"b":{backwards},"w":{waited}}}\n' for end, backwards, waited in alone]
+        if more:
+            self._ranges.thin()
+            end, backwards, waited = more[-1]
+            lines.append(f'{{"t":{end},"b":{backwards},"w":{waited},"n":{len(more) - 1}}}\n')
+        yield STEPS, "".join(lines)
 
     def _drain_rest(self) -> Iterable[tuple[str, str]]:
         record = self._tracing.finished

@@ -33,6 +33,8 @@ class RangeLog:
         self._gc_start = 0
         self._compile_start = 0
         self._on_compiled: Callable[[int], None] | None = None
+        self._is_thin = False
+        self._on_collection = contained(self._collected)
         hub.steps.on_range = self._loader_waited
 
     def install(self, torch: Any) -> None:
@@ -51,6 +53,10 @@ class RangeLog:
                     add("checkpoint", start, _clock(), "torch.save", self._thread)
 
         torch.save = watched_save
+
+    def thin(self) -> None:
+        """From now on leave out waits for the loader, which come with every step."""
+        self._is_thin = True
 
     def thread_claimed(self) -> None:
         """Called on the training thread once it is known."""
@@ -91,7 +97,8 @@ class RangeLog:
             self._new.append((kind, start, end, name, thread))
 
     def _loader_waited(self, kind: str, start: int, end: int, name: str) -> None:
-        self._add(kind, start, end, name, self._thread)
+        if not self._is_thin:
+            self._add(kind, start, end, name, self._thread)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
