@@ -63,6 +63,8 @@ FACTS = "facts.json"
 CLOSING = "closing"
 END = "end.json"
 CLAIM = "claim"
+UNWATCHED = "unwatched.json"
+"""Beside the ranks' folders: why a process that trains could not be watched, a list of texts."""
 NUMBERS = "numbers.jsonl"
 VALUES = "numbers.f64"
 STATE = "state.json"
@@ -74,10 +76,10 @@ BATCHES = "batches.json"
 STAND = "stand"
 STANDS = "stands"
 
-RECIPE_VARIABLE = "DIAGNOSE_RECIPE"
-"""Environment variable that holds the recipe as JSON; a process without it is not watched."""
 MOST_STEPS = 200_000
 """Steps of a process that have a line of their own, some 10 MB: of a run of days, what the disk holds stays bounded."""
 MOST_SAMPLES = 500_000
 """Samples of a process, some 12 MB: two hours and three quarters of a resting sampler."""
 
+RECIPE_VARIABLE = "DIAGNOSE_RECIPE"
+"""Environment variable that holds the recipe as JSON; a process without it is not watched."""

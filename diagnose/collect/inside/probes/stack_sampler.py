@@ -62,7 +62,7 @@ class Sampler:
         self._given = 0
         """Samples that `drain` gave."""
         self._stop = False
-        self._thread = threading.Thread(target=self._run, name="diagnose-sampler", daemon=True)
+        self._thread = threading.Thread(target=contained(self._run), name="diagnose-sampler", daemon=True)
 
     def start(self) -> None:
         """Begin to sample."""
