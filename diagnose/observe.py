@@ -8,12 +8,14 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 
 from diagnose.collect import launch
 from diagnose.collect.progress import CounterValues, FactsWritten, PhaseBegan, Progress, StepsEnded, WindowWritten
 from diagnose.collect.recipe import Recipe
+from diagnose.collect.records import UNWATCHED
 from diagnose.engine import diagnose
 from diagnose.errors import DiagnoseError
 from diagnose.measure.profile.step_profile import slowest_profile
@@ -38,6 +40,7 @@ from diagnose.session import (
 )
 from diagnose.trace import Trace
 from diagnose.trace.readers import open_traces
+from diagnose.units import printable
 
 DIAGNOSIS = "diagnosis.json"
 """The file of the run folder that holds the diagnosis as `analyze --json` prints it."""
@@ -92,7 +95,8 @@ def observe(
     session.record(PhaseChanged(phase="reading the trace"))
     traces = tuple(open_traces([session.path])) if outcome.ranks else ()
     diagnosis = without_ignored(diagnose(traces, catalogue), settings)
-    diagnosis = replace(diagnosis, warnings=(*_shortcomings(steps, recipe, outcome), *diagnosis.warnings))
+    shortcomings = _shortcomings(steps, recipe, outcome, _why_unwatched(session.path))
+    diagnosis = replace(diagnosis, warnings=(*shortcomings, *diagnosis.warnings))
     for problem in catalogue.problems:
         session.record(Warned(message=f"{problem.module} was left out: {problem.message}"))
     session.write(DIAGNOSIS, contract.render(diagnosis))
@@ -133,12 +137,22 @@ class _StepCount:
     def see(self, progress: Progress) -> None:
         if isinstance(progress, StepsEnded):
             before = 0 if progress.anew else self._steps.get(progress.rank, 0)
-            self._steps[progress.rank] = before + len(progress.ends_ns)
+            self._steps[progress.rank] = before + progress.count
         elif isinstance(progress, WindowWritten):
             self._traced.add(progress.rank)
 
 
-def _shortcomings(steps: _StepCount, recipe: Recipe, outcome: launch.Outcome) -> tuple[str, ...]:
+def _why_unwatched(folder: Path) -> str | None:
+    """What failed in the watcher of a process that left no files of a rank."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        failures = msgspec.json.decode((folder / UNWATCHED).read_bytes(), type=list[str])
+        return printable(failures[0]) if failures else None
+    return None
+
+
+def _shortcomings(
+    steps: _StepCount, recipe: Recipe, outcome: launch.Outcome, unwatched: str | None = None
+) -> tuple[str, ...]:
     failed = outcome.returncode and not (outcome.stopped or outcome.interrupted)
     how = f"the program failed with {how_it_ended(outcome.returncode)}" if failed else "the program ended"
     # Who is killed cannot write down the last half second.
@@ -148,6 +162,8 @@ def _shortcomings(steps: _StepCount, recipe: Recipe, outcome: launch.Outcome) ->
         return (f"{after}: what is said here is of its steps until then",) if failed else ()
     if not outcome.ranks and failed:
         return (f"{how} before its first training step: what it says above is what to mend first",)
+    if not outcome.ranks and unwatched is not None:
+        return (f"the program could not be watched, and ran as it does alone: the watcher failed with {unwatched}",)
     if not outcome.ranks and (outcome.stopped or outcome.interrupted):
         return (
             "the program was interrupted before its first training step had ended: let it go on for longer; if it had "
@@ -184,7 +200,11 @@ def _facts_events(written: FactsWritten) -> list[AnyEvent]:
 
 _CONVERT: dict[type, Callable[..., list[AnyEvent]]] = {
     PhaseBegan: lambda began: [PhaseChanged(phase=began.phase, detail=began.detail)],
-    StepsEnded: lambda steps: [StepsSeen(rank=steps.rank, ends_ns=list(steps.ends_ns), input_ns=list(steps.input_ns))],
+    StepsEnded: lambda steps: [
+        StepsSeen(
+            rank=steps.rank, ends_ns=list(steps.ends_ns), input_ns=list(steps.input_ns), skipped=list(steps.skipped)
+        )
+    ],
     CounterValues: lambda counters: [CountersRead(rank=counters.rank, values=dict(counters.values))],
     WindowWritten: _window_events,
     FactsWritten: _facts_events,

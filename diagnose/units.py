@@ -12,7 +12,7 @@ _TIME_UNITS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"))
 _BYTE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _FLOP_UNITS = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _SPACE = re.compile(r"[\t\n\v\f\r\u2028\u2029]+")
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _NUMBER = r"\s*(\d+(?:\.\d+)?)\s*"
 _DURATION_PART = re.compile(_NUMBER + r"(ns|us|µs|ms|s|min|m|h)\s*")
 _DURATION = re.compile(rf"{_NUMBER}|(?:{_DURATION_PART.pattern})+")
@@ -93,6 +93,16 @@ def format_value(value: float, unit: str) -> str:
 def printable(text: str) -> str:
     """A text out of somebody's file on one line, without what would steer a terminal or what UTF-8 cannot say."""
     return text if text.isprintable() else _UNPRINTABLE.sub("\ufffd", _SPACE.sub(" ", text))
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines, such as a diff; line ends are newlines afterwards."""
+    if text.isprintable():
+        return text
+    return "\n".join(
+        "\t".join(_UNPRINTABLE.sub("\ufffd", part) for part in line.split("\t"))
+        for line in text.replace("\r\n", "\n").split("\n")
+    )
 
 
 def parse_duration_ns(text: str) -> int:

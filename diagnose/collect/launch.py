@@ -123,7 +123,7 @@ def _follow(
         for record in tail.new():
             if isinstance(record, StepsEnded):
                 slowest.see(record.rank, record.ends_ns, record.input_ns)
-                log.grew(record.rank, len(record.ends_ns), anew=record.anew)
+                log.grew(record.rank, record.count, anew=record.anew)
                 silence.broken(time.monotonic())
             tell(record)
         if (waited := silence.words(time.monotonic())) is not None:

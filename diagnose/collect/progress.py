@@ -28,8 +28,15 @@ class StepsEnded:
     ends_ns: tuple[int, ...]
     input_ns: tuple[int, ...]
     """Per step: time inside the loader's `__next__`."""
+    skipped: tuple[int, ...] = ()
+    """Per step: those before it of which only the number is known, as the log of a long run thins out; empty: none."""
     anew: bool = False
     """The log has begun again with these: what was taken for steps before were none."""
+
+    @property
+    def count(self) -> int:
+        """All of them, those that are skipped as well."""
+        return len(self.ends_ns) + sum(self.skipped)
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,8 @@ class Tail:
         steps = [step for line in lines if line and (step := _record(line)) is not None]
         if steps:
             ends_ns, input_ns = tuple(step["t"] for step in steps), tuple(step["w"] for step in steps)
-            yield StepsEnded(rank, ends_ns, input_ns, rank in self._anew)
+            skipped = tuple(step.get("n", 0) for step in steps) if any("n" in step for step in steps) else ()
+            yield StepsEnded(rank, ends_ns, input_ns, skipped, rank in self._anew)
             self._anew.discard(rank)
 
     def _new_window(self, rank: int) -> Iterator[WindowWritten]:

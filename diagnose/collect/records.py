@@ -8,7 +8,8 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
     lines.json.gz    {"start_ns", "whole", "frames": [[file, line, function, caller], …], "t": [ns], "f": [place]}:
                      the user's lines that the training thread was at in the step after the window, which is in
                      trace.json.gz as well; `t` since the entry before, `f` and `caller` places in `frames`, -1 none
-    steps.jsonl      {"t": end_ns, "b": backwards, "w": input_ns}, a line a step
+    steps.jsonl      {"t": end_ns, "b": backwards, "w": input_ns}, a line a step; after MOST_STEPS of them the newest
+                     step at each writing, with "n": how many there were before it that have no line
     ranges.jsonl     {"k": kind, "s": start_ns, "e": end_ns, "n": name, "t": thread id}
                      kind: input | gc | compile | checkpoint
     stacks.jsonl     {"i": id, "f": [[file, line, function], …]} innermost first, before its first use
@@ -62,6 +63,8 @@ FACTS = "facts.json"
 CLOSING = "closing"
 END = "end.json"
 CLAIM = "claim"
+UNWATCHED = "unwatched.json"
+"""Beside the ranks' folders: why a process that trains could not be watched, a list of texts."""
 NUMBERS = "numbers.jsonl"
 VALUES = "numbers.f64"
 STATE = "state.json"
@@ -72,6 +75,11 @@ STDERR = "program.err"
 BATCHES = "batches.json"
 STAND = "stand"
 STANDS = "stands"
+
+MOST_STEPS = 200_000
+"""Steps of a process that have a line of their own, some 10 MB: of a run of days, what the disk holds stays bounded."""
+MOST_SAMPLES = 500_000
+"""Samples of a process, some 12 MB: two hours and three quarters of a resting sampler."""
 
 RECIPE_VARIABLE = "DIAGNOSE_RECIPE"
 """Environment variable that holds the recipe as JSON; a process without it is not watched."""

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median_low
 
+from .records import MOST_STEPS
+
 ALL, SOME = "all", "some"
 MOST_TRACED_WHOLE = 4
 """Jobs of so many ranks are traced whole unless told otherwise."""
@@ -43,8 +45,10 @@ class Slowest:
 
     def see(self, rank: int, ends_ns: Sequence[int], input_ns: Sequence[int]) -> None:
         """Steps of a rank that have ended."""
-        self._ends_ns.setdefault(rank, []).extend(ends_ns)
-        self._input_ns.setdefault(rank, []).extend(input_ns)
+        known = self._ends_ns.setdefault(rank, [])
+        if len(known) < MOST_STEPS:
+            known.extend(ends_ns)
+            self._input_ns.setdefault(rank, []).extend(input_ns)
 
     @property
     def rank(self) -> int | None:

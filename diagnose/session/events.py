@@ -43,6 +43,8 @@ class StepsSeen(Event, frozen=True, tag=True, kw_only=True):
     ends_ns: list[int]
     input_ns: list[int]
     """Per step: time inside the loader's `__next__`."""
+    skipped: list[int] = []
+    """Per step: those before it of which only the number is known; empty: none."""
 
 
 class CountersRead(Event, frozen=True, tag=True, kw_only=True):

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from diagnose.errors import InputError
 from diagnose.program.atomic import write_atomic
-from diagnose.session.events import AnyEvent, Warned
+from diagnose.session.events import AnyEvent, ProgramOutput, Warned
 from diagnose.session.owner import clear_abandoned, own
+from diagnose.units import printable_lines
 
 RUNS = Path(".diagnose") / "runs"
 CHECKS = Path(".diagnose") / "checks"
@@ -131,7 +134,7 @@ def read(path: Path) -> tuple[list[AnyEvent], list[str]]:
         if not line:
             continue
         try:
-            events.append(_decoder.decode(line))
+            events.append(_printable(_decoder.decode(line), line))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             torn = number == len(lines)
             reason = "cut off, as after a kill" if torn else str(error)
@@ -139,6 +142,29 @@ def read(path: Path) -> tuple[list[AnyEvent], list[str]]:
     if warnings and not events:
         raise InputError(journal, f"no line of it is an event of a run that this version knows; {_SAME_VERSION}")
     return events, warnings
+
+
+def _printable(event: AnyEvent, line: bytes) -> AnyEvent:
+    """An event without what would steer a terminal: a run folder may be somebody else's.
+
+    What the program printed stays as it is: the screen shows it as a terminal would, and draws it itself.
+    """
+    if isinstance(event, ProgramOutput) or (line.isascii() and not _ESCAPED.search(line)):
+        return event
+    content = json.loads(line)
+    clean = _clean(content)
+    return event if clean == content else _decoder.decode(_encoder.encode(clean))
+
+
+_ESCAPED = re.compile(rb"\\[urbf]")
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable_lines(value)
+    if isinstance(value, dict):
+        return {printable_lines(key): _clean(one) for key, one in value.items()}
+    return [_clean(one) for one in value] if isinstance(value, list) else value
 
 
 def latest(root: Path | None = None) -> Path | None:

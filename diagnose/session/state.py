@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from diagnose.model import TOGETHER, Decision, Diagnosis, Facts, ProbeResult, StepProfile, Verdict
@@ -28,13 +29,41 @@ from diagnose.session.events import (
     Warned,
 )
 
+STEPS_KEPT = 10_000
+"""Of a rank, at least: what a screen or a page draws. Twice as many are kept at most."""
+
 
 @dataclass(frozen=True)
 class RankSteps:
-    """The steps of one rank so far, oldest first."""
+    """The newest steps of one rank, oldest first."""
 
     ends_ns: tuple[int, ...] = ()
     input_ns: tuple[int, ...] = ()
+    skipped: tuple[int, ...] = ()
+    """Per end: steps since the end before it that have none of their own; empty where each step has one."""
+    earlier: int = 0
+    """Steps before these."""
+
+    @property
+    def count(self) -> int:
+        """All steps so far."""
+        return self.earlier + len(self.ends_ns) + sum(self.skipped)
+
+    @property
+    def lengths_ns(self) -> list[int]:
+        """Per end but the first: the time of its step, or the mean of the steps since the end before."""
+        spans = (after - before for before, after in pairwise(self.ends_ns))
+        if not self.skipped:
+            return list(spans)
+        return [span // (1 + skipped) for span, skipped in zip(spans, self.skipped[1:], strict=True)]
+
+    def newest(self, ends: int) -> RankSteps:
+        """Of these the newest so many."""
+        gone = len(self.ends_ns) - ends
+        if gone <= 0:
+            return self
+        earlier = self.earlier + gone + sum(self.skipped[:gone])
+        return RankSteps(self.ends_ns[gone:], self.input_ns[gone:], self.skipped[gone:], earlier)
 
 
 @dataclass(frozen=True)
@@ -83,7 +112,15 @@ def fold(events: Iterable[AnyEvent]) -> State:
 
 def _fold_steps(state: State, event: StepsSeen) -> State:
     before = state.steps.get(event.rank, RankSteps())
-    seen = RankSteps(before.ends_ns + tuple(event.ends_ns), before.input_ns + tuple(event.input_ns))
+    skipped = before.skipped
+    if event.skipped or skipped:
+        known = skipped or (0,) * len(before.ends_ns)
+        skipped = (*known, *(event.skipped or (0,) * len(event.ends_ns)))
+    seen = RankSteps(
+        before.ends_ns + tuple(event.ends_ns), before.input_ns + tuple(event.input_ns), skipped, before.earlier
+    )
+    if len(seen.ends_ns) > 2 * STEPS_KEPT:
+        seen = seen.newest(STEPS_KEPT)
     return replace(state, steps={**state.steps, event.rank: seen})
 
 

@@ -44,10 +44,25 @@ def guarded(function: Callable[P, R]) -> Callable[P, R | None]:
     return call
 
 
+def contained(function: Callable[P, R]) -> Callable[P, R | None]:
+    """The same for what calls nothing of torch's, and is called so often that a context would cost too much."""
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - see the module's docstring
+            note(function, error)
+            return None
+
+    return call
+
+
 def note(function: Callable[..., object], error: BaseException) -> None:
-    """Keep `error` for facts.json."""
+    """Keep `error` for facts.json, once."""
     if len(failures) < _KEPT:
         where, trace = "", error.__traceback__
         while trace is not None:
             where, trace = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}", trace.tb_next
-        failures.append(f"{getattr(function, '__qualname__', function)}: {type(error).__name__}: {error} ({where})")
+        told = f"{getattr(function, '__qualname__', function)}: {type(error).__name__}: {error} ({where})"
+        if told not in failures:
+            failures.append(told)

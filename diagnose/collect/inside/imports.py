@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from .guard import guarded
+from .guard import contained, guarded
 
 TYPE_CHECKING = False  # see the package's docstring
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def after_import(name: str, callback: Callable[[ModuleType], None]) -> None:
 class _Finder:
     """Stands first on `sys.meta_path`; finds nothing by itself."""
 
+    @contained
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:

@@ -18,14 +18,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..records import CLAIM
+from ..records import CLAIM, FACTS, UNWATCHED
 from . import transparency
-from .guard import guarded
+from .guard import contained, failures, guarded
 from .hooks.devices_in_use import in_use
 from .hooks.inductor_cache_workaround import ended_by_it
 from .hooks.out_of_memory import ended_for_want_of_memory
 from .hooks.step_hooks import StepHooks
 from .imports import after_import
+from .size_limit import unsignalled
 
 _CHILD_SIGN = "multiprocessing"
 
@@ -52,8 +53,9 @@ class ProcessHooks:
         self._on_restart: list[Callable[[], object]] = []
         self._on_exit: list[Callable[[], object]] = []
         after_import("torch", self._torch_arrived)
-        os.register_at_fork(after_in_child=self._forked)
-        atexit.register(self._exit)
+        os.register_at_fork(after_in_child=contained(self._forked))
+        self._at_exit = contained(self._exit)
+        atexit.register(self._at_exit)
 
     def on_torch(self, callback: Callable[[ModuleType], None]) -> None:
         """Call `callback(torch)` once torch has been imported; at once if it has."""
@@ -137,8 +139,8 @@ class ProcessHooks:
         self._passive, self.claimed = False, True
         self.steps.thread = threading.get_ident()
         # Exit hooks run last in, first out: from here on ours comes before those of whatever torch loaded so far.
-        atexit.unregister(self._exit)
-        atexit.register(self._exit)
+        atexit.unregister(self._at_exit)
+        atexit.register(self._at_exit)
         with self._at_its_device():
             for callback in self._on_claim:
                 callback()
@@ -201,14 +203,23 @@ class ProcessHooks:
     def _exit(self) -> None:
         if os.getpid() != self.pid:
             return
-        known = ended_for_want_of_memory() or ended_by_it()
+        known = guarded(ended_for_want_of_memory)() or guarded(ended_by_it)()
         if not self.claimed and not self._passive and (self.steps.saw_training or known):
             guarded(self.claim)()
         if not self.claimed:
+            guarded(self._say_why_not)()
             return
         self.claimed, self._passive, self.steps.passive = False, True, True
         for callback in self._on_exit:
             callback()
+        guarded(self._say_why_not)()
+
+    def _say_why_not(self) -> None:
+        """Leave a word of what failed where the rank's own files do not have it."""
+        told = guarded(lambda: (self.folder / FACTS).exists())()
+        if failures and not told:
+            with unsignalled():
+                (self._root / UNWATCHED).write_text(json.dumps(failures))
 
 
 def _integer(variable: str, otherwise: int) -> int:

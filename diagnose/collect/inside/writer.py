@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from .guard import guarded
+from .guard import contained, guarded
 from .size_limit import unsignalled
 
 FLUSH_S = 0.4
@@ -35,7 +35,7 @@ class Writer:
         self._wake = threading.Event()
         self._stop = False
         self._draining = threading.RLock()
-        self._thread = threading.Thread(target=self._run, name="diagnose-writer", daemon=True)
+        self._thread = threading.Thread(target=contained(self._run), name="diagnose-writer", daemon=True)
 
     def add(self, source: Source) -> None:
         """Ask `source` at every flush, in the order of adding."""
@@ -60,7 +60,7 @@ class Writer:
         """Write all that is new; from any thread."""
         with self._draining, unsignalled():
             for source in self._sources:
-                for name, lines in guarded(source)() or ():
+                for name, lines in guarded(_all_of)(source) or ():
                     if lines and name not in self._torn:
                         guarded(self._append)(name, lines.encode())
 
@@ -85,3 +85,7 @@ class Writer:
             written = file.write(data)
         if written == len(data):
             self._torn.discard(name)
+
+
+def _all_of(source: Source) -> list[tuple[str, str]]:
+    return list(source())

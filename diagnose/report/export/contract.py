@@ -54,7 +54,7 @@ def _run(state: State) -> dict[str, Any]:
         "ended_ns": ended.at_ns if ended else None,
         "exit_code": ended.exit_code if ended else None,
         "returncode": ended.returncode if ended else None,
-        "steps_watched": {str(rank): len(steps.ends_ns) for rank, steps in sorted(state.steps.items())},
+        "steps_watched": {str(rank): steps.count for rank, steps in sorted(state.steps.items())},
         "facts": {str(rank): msgspec.to_builtins(facts) for rank, facts in sorted(state.facts.items())},
         "diagnosis": _diagnosis(state.diagnosis) if state.diagnosis else None,
         "control": _fields(state.control),

@@ -173,7 +173,7 @@ def _fixes(state: State) -> list[str]:
             together(state),
             interplay(state),
         ]
-        how = f" ({'; '.join(filter(None, rests))})"
+        how = f" ({inline('; '.join(filter(None, rests)))})"
         blocks += ["## Result", f"**{inline(final(state))}**{how}"]
     return blocks
 
@@ -205,7 +205,7 @@ def _measured(state: State) -> list[str]:
     outcomes = dropped(state.verdicts)
     if outcomes:
         lines = [
-            f"- {', '.join(verdict.fixer for verdict in alike.verdicts)}: {inline(sentence(alike.words))}"
+            f"- {inline(', '.join(verdict.fixer for verdict in alike.verdicts))}: {inline(sentence(alike.words))}"
             for alike in outcomes
         ]
         blocks += ["### Not kept", "\n".join(lines)]
@@ -214,18 +214,18 @@ def _measured(state: State) -> list[str]:
 
 def _untried(state: State) -> list[str]:
     lines = [
-        f"- {', '.join(map(promise, alike.verdicts))}: {inline(sentence(alike.words))}"
+        f"- {inline(', '.join(map(promise, alike.verdicts)))}: {inline(sentence(alike.words))}"
         for alike in untried(state.verdicts)
     ]
-    return [*(["## Not tried", "\n".join(lines)] if lines else []), *filter(None, [idle(state.verdicts)])]
+    return [*(["## Not tried", "\n".join(lines)] if lines else []), *filter(None, [inline(idle(state.verdicts))])]
 
 
 def _advice(state: State) -> list[str]:
     root = state.started.cwd if state.started else None
     lines = []
     for verdict in advised(state.verdicts):
-        where = f", `{place(verdict.where[0], root)}`" if verdict.where else ""
-        lines.append(f"- {promise(verdict)}{where}: {inline(sentence(verdict.summary))}")
+        where = f", {code(place(verdict.where[0], root))}" if verdict.where else ""
+        lines.append(f"- {inline(promise(verdict))}{where}: {inline(sentence(verdict.summary))}")
     return ["## By hand", "\n".join(lines)] if lines else []
 
 

@@ -7,7 +7,7 @@ import re
 _SPAN = re.compile(r"`([^`]+)`")
 _MARKS = re.compile(r"[\\`*~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])|^[#>]")
 """What would be markup: a bracket only where a link goes on behind it, an underscore only at the end of a word."""
-_REFERENCE = re.compile(r"(@(?=\w)|#(?=\d)|:(?=//))")
+_REFERENCE = re.compile(r"(@(?=\w)|#(?=\d)|:(?=//)|www(?=\.)|GH(?=-\d))", re.IGNORECASE)
 _FENCE = re.compile("`{3,}")
 _RUNS = re.compile("`+")
 _INVISIBLE = "\u200b"

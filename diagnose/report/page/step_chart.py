@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median_low
 
 from diagnose.session import RankSteps
@@ -35,7 +34,7 @@ class StepChart:
 
 def step_chart(steps: Mapping[int, RankSteps]) -> StepChart | None:
     """The chart of the rank whose median step is longest; None where no rank has taken enough steps."""
-    taken = {rank: [end - begin for begin, end in pairwise(one.ends_ns)] for rank, one in steps.items()}
+    taken = {rank: one.lengths_ns for rank, one in steps.items()}
     taken = {rank: lengths for rank, lengths in taken.items() if len(lengths) >= _FEWEST and min(lengths) >= 0}
     if not taken:
         return None

@@ -66,17 +66,18 @@ class Pace:
 
 
 def paces(steps: Mapping[int, RankSteps]) -> list[Pace]:
-    """By rank, over the last steps that all have taken; none before there are any."""
-    count = min((len(one.ends_ns) for one in steps.values()), default=0)
-    if count < 2:
+    """By rank, over the last steps that all have taken and of which each one's end is known; else none."""
+    count = min((one.count for one in steps.values()), default=0)
+    begin = max((count - _RECENT, *(one.earlier for one in steps.values())))
+    if count - begin < 2 or any(one.skipped for one in steps.values()):
         return []
-    last = slice(max(count - _RECENT, 0), count)
-    ends = {rank: one.ends_ns[last] for rank, one in sorted(steps.items())}
+    last = {rank: slice(begin - one.earlier, count - one.earlier) for rank, one in steps.items()}
+    ends = {rank: one.ends_ns[last[rank]] for rank, one in sorted(steps.items())}
     first = [min(column) for column in zip(*ends.values(), strict=True)]
     found = []
     for rank, column in ends.items():
         whole = column[-1] - column[0]
-        waited = sum(steps[rank].input_ns[last][1:])
+        waited = sum(steps[rank].input_ns[last[rank]][1:])
         found.append(
             Pace(
                 rank,

@@ -83,10 +83,14 @@ class Progress:
         inputs = self._input_ns.setdefault(event.rank, [])
         ends += event.ends_ns
         inputs += event.input_ns
-        self._seen[event.rank] = self._seen.get(event.rank, 0) + len(event.ends_ns)
-        del ends[: -_RECENT - 1], inputs[: -_RECENT - 1]
+        self._seen[event.rank] = self._seen.get(event.rank, 0) + sum(event.skipped) + len(event.ends_ns)
+        kept = 2 if event.skipped else _RECENT + 1
+        del ends[:-kept], inputs[:-kept]
         if event.rank != min(self._ends_ns) or len(ends) < 2 or self._too_soon("steps", event.at_ns):
             return None
+        if event.skipped:
+            mean_ns = (ends[-1] - ends[0]) // (event.skipped[-1] + 1)
+            return f"step {self._seen[event.rank]:,}: {format_ns(mean_ns)} per step"
         step_ns = median_low(after - before for before, after in pairwise(ends))
         line = f"step {self._seen[event.rank]:,}: {format_ns(step_ns)} per step"
         waited, span = sum(inputs[1:]), ends[-1] - ends[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from statistics import median_low
 
 from rich.text import Text
@@ -26,8 +25,7 @@ _RECENT = 500
 
 def columns_of(steps: RankSteps) -> list[Column]:
     """Each step that has a step before it: its whole time, and its time in the loader."""
-    spans = (after - before for before, after in pairwise(steps.ends_ns))
-    return [Column(whole, waited) for whole, waited in zip(spans, steps.input_ns[1:], strict=False)]
+    return [Column(whole, waited) for whole, waited in zip(steps.lengths_ns, steps.input_ns[1:], strict=False)]
 
 
 class StepPanel(Panel):
@@ -36,12 +34,12 @@ class StepPanel(Panel):
     def draw(self, width: int, height: int | None) -> list[Text]:
         state = self.state
         rank = min(state.steps, default=None)
-        columns = columns_of(_newest(state.steps[rank])) if rank is not None else []
+        columns = columns_of(state.steps[rank].newest(_RECENT + 1)) if rank is not None else []
         if (rank is None or not columns) and state.ended is not None and state.diagnosis is None:
             return self._lost(width)
         if rank is None or not columns:
             return [styled("Step time", "bold"), *centred(self._empty(width), width, (height or 3) - 1)]
-        count = len(state.steps[rank].ends_ns)
+        count = state.steps[rank].count
         head = spread(_title(state, rank), _figures(columns, count), width)
         counters = gauges(state, rank, width)
         room = max((height or 0) - 1 - len(counters), _LEAST_CHART)
@@ -62,10 +60,6 @@ class StepPanel(Panel):
             styled("Waiting for the first training step …"),
             styled("Imports, data and compilation come first; nothing is wrong yet."[:width], FAINT),
         ]
-
-
-def _newest(steps: RankSteps) -> RankSteps:
-    return RankSteps(steps.ends_ns[-_RECENT - 1 :], steps.input_ns[-_RECENT - 1 :])
 
 
 def _title(state: State, rank: int) -> Text:

@@ -1,4 +1,4 @@
-"""A kill or an error of the disk at any operation on files: each file is as before or as patched, and `revert` helps."""
+"""A kill or an error of the disk at any operation: each file is as before or as patched, and `revert` helps."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ..guard import guarded
+from ..guard import contained, guarded
 from ..transparency import unseen
 
 BACKWARDS_WITHOUT_OPTIMIZER = 64
@@ -190,8 +190,12 @@ def hook_optimizers(torch: Any, steps: StepHooks) -> None:
         call.diagnose_step = True  # type: ignore[attr-defined]
         return call
 
+    watching = contained(watched)
+
+    @unseen
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-        return watched(wrap_in_range(func), func)
+        in_range: Callable[..., Any] = wrap_in_range(func)
+        return watching(in_range, func) or in_range
 
     optimizer_class.profile_hook_step = staticmethod(profile_hook_step)
     steps.hook_again = functools.partial(_hook_again, torch, watched)
@@ -221,12 +225,12 @@ def hook_backward(torch: Any, steps: StepHooks) -> None:
     """Count backward passes, whoever calls them, where they enter the engine."""
     autograd = torch.autograd
     run = autograd._engine_run_backward
-    left = guarded(steps.leave_backward)
+    entered, left = contained(steps.enter_backward), guarded(steps.leave_backward)
 
     @unseen
     @functools.wraps(run)
     def watched_run(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs.get("accumulate_grad", False) or not steps.enter_backward():
+        if not kwargs.get("accumulate_grad", False) or not entered():
             return run(*args, **kwargs)
         done = False
         try:
@@ -243,13 +247,13 @@ def hook_loader(_torch: Any, steps: StepHooks) -> None:
     """Time a DataLoader's `__iter__` (it starts workers) and every `__next__`."""
     from torch.utils.data import dataloader
 
-    left = guarded(steps.leave_input)
+    entered, left = contained(steps.enter_input), guarded(steps.leave_input)
 
     def watched(method: Callable[..., Any], name: str, fetches: bool) -> Callable[..., Any]:
         @unseen
         @functools.wraps(method)
         def call(self: Any) -> Any:
-            start = steps.enter_input()
+            start = entered()
             if not start:
                 return method(self)
             fetched = False

@@ -51,7 +51,7 @@ class Window:
         # `acc_events` changes nothing within one cycle, but without it torch 2.11 warns on the program's stderr. (To
         # filter the warning would make Python forget which of the program's own it has shown.)
         self._profile = self._torch.profiler.profile(activities=activities, record_shapes=True, acc_events=True)
-        guarded(let_children_leave)()
+        let_children_leave()
         with _quiet_kineto():
             self._profile.start()
         # Once it records, nothing warns; else `stop` would make an object of each event, on the training thread.
@@ -79,9 +79,11 @@ class Window:
         if not self.is_open:
             return
         self.is_open = False
-        self._take_back()
-        self.mark_step(None)
-        self._profile.stop()
+        try:
+            self._take_back()
+            self.mark_step(None)
+        finally:
+            self._profile.stop()
 
     def save(self, path: Path) -> None:
         """Write what was recorded to `path` (gzip), whole or not at all."""

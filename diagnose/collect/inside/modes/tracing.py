@@ -16,7 +16,7 @@ from typing import Any
 
 from ...records import CLOSING, LINES, SYNCS, TRACE
 from ...traced_ranks import SOME, is_traced
-from ..guard import guarded
+from ..guard import guarded, note
 from ..hooks.paused_loader_workers import PausedLoaderWorkers
 from ..hooks.sites import Sites
 from ..probes.allocations import Allocations
@@ -88,7 +88,21 @@ class Tracing:
 
     def step_ended(self, index: int) -> None:
         """Right after step `index`, on the training thread."""
-        self._phase(index)
+        try:
+            self._phase(index)
+        except Exception as error:  # noqa: BLE001 - see `guard`
+            note(self.step_ended, error)
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """A phase has failed: nothing that it switched on may stay on while the program trains."""
+        self._phase = self._done
+        guarded(self._workers.release)()
+        guarded(self._lines.end)(whole=False)
+        guarded(self._window.stop)()
+        guarded(self._termination.disarm)()
+        guarded(self._end_syncs)()
+        guarded(self._allocations.end_history)()
 
     @property
     def finished(self) -> dict[str, Any] | None:
@@ -104,11 +118,11 @@ class Tracing:
 
     def close(self) -> None:
         """Stop whatever is open and save it; on the training thread, or at the process's end."""
-        self._workers.release()
-        self._lines.end(whole=False)
+        guarded(self._workers.release)()
+        guarded(self._lines.end)(whole=False)
         if self._window.is_open:
-            self._window.stop()
-            self._termination.disarm()
+            guarded(self._window.stop)()
+            guarded(self._termination.disarm)()
             guarded(self._save)()
         elif self._exporter is not None:
             self._exporter.join(timeout=60)

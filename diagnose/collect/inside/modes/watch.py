@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
-from ...records import END, FACTS, STEPS, WINDOW
+from ...records import END, FACTS, MOST_STEPS, STEPS, WINDOW
 from ..guard import failures, guarded
 from ..hooks.inductor_cache_workaround import note_it
 from ..hooks.out_of_memory import ended_for_want_of_memory, note_lack, unhandled
@@ -59,6 +59,8 @@ class Watch:
         self._sampler: Sampler | None = None
         self._step_lines: list[tuple[int, int, int]] = []
         self._steps = 0
+        self._logged = 0
+        """Steps that have a line of their own."""
         self._window_told = False
         self._memory = MemoryReadings(hub)
         self._blocks = Blocks(self._sites, self._memory.saw_peak)
@@ -94,7 +96,7 @@ class Watch:
         """What was counted so far were no steps after all."""
         self._tracing.restart()
         self._blocks.restart()
-        self._step_lines, self._steps = [], 0
+        self._step_lines, self._steps, self._logged = [], 0, 0
         if self._writer is not None:
             self._writer.truncate(STEPS)
 
@@ -122,7 +124,7 @@ class Watch:
         guarded(self._memory.read)()
         guarded(note_lack)(self._sites)
         guarded(note_it)(self._sites)
-        if ended_for_want_of_memory():
+        if guarded(ended_for_want_of_memory)():
             guarded(self._allocations.save_lack)()
         self._end("exception" if getattr(sys, "last_value", None) is not None else "exit")
 
@@ -131,9 +133,9 @@ class Watch:
 
     def _end(self, reason: str) -> None:
         if self._sampler is not None:
-            self._sampler.stop()
-        self._ranges.set_enabled(False)
-        self._tracing.close()
+            guarded(self._sampler.stop)()
+        guarded(self._ranges.set_enabled)(False)
+        guarded(self._tracing.close)()
         if self._hub.steps.found_by == "none":
             # Too few backward passes to wait any longer for an optimizer: they were the steps.
             self._step_lines = [(end, 1, waited) for end, waited in self._hub.steps.early]
@@ -141,8 +143,8 @@ class Watch:
         if self._writer is not None:
             error = self._error() if reason == "exception" else None
             ended = {"reason": reason, "steps": self._steps}
-            self._writer.write_json(END, ended | ({"error": error} if error else {}))
-            self._writer.close()
+            guarded(self._writer.write_json)(END, ended | ({"error": error} if error else {}))
+            guarded(self._writer.close)()
         self._write_facts()
 
     def _error(self) -> str | None:
@@ -155,7 +157,14 @@ class Watch:
 
     def _drain_steps(self) -> Iterator[tuple[str, str]]:
         new, self._step_lines = self._step_lines, []
-        yield STEPS, "".join(f'{{"t":{end},"b":{backwards},"w":{waited}}}\n' for end, backwards, waited in new)
+        alone, more = new[: MOST_STEPS - self._logged], new[MOST_STEPS - self._logged :]
+        self._logged += len(alone)
+        lines = [f'{{"t":{end},"b":{backwards},"w":{waited}}}\n' for end, backwards, waited in alone]
+        if more:
+            self._ranges.thin()
+            end, backwards, waited = more[-1]
+            lines.append(f'{{"t":{end},"b":{backwards},"w":{waited},"n":{len(more) - 1}}}\n')
+        yield STEPS, "".join(lines)
 
     def _drain_rest(self) -> Iterable[tuple[str, str]]:
         record = self._tracing.finished
@@ -178,15 +187,15 @@ class Watch:
         facts |= self._calibrated
         facts |= {
             "autocast_dtype": self._sites.autocast_dtype or ("none" if self._steps else None),
-            "step_ns_watched": steady.step_ns or steady.median_ns(),
-            "steady": steady.reason or steady.so_far(found_by),
+            "step_ns_watched": steady.step_ns or guarded(steady.median_ns)(),
+            "steady": steady.reason or guarded(steady.so_far)(found_by),
             "peak_memory_bytes": self._memory.peak_bytes,
             "steps_found_by": found_by,
             "rank": self._hub.rank,
             "world_size": self._hub.world_size,
             "local_world_size": guarded(ranks_on_host)(self._hub.world_size),
             "pid": self._hub.pid,
-            "job": job_facts(),
+            "job": guarded(job_facts)(),
             "owned_roots": self._sites.ownership.roots,
             "sample_period_s": sampler.period_s if sampler is not None else None,
             "sample_cost_ns": sampler.cost_ns if sampler is not None else None,

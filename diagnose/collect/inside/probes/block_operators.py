@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..guard import guarded
+from ..transparency import unseen
 
 MOST = 8
 """Operators that are told of, those that take longest."""
@@ -71,10 +72,12 @@ class Operators:
             supports_higher_order_operators = True
 
             @classmethod
+            @unseen
             def ignore_compile_internals(cls) -> bool:
                 """Compilation within goes on beside this mode; where it refuses to, `fullgraph=True` were an error."""
                 return True
 
+            @unseen
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 kwargs = kwargs or {}
                 before = noted._note_before(func)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...records import RANGES
-from ..guard import guarded
+from ..guard import contained, guarded
 from ..process_hooks import ProcessHooks
 from ..transparency import unseen
 
@@ -33,6 +33,8 @@ class RangeLog:
         self._gc_start = 0
         self._compile_start = 0
         self._on_compiled: Callable[[int], None] | None = None
+        self._is_thin = False
+        self._on_collection = contained(self._collected)
         hub.steps.on_range = self._loader_waited
 
     def install(self, torch: Any) -> None:
@@ -52,6 +54,10 @@ class RangeLog:
 
         torch.save = watched_save
 
+    def thin(self) -> None:
+        """From now on leave out waits for the loader, which come with every step."""
+        self._is_thin = True
+
     def thread_claimed(self) -> None:
         """Called on the training thread once it is known."""
         self._thread = threading.get_native_id()
@@ -59,11 +65,11 @@ class RangeLog:
 
     def set_enabled(self, enabled: bool) -> None:
         """Take the collector's callback out, or put it back."""
-        present = self._collected in gc.callbacks
+        present = self._on_collection in gc.callbacks
         if enabled and not present:
-            gc.callbacks.append(self._collected)
+            gc.callbacks.append(self._on_collection)
         elif not enabled and present:
-            gc.callbacks.remove(self._collected)
+            gc.callbacks.remove(self._on_collection)
 
     def watch_compilation(self, on_compiled: Callable[[int], None]) -> None:
         """Tell `on_compiled` when torch.compile has worked, until when; to be called once torch._dynamo is loaded."""
@@ -72,8 +78,8 @@ class RangeLog:
             return
         self._on_compiled = on_compiled
         handler: Any = getattr(callback, "callback_handler")  # noqa: B009 - a module without stubs for it
-        handler.register_start_callback(self._compile_started)
-        handler.register_end_callback(self._compile_ended)
+        handler.register_start_callback(guarded(self._compile_started))
+        handler.register_end_callback(guarded(self._compile_ended))
 
     def drain(self) -> Iterator[tuple[str, str]]:
         """New ranges as lines of their file."""
@@ -91,7 +97,8 @@ class RangeLog:
             self._new.append((kind, start, end, name, thread))
 
     def _loader_waited(self, kind: str, start: int, end: int, name: str) -> None:
-        self._add(kind, start, end, name, self._thread)
+        if not self._is_thin:
+            self._add(kind, start, end, name, self._thread)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..guard import guarded
+from ..transparency import unseen
 
 _SWITCH_OFF = "_saved_tensors_hooks_disable"
 
@@ -65,6 +66,7 @@ class SavedTensors:
         top = self._asked()
         return top is not None and top[0] is self._hooks[0]
 
+    @unseen
     def _pack(self, tensor: Any) -> Any:
         try:
             storage = tensor.untyped_storage()

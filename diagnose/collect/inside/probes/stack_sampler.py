@@ -21,7 +21,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from ...records import SAMPLES, STACKS
+from ...records import MOST_SAMPLES, SAMPLES, STACKS
+from ..guard import contained
 from ..writer import encode
 
 PERIOD_S = 0.005
@@ -58,8 +59,10 @@ class Sampler:
         self._codes: list[CodeType] = []  # kept alive: `_ids` knows them by address
         self._new_stacks: list[str] = []
         self._samples: list[tuple[int, int]] = []
+        self._given = 0
+        """Samples that `drain` gave."""
         self._stop = False
-        self._thread = threading.Thread(target=self._run, name="diagnose-sampler", daemon=True)
+        self._thread = threading.Thread(target=contained(self._run), name="diagnose-sampler", daemon=True)
 
     def start(self) -> None:
         """Begin to sample."""
@@ -80,6 +83,7 @@ class Sampler:
         """New stacks, then new samples, as lines of their files."""
         samples, self._samples = self._samples, []
         stacks, self._new_stacks = self._new_stacks, []
+        self._given += len(samples)
         yield STACKS, "".join(stacks)
         if samples:
             yield SAMPLES, encode({"t": [time for time, _ in samples], "s": [stack for _, stack in samples]}) + "\n"
@@ -140,7 +144,7 @@ class Sampler:
     def _run(self) -> None:
         clock = time.perf_counter_ns
         held: list[int] = []
-        while not self._stop:
+        while not self._stop and self._given < MOST_SAMPLES:
             time.sleep(self.period_s)
             if not self.enabled:
                 continue
