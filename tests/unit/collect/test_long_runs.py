@@ -13,8 +13,8 @@ import pytest
 from diagnose.collect.inside.modes import watch
 from diagnose.collect.progress import StepsEnded, Tail
 from diagnose.observe import _events
-from diagnose.report.progress import Progress
-from diagnose.report.side_by_side import paces
+from diagnose.report.sections.side_by_side import paces
+from diagnose.report.terminal.progress import Progress
 from diagnose.session import State
 from diagnose.session.state import STEPS_KEPT
 from diagnose.trace.readers.telemetry.rank_records import RankRecords
