@@ -65,10 +65,15 @@ class FindingsPane(Tab):
         key = self.query_one(Choices).key
         return int(key) if key is not None and key.isdigit() else None
 
+    @property
+    def place(self) -> Place | None:
+        """The line of the finding under the cursor."""
+        finding = self._current()
+        return finding.where[0] if finding and finding.where else None
+
     def place_text(self) -> str:
         """`file:line` of the finding under the cursor, to be copied."""
-        finding = self._current()
-        return place(finding.where[0], None) if finding and finding.where else ""
+        return place(self.place, None) if self.place else ""
 
     def _drawn(self) -> bool:
         return self.query_one(Choices).option_count > 0
@@ -91,7 +96,17 @@ class FindingsPane(Tab):
         findings = diagnosis.findings
         spots = place_width(findings, root)
         lines = (_entry(finding) if beside else finding_line(finding, root, width, spots) for finding in findings)
-        return [(str(index), line) for index, line in enumerate(lines)]
+        return [(str(index), line) for index, line in enumerate(lines) if self._holds(findings[index])]
+
+    def search(self, words: str) -> str:
+        """Keep the findings whose name, sentence or places hold `words`."""
+        super().search(words)
+        findings = self.state.diagnosis.findings if self.state.diagnosis else ()
+        return f"{sum(map(self._holds, findings))} of {len(findings)}" if words else ""
+
+    def _holds(self, finding: Finding) -> bool:
+        texts = (finding.rule, finding.summary, *finding.fixers, *(place(where, None) for where in finding.where))
+        return any(self.searched.lower() in text.lower() for text in texts)
 
     def _current(self) -> Finding | None:
         diagnosis, index = self.state.diagnosis, self.current_index

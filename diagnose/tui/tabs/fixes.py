@@ -9,7 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.widgets import OptionList
 
-from diagnose.model import Decision, Interval, Verdict
+from diagnose.model import Decision, Interval, Place, Verdict
 from diagnose.report.line_wrapping import wrap
 from diagnose.report.paths import clipped
 from diagnose.report.phrases import interval
@@ -168,6 +168,14 @@ class FixesPane(Tab):
         """The fix under the cursor."""
         key = self.query_one(Choices).key
         return next((fix for fix in fixes_of(self.state) if fix.key == key), None)
+
+    @property
+    def place(self) -> Place | None:
+        """The line that the fix under the cursor treats."""
+        fix = self.current
+        verdict, trial = (fix.verdict, fix.trial) if fix else (None, None)
+        where = verdict.where if verdict and verdict.where else trial.started.where if trial else ()
+        return where[0] if where else None
 
     def fill(self) -> None:
         """Draw it."""

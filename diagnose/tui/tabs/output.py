@@ -56,6 +56,11 @@ class OutputPane(Tab):
         self._drawn = drawn
         self.query_one(Lines).show(output_lines(output) if output else drawn[1])
 
+    def search(self, words: str) -> str:
+        """Mark every line that holds `words`, and go to the last one."""
+        self.searched = words
+        return self.query_one(Lines).mark(words)
+
     def _empty(self) -> list[Text]:
         words = "What the program prints appears here."
         return [styled("No output", "bold"), *(styled(line, FAINT) for line in wrap(words, self.size.width - 1))]

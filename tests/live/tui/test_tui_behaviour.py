@@ -25,7 +25,7 @@ from diagnose.tui.drawing.trial import trial_lines
 from diagnose.tui.feed import Feed
 from diagnose.tui.header import INTERRUPTED
 from diagnose.tui.picture import picture
-from diagnose.tui.screens.quit import ConfirmQuit
+from diagnose.tui.screens.question import Question
 from diagnose.tui.tabs.findings import FindingsPane, detail
 from diagnose.tui.tabs.fixes import TRYING, FixesPane
 from diagnose.tui.tabs.tab import Tab
@@ -52,7 +52,7 @@ def view(events: list[AnyEvent]) -> DiagnoseApp:
 
 def asked(app: DiagnoseApp) -> bool:
     """Whether the question before quitting is on the screen."""
-    return isinstance(app.screen, ConfirmQuit)
+    return isinstance(app.screen, Question)
 
 
 async def settled(pilot: Pilot[int], condition: Callable[[], bool]) -> None:
