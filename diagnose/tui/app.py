@@ -36,6 +36,7 @@ from diagnose.tui.tabs.output import OutputPane
 from diagnose.tui.tabs.overview import FirstFindings, Overview
 from diagnose.tui.tabs.present import TABS, present
 from diagnose.tui.tabs.profile_tab import ProfileTab, SortableTable
+from diagnose.tui.tabs.ranks_tab import RanksTab
 from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.tabs.timeline_tab import TimelineTab
 from diagnose.tui.terminal import TerminalDriver
@@ -58,7 +59,7 @@ class DiagnoseApp(RunCommands):
 
     CSS_PATH = "app.tcss"
     TITLE = "diagnose"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual declares it
+    HORIZONTAL_BREAKPOINTS = [(0, "-slim"), (72, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual declares it
     VERTICAL_BREAKPOINTS = [(0, "-low"), (24, "-middle"), (34, "-tall")]  # noqa: RUF012 - Textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c", "leave", "Quit", key_display="q", priority=False),
@@ -113,6 +114,7 @@ class DiagnoseApp(RunCommands):
             yield ProfileTab("kernels", kernel_table).data_bind(DiagnoseApp.state)
             yield ProfileTab("operators", operator_table).data_bind(DiagnoseApp.state)
             yield MemoryTab().data_bind(DiagnoseApp.state)
+            yield RanksTab().data_bind(DiagnoseApp.state)
             yield FixesPane().data_bind(DiagnoseApp.state)
             yield DiffPane().data_bind(DiagnoseApp.state)
             yield OutputPane().data_bind(DiagnoseApp.state)

@@ -12,7 +12,7 @@ from textual.widgets import OptionList
 from diagnose.model import Decision, Interval, Place, Verdict
 from diagnose.report.line_wrapping import wrap
 from diagnose.report.paths import clipped
-from diagnose.report.phrases import interval
+from diagnose.report.phrases import interval, signed_percent
 from diagnose.report.resolution import band, told
 from diagnose.report.styled_text import styled
 from diagnose.report.verdict_table import look
@@ -97,7 +97,8 @@ class FixesHead(Panel):
         if not fixes:
             return []
         names = _name_width(fixes)
-        line = styled(f"  {'fix':<{names}}{'verdict':<{_DECISION}}{'saves, of a step [95 %]':<{_SAVING}}", FAINT)
+        saves = "saves, of a step [95 %]" if width >= names + _DECISION + _SAVING else "saves"
+        line = styled(f"  {'fix':<{names}}{'verdict':<{_DECISION}}{saves:<{_SAVING}}", FAINT)
         room = width - len(line) - 1
         if room >= 12 and any(fix.saving for fix in fixes):
             line.append_text(_axis(_scale(self.state, room)))
@@ -205,6 +206,8 @@ class FixesPane(Tab):
             if fix.verdict is not None and fix.verdict.predicted_ns:
                 line.append(f"predicted {format_ns(fix.verdict.predicted_ns)}", FAINT)
             return line
+        if width < names + _DECISION + _SAVING:
+            return line.append(signed_percent(saving.estimate))
         line.append(f"{interval(saving):<{_SAVING}}")
         room = width - len(line)
         if room >= 12:
