@@ -85,7 +85,7 @@ class RunActions:
     def skip(self) -> str:
         """Ask the trial under way to end."""
         if self._skip is None:
-            raise UsageError("no trial is under way here")
+            raise UsageError("this screen looks on: a trial is skipped where its run was started")
         self._skip.ask()
         return "It ends after its current pair of blocks, unless it is decided by then."
 

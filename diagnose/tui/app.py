@@ -47,7 +47,13 @@ from diagnose.tui.widgets.search_bar import SearchBar
 from diagnose.tui.widgets.timeline_view import TimelineView
 
 Clock = Callable[[], int]
+Follow = Callable[[Callable[[AnyEvent], None], threading.Event], None]
+"""Tells events of a run in another process until it ends, or until the event is set."""
 Work = Callable[[Callable[[AnyEvent], None]], int]
+
+
+class FollowingEnded(Message):
+    """The run in the other process has ended."""
 
 
 class WorkEnded(Message):
@@ -82,6 +88,7 @@ class DiagnoseApp(RunCommands):
         read: ReadSource = read_source,
         explain: Explain = lambda _rule: "",
         actions: Actions | None = None,
+        follow: Follow | None = None,
     ) -> None:
         super().__init__(actions)
         self.register_theme(THEME)
@@ -94,7 +101,10 @@ class DiagnoseApp(RunCommands):
         self._clock = clock
         self._read = read
         self._explain = explain
+        self._follow = follow
+        self._left = threading.Event()
         self.at_work = work is not None
+        self.looks_on = follow is not None
         self._result = 0
         self._quitting = False
         self._work_thread: threading.Thread | None = None
@@ -127,6 +137,8 @@ class DiagnoseApp(RunCommands):
         self._take()
         if self._clock is not None:
             self.set_interval(1.0, self._tick)
+        if self._follow is not None:
+            threading.Thread(target=self._run_following, name="diagnose-follow", daemon=True).start()
         if self._work is not None:
             self._heed_requests()
             # A thread of our own, not a worker of Textual's: the screen must be able to close before the work ends.
@@ -155,6 +167,22 @@ class DiagnoseApp(RunCommands):
         """Once the screen is gone: let work that was asked to end clear away what it has, no longer than this."""
         if self._work_thread is not None and self._quitting and self._cancel is not None:
             self._work_thread.join(seconds)
+
+    def on_unmount(self) -> None:
+        """Nobody looks on any more."""
+        self._left.set()
+
+    def _run_following(self) -> None:
+        assert self._follow is not None
+        self._follow(self.feed.accept, self._left)
+        self.post_message(FollowingEnded())
+
+    @on(FollowingEnded)
+    def _following_ended(self) -> None:
+        self.looks_on = False
+        self._take()
+        if self.state.ended is None:
+            self.notify("The process of this run is gone, and has written no end.", severity="warning", timeout=12)
 
     def _run_work(self) -> None:
         assert self._work is not None

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from diagnose.session import State, fold, read
+from diagnose.session import JournalTail, State, fold, read
 from diagnose.tui.actions import Actions
 from diagnose.tui.app import DiagnoseApp, Work
 from diagnose.tui.feed import Feed
@@ -44,7 +44,16 @@ def run_screen(work: Work, cancel: Callable[[], None] | None = None, actions: Ac
 
 
 def view_journal(path: Path, actions: Actions | None = None) -> Left:
-    """Show a run folder or journal. Raises InputError when there is none."""
+    """Show a run folder or journal; one that another process still writes is followed. Raises InputError when there is
+    none.
+    """
+    folder = path if path.is_dir() else path.parent
+    tail = JournalTail(folder)
+    seen = tail.new()
+    if seen and tail.goes_on:
+        # Without a clock: of a run on another machine nobody can tell that it goes on but by its next event.
+        feed = Feed(fold(seen), seen[-1].at_ns)
+        return _left(DiagnoseApp(feed, explain=explain, actions=actions, follow=tail.follow))
     events, warnings = read(path)
     state = fold(events)
     last_ns = events[-1].at_ns if events else None
@@ -57,7 +66,10 @@ def view_state(state: State, actions: Actions | None = None) -> Left:
 
 
 def _view(state: State, last_ns: int | None, actions: Actions | None) -> Left:
-    app = DiagnoseApp(Feed(state, last_ns), explain=explain, actions=actions)
+    return _left(DiagnoseApp(Feed(state, last_ns), explain=explain, actions=actions))
+
+
+def _left(app: DiagnoseApp) -> Left:
     return Left(app.run() or 0, app.state, app.wants_fix)
 
 

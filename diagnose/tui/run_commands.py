@@ -48,6 +48,9 @@ class RunCommands(App[int]):
         super().__init__()
         self.actions = actions
         self.at_work = False
+        """Whether the run goes on in this process."""
+        self.looks_on = False
+        """Whether it goes on in another one."""
         self.wants_fix = False
         """Whether the user left to have fixes tried on the program that was shown."""
 
@@ -76,8 +79,8 @@ class RunCommands(App[int]):
 
     def action_fix(self) -> None:
         """Leave the screen to try fixes on the program that is shown."""
-        if self.at_work:
-            self._refuse("The program still runs. Fixes are tried on it once it has ended; q ends it.")
+        if self.at_work or self.looks_on:
+            self._refuse("The program still runs. Fixes are tried on it once it has ended.")
         elif (plan := self._asked(lambda actions: actions.fix_plan(self.state))) is not None:
             about = (
                 f"{plan}\nruns copies of your program side by side, which takes some minutes and the device. "
@@ -100,7 +103,7 @@ class RunCommands(App[int]):
 
     def action_apply(self) -> None:
         """Write the measured patch."""
-        if self.at_work:
+        if self.at_work or self.looks_on:
             self._refuse("The run goes on: its patch is ready once it has ended.")
         elif (plan := self._asked(lambda actions: actions.apply_plan())) is not None:
             self._ask(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import tinygpt
 from textual.command import CommandPalette
 from textual.pilot import Pilot
 from textual.widgets import Input
+from watching import LIMIT_S
 
 from diagnose.cli.screen_actions import RunActions, fix_words
 from diagnose.errors import UsageError
@@ -208,6 +210,34 @@ async def test_the_palette_does_what_the_key_does(run_folder: Path) -> None:
         await app.workers.wait_for_complete()
         await pilot.press("enter")
         await settled(pilot, lambda: isinstance(app.screen, Question))
+
+
+@driven
+async def test_a_run_of_another_process_is_followed_and_left_as_it_is() -> None:
+    events, left = journals.diagnosed(), threading.Event()
+
+    def follow(tell: Callable[[AnyEvent], None], stop: threading.Event) -> None:
+        for event in events[1:]:
+            tell(event)
+        stop.wait(LIMIT_S)
+        left.set()
+
+    app = DiagnoseApp(Feed(fold(events[:1])), follow=follow, actions=RunActions(Path()))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settled(pilot, lambda: app.state.diagnosis is not None)
+        await pilot.press("f")
+        assert "still runs" in told(app)
+        await pilot.press("q")
+    assert app.return_value == 0
+    assert left.wait(LIMIT_S)
+
+
+@driven
+async def test_a_run_whose_process_is_gone_is_said_to_be() -> None:
+    app = DiagnoseApp(Feed(fold(journals.watching())), follow=lambda _tell, _stop: None)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settled(pilot, lambda: not app.looks_on)
+        await settled(pilot, lambda: "is gone" in told(app))
 
 
 def test_every_command_is_in_the_help_and_no_key_has_two() -> None:
