@@ -13,7 +13,7 @@ from diagnose.report.vocabulary import BAD, named_count
 from diagnose.session import RankSteps, State
 from diagnose.tui.drawing.chart import Column, step_chart
 from diagnose.tui.drawing.gauges import gauge_histories, gauges
-from diagnose.tui.tabs.output import output_lines
+from diagnose.tui.drawing.output_lines import output_lines
 from diagnose.tui.theme import FAINT, STEP, WAIT
 from diagnose.tui.widgets.panel import Panel, centred, spread
 from diagnose.units import format_ns, format_share

@@ -227,7 +227,7 @@ class FixesPane(Tab):
             view.show(self._empty(width))
         else:
             root = self.state.started.cwd if self.state.started else None
-            view.show(trial_lines(fix.trial, fix.verdict, fix.look, resolution, width, root))
+            view.show(trial_lines(fix.trial, fix.verdict, fix.look, resolution, width, root, view.size.height))
 
     def _empty(self, width: int) -> list[Text]:
         state = self.state

@@ -7,24 +7,10 @@ from textual.app import ComposeResult
 
 from diagnose.report.line_wrapping import wrap
 from diagnose.report.styled_text import styled
+from diagnose.tui.drawing.output_lines import output_lines
 from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT
 from diagnose.tui.widgets.lines import Lines
-
-_TAB = 8
-
-
-def output_lines(output: str) -> list[Text]:
-    """Lines as a terminal would leave them: colours kept, and of a line rewritten by carriage returns the last form."""
-    lines = output.replace("\r\n", "\n").split("\n")
-    if lines and not lines[-1]:
-        lines.pop()
-    return [_line(line) for line in lines]
-
-
-def _line(line: str) -> Text:
-    rewritten = line.rstrip("\r").rpartition("\r")[2]
-    return Text.from_ansi(rewritten.expandtabs(_TAB))
 
 
 class OutputPane(Tab):
