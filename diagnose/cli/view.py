@@ -34,6 +34,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("a screen needs a terminal; `diagnose report` prints the same without one")
     journal = run_of(args.target)
     # Textual takes about 0.3 s to import: only a screen pays for it.
+    from diagnose.cli.screen_actions import RunActions, start_fix
     from diagnose.tui.open import view_journal, view_state
 
-    return view_journal(journal) if journal is not None else view_state(explored(args.target))
+    if journal is None:
+        return view_state(explored(args.target), RunActions(None)).code
+    left = view_journal(journal, RunActions(journal if journal.is_dir() else journal.parent))
+    return start_fix(left.state) if left.wants_fix else left.code

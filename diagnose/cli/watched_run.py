@@ -95,13 +95,17 @@ class Watching:
 
     def carry_out(self, fixing: Fixing | None, plain: bool, as_json: bool) -> int:
         """Watch the program, with `fixing` try fixes too, print the answer; returns the exit code."""
+        goes_on = False
         try:
             with leaving_on(self._stop):
                 if wants_screen(plain or as_json):
                     # Textual takes about 0.3 s to import: only a screen pays for it.
+                    from diagnose.cli.screen_actions import RunActions
                     from diagnose.tui.open import run_screen
 
-                    code = run_screen(lambda show: self._work(fixing, show, on_screen=True), self._stop.set)
+                    actions = RunActions(self.session.path, self.skip if fixing is not None else None)
+                    left = run_screen(lambda show: self._work(fixing, show, on_screen=True), self._stop.set, actions)
+                    code, goes_on = left.code, left.wants_fix
                 else:
                     with standard_output_to_stderr(as_json):
                         code = self._work(fixing, plain_lines(), on_screen=False)
@@ -109,6 +113,10 @@ class Watching:
             self.session.close()
         result(self._answer(as_json))
         self._keep_page()
+        if goes_on:
+            from diagnose.cli.screen_actions import start_fix
+
+            return start_fix(self.state)
         return code
 
     def _keep_page(self) -> None:

@@ -27,6 +27,7 @@ from diagnose.session.events import (
     VerdictReached,
     Warned,
 )
+from diagnose.session.following import JournalTail
 from diagnose.session.journal import CHECKS, JOURNAL, RUNS, Session, latest, read
 from diagnose.session.state import RankSteps, State, TrialState, fold, with_verdict
 
@@ -41,6 +42,7 @@ __all__ = [
     "Event",
     "FactsLearned",
     "FinalMeasured",
+    "JournalTail",
     "PatchAccepted",
     "PhaseChanged",
     "Probed",

@@ -31,11 +31,12 @@ def own(folder: Path) -> None:
 def clear_abandoned(runs: Path) -> None:
     """Remove the trials of runs whose process has ended without doing so."""
     for trials in runs.glob(f"*/{TRIALS}"):
-        if _is_abandoned(trials.parent / OWNER):
+        if is_abandoned(trials.parent / OWNER):
             shutil.rmtree(trials, ignore_errors=True)
 
 
-def _is_abandoned(note: Path) -> bool:
+def is_abandoned(note: Path) -> bool:
+    """Whether the process of that note has surely ended; False where that cannot be told."""
     try:
         owner = json.loads(note.read_text())
         if note.stat().st_uid != os.getuid() or owner["machine"] != _machine():

@@ -83,6 +83,8 @@ class State:
     phase: PhaseChanged | None = None
     steps: Mapping[int, RankSteps] = field(default_factory=dict)
     counters: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    counter_history: Mapping[int, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    """By rank and counter: the newest readings, oldest first."""
     facts: Mapping[int, Facts] = field(default_factory=dict)
     diagnosis: Diagnosis | None = None
     profile: StepProfile | None = None
@@ -124,6 +126,20 @@ def _fold_steps(state: State, event: StepsSeen) -> State:
     return replace(state, steps={**state.steps, event.rank: seen})
 
 
+_READINGS_KEPT = 240  # of each counter: four minutes, at one a second
+
+
+def _fold_counters(state: State, event: CountersRead) -> State:
+    values = {**state.counters.get(event.rank, {}), **event.values}
+    before = state.counter_history.get(event.rank, {})
+    read = {name: (*before.get(name, ()), value)[-_READINGS_KEPT:] for name, value in event.values.items()}
+    return replace(
+        state,
+        counters={**state.counters, event.rank: values},
+        counter_history={**state.counter_history, event.rank: {**before, **read}},
+    )
+
+
 def _fold_trial(state: State, event: TrialStarted) -> State:
     phase = PhaseChanged(at_ns=event.at_ns, phase=f"trying {event.fixer}")
     return replace(state, phase=phase, trials=(*state.trials, TrialState(event)))
@@ -163,9 +179,7 @@ _FOLD: dict[type, Callable[[State, Any], State]] = {
     RunStarted: lambda state, event: replace(state, started=event),
     PhaseChanged: lambda state, event: replace(state, phase=event),
     StepsSeen: _fold_steps,
-    CountersRead: lambda state, event: replace(
-        state, counters={**state.counters, event.rank: {**state.counters.get(event.rank, {}), **event.values}}
-    ),
+    CountersRead: _fold_counters,
     ProgramOutput: lambda state, event: replace(state, output=(state.output + event.text)[-_OUTPUT_KEPT:]),
     FactsLearned: lambda state, event: replace(state, facts={**state.facts, event.rank: event.facts}),
     DiagnosisMade: lambda state, event: replace(state, diagnosis=event.diagnosis),

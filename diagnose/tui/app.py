@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import threading
 from collections.abc import Callable
 from typing import ClassVar
 
 from textual import on
-from textual.app import App, ComposeResult, SuspendNotSupported
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
@@ -18,14 +17,17 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import ContentSwitcher, Footer, OptionList
 
+from diagnose.model import Place
 from diagnose.report.sections.profile_tables import kernel_table, operator_table
-from diagnose.session import AnyEvent, State
+from diagnose.session import AnyEvent
+from diagnose.tui.actions import Actions
+from diagnose.tui.commands import SEARCHED
 from diagnose.tui.drawing.code import ReadSource, read_source
-from diagnose.tui.editor import editor_command
 from diagnose.tui.feed import Feed, StateChanged
 from diagnose.tui.header import INTERRUPTED, RunHeader, TabStrip
+from diagnose.tui.run_commands import RunCommands
 from diagnose.tui.screens.help import HelpScreen
-from diagnose.tui.screens.quit import ConfirmQuit
+from diagnose.tui.screens.question import Question
 from diagnose.tui.tabs.diff import DiffPane, shown_diff
 from diagnose.tui.tabs.findings import Explain, FindingsPane
 from diagnose.tui.tabs.fixes import FixesPane
@@ -34,28 +36,36 @@ from diagnose.tui.tabs.output import OutputPane
 from diagnose.tui.tabs.overview import FirstFindings, Overview
 from diagnose.tui.tabs.present import TABS, present
 from diagnose.tui.tabs.profile_tab import ProfileTab, SortableTable
+from diagnose.tui.tabs.ranks_tab import RanksTab
+from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.tabs.timeline_tab import TimelineTab
 from diagnose.tui.terminal import TerminalDriver
 from diagnose.tui.theme import THEME
 from diagnose.tui.widgets.choices import Choices
 from diagnose.tui.widgets.lines import Lines
+from diagnose.tui.widgets.search_bar import SearchBar
 from diagnose.tui.widgets.timeline_view import TimelineView
 
 Clock = Callable[[], int]
+Follow = Callable[[Callable[[AnyEvent], None], threading.Event], None]
+"""Tells events of a run in another process until it ends, or until the event is set."""
 Work = Callable[[Callable[[AnyEvent], None]], int]
+
+
+class FollowingEnded(Message):
+    """The run in the other process has ended."""
 
 
 class WorkEnded(Message):
     """The work has returned or raised."""
 
 
-class DiagnoseApp(App[int]):
+class DiagnoseApp(RunCommands):
     """Shows a feed. With `work` it runs that in a thread and ends with its exit code; without, it shows and waits."""
 
     CSS_PATH = "app.tcss"
     TITLE = "diagnose"
-    ENABLE_COMMAND_PALETTE = False
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual declares it
+    HORIZONTAL_BREAKPOINTS = [(0, "-slim"), (72, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual declares it
     VERTICAL_BREAKPOINTS = [(0, "-low"), (24, "-middle"), (34, "-tall")]  # noqa: RUF012 - Textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c", "leave", "Quit", key_display="q", priority=False),
@@ -65,14 +75,9 @@ class DiagnoseApp(App[int]):
         Binding("tab", "turn(1)", "Next", show=False, priority=True),
         Binding("shift+tab", "turn(-1)", "Previous", show=False, priority=True),
         Binding("escape", "to_list", "Back", show=False),
-        Binding("y", "copy", "Copy"),
-        Binding("t", "in_time", "In time"),
-        Binding("e", "edit", "Edit"),
     ]
 
-    state: reactive[State] = reactive(State, always_update=True)
     now_ns: reactive[int | None] = reactive(None)
-    active: reactive[str] = reactive("overview")
 
     def __init__(
         self,
@@ -82,8 +87,10 @@ class DiagnoseApp(App[int]):
         clock: Clock | None = None,
         read: ReadSource = read_source,
         explain: Explain = lambda _rule: "",
+        actions: Actions | None = None,
+        follow: Follow | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(actions)
         self.register_theme(THEME)
         self.theme = THEME.name
         self.feed = feed
@@ -94,7 +101,10 @@ class DiagnoseApp(App[int]):
         self._clock = clock
         self._read = read
         self._explain = explain
+        self._follow = follow
+        self._left = threading.Event()
         self.at_work = work is not None
+        self.looks_on = follow is not None
         self._result = 0
         self._quitting = False
         self._work_thread: threading.Thread | None = None
@@ -114,10 +124,12 @@ class DiagnoseApp(App[int]):
             yield ProfileTab("kernels", kernel_table).data_bind(DiagnoseApp.state)
             yield ProfileTab("operators", operator_table).data_bind(DiagnoseApp.state)
             yield MemoryTab().data_bind(DiagnoseApp.state)
+            yield RanksTab().data_bind(DiagnoseApp.state)
             yield FixesPane().data_bind(DiagnoseApp.state)
             yield DiffPane().data_bind(DiagnoseApp.state)
             yield OutputPane().data_bind(DiagnoseApp.state)
-        yield Footer(show_command_palette=False)
+        yield SearchBar(id="search")
+        yield Footer()
 
     def on_mount(self) -> None:
         """Take up the feed, and begin the work."""
@@ -125,6 +137,8 @@ class DiagnoseApp(App[int]):
         self._take()
         if self._clock is not None:
             self.set_interval(1.0, self._tick)
+        if self._follow is not None:
+            threading.Thread(target=self._run_following, name="diagnose-follow", daemon=True).start()
         if self._work is not None:
             self._heed_requests()
             # A thread of our own, not a worker of Textual's: the screen must be able to close before the work ends.
@@ -153,6 +167,22 @@ class DiagnoseApp(App[int]):
         """Once the screen is gone: let work that was asked to end clear away what it has, no longer than this."""
         if self._work_thread is not None and self._quitting and self._cancel is not None:
             self._work_thread.join(seconds)
+
+    def on_unmount(self) -> None:
+        """Nobody looks on any more."""
+        self._left.set()
+
+    def _run_following(self) -> None:
+        assert self._follow is not None
+        self._follow(self.feed.accept, self._left)
+        self.post_message(FollowingEnded())
+
+    @on(FollowingEnded)
+    def _following_ended(self) -> None:
+        self.looks_on = False
+        self._take()
+        if self.state.ended is None:
+            self.notify("The process of this run is gone, and has written no end.", severity="warning", timeout=12)
 
     def _run_work(self) -> None:
         assert self._work is not None
@@ -183,6 +213,8 @@ class DiagnoseApp(App[int]):
 
     def watch_active(self, name: str) -> None:
         """Bring a tab to the front and put the cursor where keys are of use."""
+        for bar in self.query(SearchBar):
+            bar.close()
         for switcher in self.query(ContentSwitcher):
             switcher.current = name
             self._focus_first()
@@ -215,6 +247,32 @@ class DiagnoseApp(App[int]):
         """From the details to the list."""
         self._focus_first()
 
+    def action_search(self) -> None:
+        """Take words to look for in the tab."""
+        if self.active in SEARCHED:
+            self.query_one(SearchBar).open(self.query_one(f"#{self.active}", Tab).searched)
+        else:
+            self.notify("Findings, kernels, operators and output can be searched.", timeout=3)
+
+    def action_sort_table(self, by: int) -> None:
+        """Sort the table of the tab by its next column, or with 0 the other way round."""
+        if self.active not in ("kernels", "operators"):
+            self.notify("Kernels and operators can be sorted.", timeout=3)
+        elif by:
+            self.query_one(f"#{self.active}", ProfileTab).action_sort(by)
+        else:
+            self.query_one(f"#{self.active}", ProfileTab).action_reverse()
+
+    @on(SearchBar.Changed)
+    def _search(self, event: SearchBar.Changed) -> None:
+        if self.active in SEARCHED:
+            found = self.query_one(f"#{self.active}", Tab).search(event.words)
+            self.query_one(SearchBar).tell(found)
+
+    @on(SearchBar.Closed)
+    def _searched(self) -> None:
+        self._focus_first()
+
     def action_in_time(self) -> None:
         """Show the finding under the cursor on the timeline."""
         index = self.query_one(FindingsPane).current_index
@@ -224,28 +282,14 @@ class DiagnoseApp(App[int]):
         else:
             self.notify("This finding has no time on the timeline.", timeout=2)
 
-    def action_edit(self) -> None:
-        """Open the line of the finding under the cursor in the user's editor."""
-        index = self.query_one(FindingsPane).current_index
-        findings = self.state.diagnosis.findings if self.state.diagnosis else ()
-        where = findings[index].where if index is not None else ()
-        command = editor_command(where[0], self.state.started.cwd if self.state.started else None) if where else None
-        if command is None:
-            self.notify("Nothing to open: set EDITOR, and choose a finding whose file is here.", timeout=3)
-            return
-        try:
-            with self.suspend():
-                subprocess.run(command, check=False)
-        except (SuspendNotSupported, OSError) as error:
-            self.notify(f"The editor could not be opened: {error}", timeout=3)
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's call
-        """`t` and `e` only where there is something to show or open."""
-        if action == "in_time":
-            return self.active in ("overview", "findings") and "timeline" in present(self.state)
-        if action == "edit":
-            return self.active in ("overview", "findings") and "findings" in present(self.state)
-        return True
+    @property
+    def place(self) -> Place | None:
+        """The line of the finding, kernel, operator or fix under the cursor."""
+        if self.active in ("kernels", "operators"):
+            return self.query_one(f"#{self.active}", ProfileTab).place
+        if self.active == "fixes":
+            return self.query_one(FixesPane).place
+        return self.query_one(FindingsPane).place if self.active in ("overview", "findings") else None
 
     def action_copy(self) -> None:
         """Copy what the tab is about."""
@@ -270,10 +314,17 @@ class DiagnoseApp(App[int]):
             self.exit(INTERRUPTED)  # asked twice: the work does not end by itself
         else:
             program = self.state.started.program.removeprefix("-- ") if self.state.started else ""
-            self.push_screen(ConfirmQuit(program), self._answered)
+            self.push_screen(
+                Question(
+                    "End the program?",
+                    f"{program or 'The program'} is still running. Ending it keeps all that was measured so far.",
+                    (("y", "end the program and quit"), ("n", "go on")),
+                ),
+                self._answered,
+            )
 
-    def _answered(self, end: bool | None) -> None:
-        if not end:
+    def _answered(self, answer: str | None) -> None:
+        if answer != "y":
             return
         if self.at_work and self._cancel is not None:
             self.notify("Ending the program … q again leaves at once.", timeout=60)

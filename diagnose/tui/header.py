@@ -60,6 +60,8 @@ class RunHeader(Panel):
         name = state.started.program.removeprefix("-- ") if state.started else _source(state)
         if name:
             left.append("  ").append(name, "bold")
+        if len(left) + len(mark) + len(words) + len(since) + 6 > width and name:
+            left = styled(name, "bold")
         room = width - len(left) - len(since) - 6  # the mark, and two columns around each
         right = styled(f"{mark} ", colour).append(clipped(words, max(room, width // 2, 8)))
         if since:

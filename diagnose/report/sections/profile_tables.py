@@ -38,6 +38,7 @@ class TableRow:
     cells: tuple[Cell, ...]
     kind: str
     full_name: str
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ def _kernel(row: KernelRow, profile: StepProfile, root: str | None) -> TableRow:
         ),
         row.kind,
         row.name,
+        row.place,
     )
 
 
@@ -127,6 +129,7 @@ def _operator(row: OperatorRow, profile: StepProfile, root: str | None, on_devic
         ),
         "other",
         row.name,
+        row.place,
     )
 
 

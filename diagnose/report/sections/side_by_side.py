@@ -100,8 +100,8 @@ def live_lines(state: State, width: int, most: int) -> list[Text]:
     lines = []
     for one in shown:
         line = styled(f"{_name(one.rank):<{_NAME}}").append(f"{format_ns(one.step_ns):>9}", "bold").append("  ")
-        behind = f"ends {format_ns(one.behind_ns)} after the first"
-        line.append(f"{behind:<34}", BAD if one.behind_ns >= late and _is_last(one, found) else MUTED)
+        behind = f"ends {format_ns(one.behind_ns)} after the first" if one.behind_ns else "ends first"
+        line.append(f"{behind:<31}", BAD if one.behind_ns >= late and _is_last(one, found) else MUTED)
         line.append(f"input {format_share(one.input_share):>6}", MUTED)
         line.append(_busy(state.counters.get(one.rank, {})), MUTED)
         line.truncate(width, overflow="ellipsis")

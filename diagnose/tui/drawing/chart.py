@@ -106,6 +106,14 @@ def meter(share: float, width: int, colour: str) -> Text:
     return styled("━" * filled, colour).append("━" * (width - filled), LINE)
 
 
+def sparkline(values: Sequence[float], full: float | None, width: int, colour: str) -> Text:
+    """The newest `width` values as columns from the left, from zero to `full`; to the largest where that is unknown."""
+    shown = list(values)[-width:]
+    top = full or max(shown, default=0.0)
+    columns = (_EIGHTHS[min(max(round(value / top * 8), 1), 8)] if top > 0 else _EIGHTHS[1] for value in shown)
+    return styled("".join(columns), colour).append("·" * (width - len(shown)), LINE)
+
+
 @dataclass(frozen=True)
 class Scale:
     """A horizontal axis of shares, from `low` to `high`, over `width` cells."""

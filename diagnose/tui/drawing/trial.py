@@ -19,7 +19,7 @@ from diagnose.tui.drawing.diff_lines import diff_lines
 from diagnose.tui.theme import FAINT, STEP
 from diagnose.units import format_ns
 
-_CHART = 7
+_CHART, _HIGHEST_CHART = 7, 15  # rows
 _NAME = 12
 _TICKS = "▁▂▃▄▅▆▇█"
 
@@ -31,8 +31,9 @@ def trial_lines(
     resolution: float,
     width: int,
     root: str | None = None,
+    rows: int = 0,
 ) -> list[Text]:
-    """The details of one fix in lines of `width` columns."""
+    """The details of one fix in lines of `width` columns; its chart grows with the `rows` that there are."""
     name = verdict.fixer if verdict else trial.started.fixer if trial else ""
     if trial is None and verdict is None:
         return [styled("This fix has not been tried yet.", FAINT)]
@@ -41,15 +42,14 @@ def trial_lines(
     lines = [head, *(styled(line) for line in wrap(sentence(words), width) if line), Text()]
     if verdict is not None:
         lines += _particulars([*_untried(verdict, root), *particulars(verdict)], width)
-        if trial is None and verdict.diff:
-            lines += [Text(), *diff_lines(verdict.diff, width)]
     elif trial is not None:
         lines += _particulars(_so_far(trial), width)
     if trial is not None and trial.blocks:
         if verdict is not None:
             lines.append(Text())
-        lines += _pairs(trial.blocks, look, resolution, width)
-    return lines
+        lines += _pairs(trial.blocks, look, resolution, width, min(max(rows // 4, _CHART), _HIGHEST_CHART))
+    diff = (verdict.diff if verdict else "") or (trial.started.diff if trial else "")
+    return [*lines, Text(), *diff_lines(diff, width)] if diff else lines
 
 
 def _said(verdict: Verdict) -> str:
@@ -88,7 +88,7 @@ def _particulars(said: Sequence[tuple[str, str]], width: int) -> list[Text]:
     return lines
 
 
-def _pairs(blocks: Sequence[TrialBlock], look: Look, resolution: float, width: int) -> list[Text]:
+def _pairs(blocks: Sequence[TrialBlock], look: Look, resolution: float, width: int, height: int) -> list[Text]:
     shown = list(blocks)[-max(width - _NAME - 12, 8) :]
     highest = max(max(block.original_ns, block.patched_ns) for block in shown)
     lines = []
@@ -110,7 +110,7 @@ def _pairs(blocks: Sequence[TrialBlock], look: Look, resolution: float, width: i
         below = [] if beside else [styled(of, FAINT)]
         if beside:
             head.append(f"   {of}", FAINT)
-        lines += [Text(), head, *below, *narrowing(points, width, _CHART, resolution, look.colour)]
+        lines += [Text(), head, *below, *narrowing(points, width, height, resolution, look.colour)]
     return lines
 
 

@@ -10,12 +10,14 @@ from diagnose.report.style.paths import clipped
 from diagnose.report.style.span_looks import span_look
 from diagnose.report.style.styled_text import styled
 from diagnose.tui.drawing.lane_drawing import Window, axis_line, lane_lines
+from diagnose.tui.drawing.output_lines import output_lines
 from diagnose.tui.theme import FAINT
 from diagnose.tui.widgets.panel import Panel, spread
 from diagnose.units import format_ns, format_share
 
 _NAMES = 20
 _MOST_LANES = 4
+_OUTPUT_LINES, _OUTPUT_TAIL = 8, 4_000  # lines, characters
 _LOW = 40
 """Rows of the terminal below which lanes are one row high."""
 
@@ -63,6 +65,16 @@ class KernelsPanel(Panel):
             line.truncate(width, overflow="ellipsis")
             lines.append(line)
         return lines
+
+
+class OutputPanel(Panel):
+    """What the program printed last."""
+
+    def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - a few lines, whatever the height
+        last = output_lines(self.state.output[-_OUTPUT_TAIL:])[-_OUTPUT_LINES:]
+        for line in last:
+            line.truncate(width, overflow="ellipsis")
+        return [styled("Last output", "bold"), *last] if last else []
 
 
 class MemoryPanel(Panel):

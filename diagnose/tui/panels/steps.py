@@ -11,13 +11,15 @@ from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import BAD, named_count
 from diagnose.session import RankSteps, State
 from diagnose.tui.drawing.chart import Column, step_chart
-from diagnose.tui.drawing.gauges import gauges
-from diagnose.tui.tabs.output import output_lines
+from diagnose.tui.drawing.gauges import gauge_histories, gauges
+from diagnose.tui.drawing.output_lines import output_lines
 from diagnose.tui.theme import FAINT, STEP, WAIT
 from diagnose.tui.widgets.panel import Panel, centred, spread
 from diagnose.units import format_ns, format_share
 
 _LEAST_CHART = 3
+_TALL = 34
+"""Rows of the terminal from which gauges show their history."""
 _LAST_LINES = 8
 _RECENT = 500
 """Figures are of the newest steps: early ones, before the run was steady, say little."""
@@ -41,7 +43,8 @@ class StepPanel(Panel):
             return [styled("Step time", "bold"), *centred(self._empty(width), width, (height or 3) - 1)]
         count = state.steps[rank].count
         head = spread(_title(state, rank), _figures(columns, count), width)
-        counters = gauges(state, rank, width)
+        tall = self.app.size.height >= _TALL
+        counters = gauge_histories(state, rank, width) if tall else gauges(state, rank, width)
         room = max((height or 0) - 1 - len(counters), _LEAST_CHART)
         return [head, *step_chart(columns, width, room, plain=self.app.no_color), *counters]
 

@@ -7,10 +7,12 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from diagnose.report.style.vocabulary import ACCENT, DECISIONS, SEVERITIES
+from diagnose.tui.commands import COMMANDS
 from diagnose.tui.theme import FAINT
 
 KEYS = (
@@ -18,12 +20,11 @@ KEYS = (
     ("↑ ↓  j k", "move in a list, scroll a text; h l sideways"),
     ("enter", "open a finding; go to its details"),
     ("esc", "back to the list"),
-    ("t", "show a finding on the timeline"),
     ("← → + − 0", "timeline: move, zoom, all; [ ] by step, w b by span"),
     ("n N", "timeline: the next finding, the one before"),
     ("s S r", "tables: sort by the next column; reverse"),
-    ("e", "open the line of a finding in $EDITOR"),
-    ("y", "copy: the place of a finding, a kernel's name, a diff"),
+    *((command.shown, command.about) for command in COMMANDS),
+    ("ctrl+p", "all commands by name"),
     ("q", "quit; asks first while the program runs"),
 )
 
@@ -35,7 +36,7 @@ def help_text() -> Text:
         text.append(f"{keys:<13}", f"bold {ACCENT}").append(f"{effect}\n")
     text.append("\nA step's time is counted once: its classes sum to the step exactly.\n", FAINT)
     text.append("Findings give back time of each step; nothing is claimed twice.\n", FAINT)
-    text.append("Fixes are measured on a copy; your files are not touched.\n\n", FAINT)
+    text.append("Fixes are measured on a copy; your files change when you say so.\n\n", FAINT)
     for look in SEVERITIES.values():
         text.append(f"{look.mark} {look.label}  ", look.colour)
     text.append("share of the step: 10 %, 5 %, 2 %, less\n", FAINT)
@@ -51,7 +52,7 @@ class HelpScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "Close")]
 
     def compose(self) -> ComposeResult:
-        card = Static(help_text(), id="help-card")
+        card = VerticalScroll(Static(help_text()), id="help-card")
         card.border_title = "Help"
-        card.border_subtitle = "esc closes"
+        card.border_subtitle = "↑ ↓ scroll, esc closes"
         yield card

@@ -27,6 +27,9 @@ from diagnose.units import format_share
 
 Explain = Callable[[str], str]
 _PLACES = 3
+_MOST_AROUND = 14
+_ROWS_OF_REST = 30
+"""Of the details beside the code: evidence, and what the rule says."""
 _NAMES = 12  # columns
 
 
@@ -65,10 +68,15 @@ class FindingsPane(Tab):
         key = self.query_one(Choices).key
         return int(key) if key is not None and key.isdigit() else None
 
+    @property
+    def place(self) -> Place | None:
+        """The line of the finding under the cursor."""
+        finding = self._current()
+        return finding.where[0] if finding and finding.where else None
+
     def place_text(self) -> str:
         """`file:line` of the finding under the cursor, to be copied."""
-        finding = self._current()
-        return place(finding.where[0], None) if finding and finding.where else ""
+        return place(self.place, None) if self.place else ""
 
     def _drawn(self) -> bool:
         return self.query_one(Choices).option_count > 0
@@ -91,7 +99,17 @@ class FindingsPane(Tab):
         findings = diagnosis.findings
         spots = place_width(findings, root)
         lines = (_entry(finding) if beside else finding_line(finding, root, width, spots) for finding in findings)
-        return [(str(index), line) for index, line in enumerate(lines)]
+        return [(str(index), line) for index, line in enumerate(lines) if self._holds(findings[index])]
+
+    def search(self, words: str) -> str:
+        """Keep the findings whose name, sentence or places hold `words`."""
+        super().search(words)
+        findings = self.state.diagnosis.findings if self.state.diagnosis else ()
+        return f"{sum(map(self._holds, findings))} of {len(findings)}" if words else ""
+
+    def _holds(self, finding: Finding) -> bool:
+        texts = (finding.rule, finding.summary, *finding.fixers, *(place(where, None) for where in finding.where))
+        return any(self.searched.lower() in text.lower() for text in texts)
 
     def _current(self) -> Finding | None:
         diagnosis, index = self.state.diagnosis, self.current_index
@@ -103,7 +121,7 @@ class FindingsPane(Tab):
         finding, diagnosis = self._current(), self.state.diagnosis
         root = self.state.started.cwd if self.state.started else None
         if finding is not None:
-            lines = detail(finding, root, width, self._read, self._explain)
+            lines = detail(finding, root, width, self._read, self._explain, _around(view.size.height))
         elif diagnosis is not None:
             lines = _without_finding(self.state, diagnosis, width)
         else:
@@ -127,8 +145,15 @@ def _entry(finding: Finding) -> Text:
     return entry.append_text(cost(finding))
 
 
-def detail(finding: Finding, root: str | None, width: int, read: ReadSource, explain: Explain) -> list[Text]:
-    """Everything that is known of one finding, in lines of `width` columns."""
+def _around(rows: int) -> int:
+    """Lines of code before and after a place: more where nothing else has the room."""
+    return max(AROUND, min((rows - _ROWS_OF_REST) // 2, _MOST_AROUND))
+
+
+def detail(
+    finding: Finding, root: str | None, width: int, read: ReadSource, explain: Explain, around: int = AROUND
+) -> list[Text]:
+    """Everything that is known of one finding, in lines of `width` columns; `around` lines beside its first place."""
     look = SEVERITIES[finding.severity]
     head = styled(f"{look.mark} {look.label}  ", f"bold {look.colour}").append(finding.rule, "bold")
     if finding.rank is not None:
@@ -146,8 +171,8 @@ def detail(finding: Finding, root: str | None, width: int, read: ReadSource, exp
             beside.append(f"{format_share(where.share)} of it")
         spot.append(f"  {', '.join(beside)}", FAINT).truncate(width, overflow="ellipsis")
         lines += [Text(), spot]
-        around = 0 if _shown_before(where, finding.where[:index]) else AROUND
-        lines += context(where, read, width, around)
+        beside_it = 0 if _shown_before(where, finding.where[:index]) else around if index == 0 else AROUND
+        lines += context(where, read, width, beside_it)
     if finding.evidence:
         lines += [Text(), styled("Evidence", "bold"), *_evidence(finding, width)]
     words = explain(finding.rule)

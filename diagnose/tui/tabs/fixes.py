@@ -9,7 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.widgets import OptionList
 
-from diagnose.model import Decision, Interval, Verdict
+from diagnose.model import Decision, Interval, Place, Verdict
 from diagnose.report.sections.verdict_table import look
 from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.paths import clipped
@@ -97,7 +97,8 @@ class FixesHead(Panel):
         if not fixes:
             return []
         names = _name_width(fixes)
-        line = styled(f"  {'fix':<{names}}{'verdict':<{_DECISION}}{'saves, of a step [95 %]':<{_SAVING}}", FAINT)
+        saves = "saves, of a step [95 %]" if width >= names + _DECISION + _SAVING else "saves"
+        line = styled(f"  {'fix':<{names}}{'verdict':<{_DECISION}}{saves:<{_SAVING}}", FAINT)
         room = width - len(line) - 1
         if room >= 12 and any(fix.saving for fix in fixes):
             line.append_text(_axis(_scale(self.state, room)))
@@ -169,6 +170,14 @@ class FixesPane(Tab):
         key = self.query_one(Choices).key
         return next((fix for fix in fixes_of(self.state) if fix.key == key), None)
 
+    @property
+    def place(self) -> Place | None:
+        """The line that the fix under the cursor treats."""
+        fix = self.current
+        verdict, trial = (fix.verdict, fix.trial) if fix else (None, None)
+        where = verdict.where if verdict and verdict.where else trial.started.where if trial else ()
+        return where[0] if where else None
+
     def fill(self) -> None:
         """Draw it."""
         choices = self.query_one(Choices)
@@ -197,6 +206,8 @@ class FixesPane(Tab):
             if fix.verdict is not None and fix.verdict.predicted_ns:
                 line.append(f"predicted {format_ns(fix.verdict.predicted_ns)}", FAINT)
             return line
+        if width < names + _DECISION + _SAVING:
+            return line.append(signed_percent(saving.estimate))
         line.append(f"{interval(saving):<{_SAVING}}")
         room = width - len(line)
         if room >= 12:
@@ -216,7 +227,7 @@ class FixesPane(Tab):
             view.show(self._empty(width))
         else:
             root = self.state.started.cwd if self.state.started else None
-            view.show(trial_lines(fix.trial, fix.verdict, fix.look, resolution, width, root))
+            view.show(trial_lines(fix.trial, fix.verdict, fix.look, resolution, width, root, view.size.height))
 
     def _empty(self, width: int) -> list[Text]:
         state = self.state

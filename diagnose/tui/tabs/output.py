@@ -7,24 +7,10 @@ from textual.app import ComposeResult
 
 from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.styled_text import styled
+from diagnose.tui.drawing.output_lines import output_lines
 from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT
 from diagnose.tui.widgets.lines import Lines
-
-_TAB = 8
-
-
-def output_lines(output: str) -> list[Text]:
-    """Lines as a terminal would leave them: colours kept, and of a line rewritten by carriage returns the last form."""
-    lines = output.replace("\r\n", "\n").split("\n")
-    if lines and not lines[-1]:
-        lines.pop()
-    return [_line(line) for line in lines]
-
-
-def _line(line: str) -> Text:
-    rewritten = line.rstrip("\r").rpartition("\r")[2]
-    return Text.from_ansi(rewritten.expandtabs(_TAB))
 
 
 class OutputPane(Tab):
@@ -55,6 +41,11 @@ class OutputPane(Tab):
             return
         self._drawn = drawn
         self.query_one(Lines).show(output_lines(output) if output else drawn[1])
+
+    def search(self, words: str) -> str:
+        """Mark every line that holds `words`, and go to the last one."""
+        self.searched = words
+        return self.query_one(Lines).mark(words)
 
     def _empty(self) -> list[Text]:
         words = "What the program prints appears here."

@@ -22,7 +22,7 @@ from diagnose.report.wording.phrases import arithmetic, final, is_healthy, is_qu
 from diagnose.session import State
 from diagnose.tui.drawing.finding_line import finding_line, place_width
 from diagnose.tui.header import INTERRUPTED
-from diagnose.tui.panels.overview_panels import KernelsPanel, LanesPanel, MemoryPanel
+from diagnose.tui.panels.overview_panels import KernelsPanel, LanesPanel, MemoryPanel, OutputPanel
 from diagnose.tui.panels.ranks import RankPanel, has_ranks
 from diagnose.tui.panels.steps import StepPanel
 from diagnose.tui.tabs.present import present
@@ -158,6 +158,7 @@ class Overview(Vertical):
         yield FindingsTitle(id="findings-title").data_bind(Overview.state)
         yield FirstFindings(id="first-findings").data_bind(Overview.state)
         yield Outcome(id="outcome").data_bind(Overview.state)
+        yield OutputPanel(id="last-output").data_bind(Overview.state)
         yield MemoryPanel(id="memory-peak").data_bind(Overview.state)
         yield KernelsPanel(id="first-kernels").data_bind(Overview.state)
 
@@ -184,6 +185,7 @@ class Overview(Vertical):
         self.query_one(FindingsTitle).display = not lost
         self.query_one(Outcome).display = not lost and told
         self.query_one(MemoryPanel).display = stepless and "memory" in present(state)
+        self.query_one(OutputPanel).display = live and not lost and bool(state.output) and rows >= _VERY_TALL
         timed = profile is not None and profile.timeline is not None and bool(profile.timeline.lanes)
         self.query_one(LanesPanel).display = timed and not stepless and rows >= (_VERY_TALL if live else _MIDDLE)
         kernels = profile is not None and bool(profile.kernels) and not stepless

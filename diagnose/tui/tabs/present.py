@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from diagnose.session import State
 from diagnose.tui.tabs.diff import shown_diff
+from diagnose.tui.tabs.ranks_tab import rank_numbers
 
 TABS = {
     "overview": "Overview",
@@ -12,6 +13,7 @@ TABS = {
     "kernels": "Kernels",
     "operators": "Operators",
     "memory": "Memory",
+    "ranks": "Ranks",
     "fixes": "Fixes",
     "diff": "Diff",
     "output": "Output",
@@ -39,6 +41,7 @@ def present(state: State) -> list[str]:
         "timeline": profile is not None and profile.timeline is not None and bool(profile.timeline.lanes),
         "kernels": profile is not None and bool(profile.kernels),
         "operators": profile is not None and bool(profile.operators),
+        "ranks": bool(rank_numbers(state)),
         "memory": diagnosis is not None and diagnosis.memory is not None,
         "fixes": command == "fix" or bool(state.trials or state.verdicts),
         "diff": bool(shown_diff(state)[0]),

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
-from diagnose.model import StepProfile
+from diagnose.model import Place, StepProfile
 from diagnose.report.sections.profile_tables import Column, ProfileTable, TableRow, sorted_rows
 from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.paths import clipped, clipped_path
@@ -94,6 +94,12 @@ class ProfileTab(Tab):
         row = self._current()
         return row.full_name if row else ""
 
+    @property
+    def place(self) -> Place | None:
+        """The line of the row under the cursor."""
+        row = self._current()
+        return row.place if row else None
+
     def _choose(self, column: int) -> None:
         profile = self.state.profile
         if profile is None:
@@ -113,7 +119,7 @@ class ProfileTab(Tab):
         root = self.state.started.cwd if self.state.started else None
         table = self._table(profile, root)
         self._column = min(self._column, len(table.columns) - 1)
-        self._rows = sorted_rows(table, self._column, self._reverse)
+        self._rows = [row for row in sorted_rows(table, self._column, self._reverse) if self._holds(row)]
         widths = _widths(table, self.size.width - 2)
         self._shown = [number for number, width in enumerate(widths) if width]
         for number in self._shown:
@@ -122,6 +128,17 @@ class ProfileTab(Tab):
             widget.add_row(*(_cell(table.columns[number], row, number, widths[number]) for number in self._shown))
         widget.move_cursor(row=min(at, len(self._rows) - 1))
         self._detail()
+
+    def search(self, words: str) -> str:
+        """Keep the rows whose name, class, module or line hold `words`."""
+        super().search(words)
+        profile = self.state.profile
+        whole = len(self._table(profile, None).rows) if profile else 0
+        return f"{len(self._rows)} of {whole}" if words else ""
+
+    def _holds(self, row: TableRow) -> bool:
+        texts = (row.full_name, *(cell.words for cell in row.cells))
+        return any(self.searched.lower() in text.lower() for text in texts)
 
     def _heading(self, column: Column, number: int, width: int) -> Text:
         words = column.title

