@@ -20,7 +20,16 @@ from diagnose.model.finding import CannotTell, Confidence, Evidence, Finding, Nu
 from diagnose.model.ladder import Ladder, PracticalCeiling, Rung
 from diagnose.model.memory import MemoryPart, MemoryPeak, MemoryTimeline
 from diagnose.model.recorded import CollectiveCurve, Facts, Site, SyncSite
-from diagnose.model.step_profile import KernelRow, Lane, OperatorRow, StepProfile, Timeline
+from diagnose.model.step_profile import (
+    CounterSeries,
+    KernelRow,
+    Lane,
+    OperatorRow,
+    Roof,
+    SampledCall,
+    StepProfile,
+    Timeline,
+)
 from diagnose.model.verdict import TOGETHER, Decision, Gate, GateResult, Interval, Mechanism, Verdict
 
 __all__ = [
@@ -31,6 +40,7 @@ __all__ = [
     "CollectiveCurve",
     "ComputePart",
     "Confidence",
+    "CounterSeries",
     "Decision",
     "Diagnosis",
     "EditCheck",
@@ -55,7 +65,9 @@ __all__ = [
     "PracticalCeiling",
     "RankAccounting",
     "RankWait",
+    "Roof",
     "Rung",
+    "SampledCall",
     "Scalar",
     "Severity",
     "Site",

@@ -94,7 +94,8 @@ def test_the_block_of_lightning_runs(names: dict[str, Any]) -> None:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    loader = torch.utils.data.DataLoader(list(torch.randn(2000, 32)), batch_size=8)
+    data: Any = list(torch.randn(2000, 32))
+    loader = torch.utils.data.DataLoader(data, batch_size=8)
     names |= {"Trainer": Trainer, "module": Module(), "loader": loader}
     exec(LIGHTNING, names)
     assert names["watching"].analysis.diagnosis.steps.count > 1
