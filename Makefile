@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test test-all lint types imports check format snapshots reference overhead bench-ingest bench-rules bench-fixers bench-kernels accuracy sickbay safety clean
+.PHONY: help demo test test-all lint types imports check format snapshots reference docs overhead bench-ingest bench-rules bench-fixers bench-kernels accuracy sickbay safety clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -36,8 +36,12 @@ format: $(VENV)/ready-to-test ## format the code
 snapshots: $(VENV)/ready-to-test ## make the pictures of the screens again; look at them before you commit them
 	$(BIN)/python -m pytest tests/unit/tui/test_tui_snapshots.py --snapshot-update
 
-reference: $(VENV)/ready-to-test ## write the reference of rules and fixers anew, from their code
+reference: $(VENV)/ready-to-test ## write the reference anew: rules, fixers, commands, Python, JSON
 	$(BIN)/diagnose explain --markdown > docs/rules-and-fixers.md
+	$(BIN)/python -m diagnose.cli.reference_files docs/reference
+
+docs: $(VENV)/ready-for-docs ## build the documentation as a site, in build/site
+	$(BIN)/mkdocs build --strict
 
 overhead: $(VENV)/ready-to-test ## measure what watching costs
 	$(BIN)/python benchmarks/overhead.py
@@ -76,6 +80,10 @@ $(VENV)/bin/python:
 
 $(VENV)/ready-to-run: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) -e '.[train]'
+	touch $@
+
+$(VENV)/ready-for-docs: $(VENV)/ready-to-run
+	$(PIP) -e '.[docs]'
 	touch $@
 
 $(VENV)/ready-to-test: $(VENV)/bin/python pyproject.toml constraints.txt

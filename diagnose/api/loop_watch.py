@@ -28,7 +28,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from diagnose.collect.inside.modes.profiler_window import Window
 from diagnose.collect.inside.modes.steadiness import Steadiness
@@ -49,9 +49,19 @@ _SAVING_S = 60.0
 """To wait for the trace to be written when the loop is over."""
 
 
+@overload
 def watch(
-    batches: Iterable[Batch] = (), *, steps: int = 4, warmup: int = 10, folder: AnyPath | None = None
-) -> LoopWatch[Batch]:
+    batches: Iterable[Batch], *, steps: int = 4, warmup: int = 10, folder: AnyPath | None = None
+) -> LoopWatch[Batch]: ...
+
+
+@overload
+def watch(*, steps: int = 4, warmup: int = 10, folder: AnyPath | None = None) -> LoopWatch[Any]: ...
+
+
+def watch(
+    batches: Iterable[Any] = (), *, steps: int = 4, warmup: int = 10, folder: AnyPath | None = None
+) -> LoopWatch[Any]:
     """Watch a loop of this process; `.analysis` of what is returned is the diagnosis once the loop is over.
 
     Around `batches` a step is one turn of the loop over it. As a context manager a step ends with the step of the

@@ -21,7 +21,16 @@ from diagnose.model.ladder import Ladder, PracticalCeiling, Rung
 from diagnose.model.memory import MemoryPart, MemoryPeak, MemoryTimeline
 from diagnose.model.probed import Bearing, ProbedFinding, ProbeResult
 from diagnose.model.recorded import CollectiveCurve, Facts, Site, SyncSite
-from diagnose.model.step_profile import KernelRow, Lane, OperatorRow, StepProfile, Timeline
+from diagnose.model.step_profile import (
+    CounterSeries,
+    KernelRow,
+    Lane,
+    OperatorRow,
+    Roof,
+    SampledCall,
+    StepProfile,
+    Timeline,
+)
 from diagnose.model.verdict import TOGETHER, Decision, Gate, GateResult, Interval, Mechanism, Verdict
 
 __all__ = [
@@ -33,6 +42,7 @@ __all__ = [
     "CollectiveCurve",
     "ComputePart",
     "Confidence",
+    "CounterSeries",
     "Decision",
     "Diagnosis",
     "EditCheck",
@@ -59,7 +69,9 @@ __all__ = [
     "ProbedFinding",
     "RankAccounting",
     "RankWait",
+    "Roof",
     "Rung",
+    "SampledCall",
     "Scalar",
     "Severity",
     "Site",

@@ -5,6 +5,7 @@ It is what a person explores after the verdict. It is kept apart from `Diagnosis
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from diagnose.model.finding import Place
@@ -27,6 +28,54 @@ class KernelRow:
     """The module that operator ran in, outermost first, joined by dots."""
     place: Place | None = None
     """The line that called that operator."""
+    flops: int | None = None
+    """Floating-point operations of the launches whose operations and bytes are known; None where none's are."""
+    moved_bytes: int | None = None
+    """Of the same launches, read from memory and written to it."""
+    known_ns: int = 0
+    """Device time of the same launches."""
+    format: str | None = None
+    """The number format of products; None for all else, and where nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """What the device does at most."""
+
+    flops_per_s: Mapping[str, float]
+    """By number format."""
+    bytes_per_s: float
+    """Of its memory."""
+    source: str
+    """`data sheet of …`, or `measured`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledCall:
+    """A call of Python functions, and the samples of the training thread that saw it: a box of a flame graph."""
+
+    depth: int
+    """0 for the outermost."""
+    begin: int
+    """Samples in the boxes to its left."""
+    samples: int
+    function: str
+    file: str
+    line: int
+    owned: bool
+    """Whether the file is the user's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class CounterSeries:
+    """One counter over the run; several readings may be summed up in one point, as their mean."""
+
+    name: str
+    device: int
+    """-1 for the host."""
+    time_ns: tuple[int, ...]
+    """From the first reading of any counter."""
+    value: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +141,8 @@ class StepProfile:
     operators: tuple[OperatorRow, ...] = ()
     """Those with the most device time first, or with the most host time where no device was recorded."""
     timeline: Timeline | None = None
+    roof: Roof | None = None
+    """None where the device's ceilings are unknown."""
+    calls: tuple[SampledCall, ...] = ()
+    """Where the samples of the training thread were, after the first steps; by depth, then from the left."""
+    counters: tuple[CounterSeries, ...] = ()

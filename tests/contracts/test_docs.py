@@ -10,13 +10,15 @@ import shlex
 import subprocess
 import sys
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from watching import LIGHT_TORCH, LIMIT_S
 
-from diagnose import plugins
+from diagnose import analyze, plugins
 from diagnose.cli import main
+from diagnose.cli.reference_files import pages
 from diagnose.cli.reference_page import reference_page
 from diagnose.collect.experiments import load_probes
 from diagnose.model import Decision, Interval, Severity, Verdict
@@ -32,6 +34,9 @@ CI = (ROOT / "docs" / "continuous-integration.md").read_text()
 FIXING = (ROOT / "docs" / "fixing.md").read_text()
 READING = (ROOT / "docs" / "reading.md").read_text()
 PROBES = (ROOT / "docs" / "probes.md").read_text()
+TUTORIAL, INSTALL, LAUNCHERS, AMD = (
+    (ROOT / "docs" / f"{name}.md").read_text() for name in ("tutorial", "install", "launchers", "amd")
+)
 RULE_FILE, FIXER_FILE = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)
 
 PROGRAM = f"""
@@ -48,6 +53,7 @@ for step in range(400):
     optimizer.step()
 """
 
+NOT_RUN = "not run by a test"
 NEEDS_A_TERMINAL = ("diagnose view",)
 TESTED_ELSEWHERE = {
     "diagnose fix train.py": "tests/live/compose/test_fix.py",
@@ -58,6 +64,9 @@ TESTED_ELSEWHERE = {
     "diagnose fix --json --budget 10m train.py": "tests/live/compose/test_fix.py",
     "diagnose check --all train.py": "tests/live/cli/test_cli_check.py",
     "diagnose apply": "tests/unit/cli/test_apply.py",
+    "diagnose demo --keep demo": "tests/live/cli/test_docs_launchers.py",
+    "diagnose run -- torchrun --nproc-per-node 2 train.py": "tests/live/cli/test_docs_launchers.py",
+    "diagnose run -- accelerate launch --num_processes 1 --cpu train.py": "tests/live/cli/test_docs_launchers.py",
     "diagnose apply --dry-run": "tests/unit/cli/test_apply.py",
     "diagnose apply --only use-sdpa": "tests/unit/cli/test_apply_some.py",
     "diagnose apply --without compile-model": "tests/unit/cli/test_apply_some.py",
@@ -69,9 +78,10 @@ TESTED_ELSEWHERE = {
 
 
 def commands(text: str) -> list[str]:
-    """The lines of the shell blocks, without their comments."""
+    """The lines of the shell blocks, without their comments, but for those that say that no test runs them."""
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    lines = (line.split("#")[0].strip() for block in blocks for line in block.splitlines())
+    said = (line for block in blocks for line in block.splitlines() if NOT_RUN not in line)
+    lines = (line.split("#")[0].strip() for line in said)
     return [line for line in lines if line]
 
 
@@ -91,7 +101,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-TEXTS = (README, CONTRIBUTING, CI, FIXING, READING, PROBES)
+TEXTS = (README, CONTRIBUTING, CI, FIXING, READING, PROBES, TUTORIAL, INSTALL, LAUNCHERS, AMD)
 ALL = list(dict.fromkeys(line for text in TEXTS for line in commands(text)))
 RUN_HERE = [line for line in ALL if line.startswith("diagnose ") and line not in TESTED_ELSEWHERE]
 
@@ -144,6 +154,17 @@ def test_the_fields_of_a_run_in_json_are_those_that_the_docs_list() -> None:
     assert told - names == {"passed", "null", Decision.NO_CHANGE.value}
 
 
+@pytest.mark.parametrize("page", [TUTORIAL, INSTALL, LAUNCHERS, AMD], ids=["tutorial", "install", "launchers", "amd"])
+def test_every_command_of_a_page_is_run_or_says_that_it_is_not(page: str) -> None:
+    assert commands(page)
+    assert [line for line in commands(page) if line not in RUN_HERE and line not in TESTED_ELSEWHERE] == []
+
+
+def test_the_tutorial_quotes_the_report_of_the_recording_that_it_names() -> None:
+    quoted = TUTORIAL.split("```text\n")[1].split("```")[0]
+    assert quoted in analyze(ROOT / "sample_traces" / "cpu_demo").text(width=100)
+
+
 def test_make_targets_of_the_docs_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = [line.split()[1] for line in ALL if line.startswith("make ")]
@@ -169,6 +190,27 @@ def test_every_probe_is_in_its_table_with_the_rules_it_settles() -> None:
         assert all(f"`{rule}`" in rows[probe.name] for rule in (*probe.measures, *probe.bounds[:1])), probe.name
 
 
+def test_the_generated_pages_are_those_of_the_code() -> None:
+    """`make reference` writes them anew."""
+    folder = ROOT / "docs" / "reference"
+    assert {path.name: path.read_text() for path in folder.iterdir()} == pages()
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is not installed: `pip install -e '.[docs]'`")
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=environ)
+    assert (built.returncode, built.stderr) == (0, "")
+    assert (tmp_path / "site" / "reference" / "commands.html").is_file()
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    named = set(re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    there = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert named == there | {"index.md"}
+
+
 def test_every_verdict_is_explained() -> None:
     assert all(f"| {decision} |" in FIXING for decision in Decision)
 
@@ -187,6 +229,6 @@ def test_the_shares_of_severities_are_the_engine_s() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))):
         targets = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
         assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []

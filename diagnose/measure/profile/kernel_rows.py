@@ -37,6 +37,8 @@ def _row(measures: Measures, rows: Int64, length: Int64, with_line: bool) -> Ker
     trace = measures.trace
     ops = measures.op_of_work[rows]
     operator, launched = _operator(measures, ops, length)
+    bounds = measures.kernel_bounds
+    known = (bounds.flops[rows] >= 0) & (bounds.bytes[rows] >= 0)
     return KernelRow(
         name=trace.names[trace.device.name[rows[0]]],
         kind=KernelClass(int(np.bincount(measures.classes[rows]).argmax())).name.lower(),
@@ -45,6 +47,10 @@ def _row(measures: Measures, rows: Int64, length: Int64, with_line: bool) -> Ker
         operator=operator,
         module=module_of(measures, launched, length[ops != MISSING]),
         place=place_of(measures, launched) if with_line else None,
+        flops=int(bounds.flops[rows[known]].sum()) if known.any() else None,
+        moved_bytes=int(bounds.bytes[rows[known]].sum()) if known.any() else None,
+        known_ns=int(length[known].sum()),
+        format=bounds.format_of(int(rows[length.argmax()])) or None,
     )
 
 

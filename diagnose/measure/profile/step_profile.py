@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diagnose.measure import Measures
+from diagnose.measure.profile.counter_series import counter_series
 from diagnose.measure.profile.kernel_rows import kernel_rows
 from diagnose.measure.profile.operator_rows import operator_rows
+from diagnose.measure.profile.sampled_calls import sampled_calls
 from diagnose.measure.profile.step_lanes import step_timeline
-from diagnose.model import Diagnosis, StepProfile
+from diagnose.model import Diagnosis, Roof, StepProfile
 from diagnose.trace import Trace
 
 
@@ -21,7 +23,15 @@ def profile_of(measures: Measures) -> StepProfile:
         kernels=kernel_rows(measures),
         operators=operator_rows(measures),
         timeline=step_timeline(measures),
+        roof=_roof(measures),
+        calls=sampled_calls(measures.trace),
+        counters=counter_series(measures.trace),
     )
+
+
+def _roof(measures: Measures) -> Roof | None:
+    ceilings = measures.ceilings
+    return Roof(dict(ceilings.flops_per_s), ceilings.bytes_per_s, ceilings.source) if ceilings else None
 
 
 def slowest_profile(traces: Sequence[Trace], diagnosis: Diagnosis) -> StepProfile | None:

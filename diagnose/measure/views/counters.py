@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from diagnose.trace import Trace
-from diagnose.trace.schema import MISSING, Float64, Int64
+from diagnose.trace.schema import MISSING, Bool, Float64, Int64
 
 _WARM_UP = 10
 """Steps of a live run after which its counters are taken: as many as it waits, at least, before it traces."""
@@ -26,7 +26,7 @@ def readings(trace: Trace, names: Sequence[str]) -> Mapping[str, Float64]:
     numbers = [trace.names.index(name) if name in trace.names else -2 for name in names]
     rows = np.flatnonzero(np.isin(counters.name, numbers) & np.isfinite(counters.value))
     rows = rows[_in_use(trace, counters.device[rows].astype(np.int64))]
-    rows = rows[_steady(trace, counters.time_ns[rows])]
+    rows = rows[after_warm_up(trace, counters.time_ns[rows])]
     moments, place = np.unique(counters.time_ns[rows], return_inverse=True)
     table = {}
     for name, number in zip(names, numbers, strict=True):
@@ -46,7 +46,8 @@ def _in_use(trace: Trace, devices: Int64) -> np.typing.NDArray[np.bool_]:
     return np.asarray(devices == busiest, np.bool_)
 
 
-def _steady(trace: Trace, moments: Int64) -> np.typing.NDArray[np.bool_]:
+def after_warm_up(trace: Trace, moments: Int64) -> Bool:
+    """Which moments of a live run lie after its first steps and until its last one; all, of another recording."""
     log = trace.step_log
     if len(log) <= _WARM_UP:
         return np.ones(len(moments), np.bool_)

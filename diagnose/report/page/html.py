@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.model import Accounting, Decision, Diagnosis, Place, Verdict
 from diagnose.report import Report, Subject, as_state
-from diagnose.report.page import step_chart
+from diagnose.report.page import counter_charts, flame_graph, roofline_plot, step_chart
 from diagnose.report.page.page_data import HEIGHT, WIDTH, example_of, looks_of, memory_picture, timeline_json
 from diagnose.report.sections import ladder, memory, run_outcome, side_by_side, verdict_table
 from diagnose.report.sections.next_steps import next_commands
@@ -52,6 +52,9 @@ def render(subject: Subject) -> str:
         timeline=profile.timeline if profile and profile.timeline and profile.timeline.lanes else None,
         kernels=kernel_table(profile, root) if profile else None,
         operators=operator_table(profile, root) if profile else None,
+        roofline=roofline_plot.roofline_plot(profile) if profile else None,
+        flames=flame_graph.flame_graph(profile.calls, root) if profile else None,
+        counters=counter_charts.counter_charts(profile.counters) if profile else None,
         script=_script()[0] if explorable else "",
         script_hash=_script()[1],
         state=state,
@@ -199,6 +202,11 @@ def _template() -> Template:
         "memory_width": WIDTH,
         "memory_height": HEIGHT,
         "span_look": span_look,
+        "roofline_size": (roofline_plot.WIDTH, roofline_plot.HEIGHT),
+        "flame_width": flame_graph.WIDTH,
+        "flame_row": flame_graph.ROW,
+        "flame_colours": flame_graph.COLOURS,
+        "counter_size": (counter_charts.WIDTH, counter_charts.HEIGHT),
         "format_ns": format_ns,
         "format_bytes": format_bytes,
         "format_share": format_share,

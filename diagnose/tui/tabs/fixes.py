@@ -15,7 +15,7 @@ from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.paths import clipped
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import ACCENT, Look
-from diagnose.report.wording.phrases import interval
+from diagnose.report.wording.phrases import interval, signed_percent
 from diagnose.report.wording.resolution import band, told
 from diagnose.session import State, TrialState
 from diagnose.tui.drawing.chart import Scale, interval_line

@@ -17,8 +17,7 @@ from diagnose.errors import UsageError
 from diagnose.model import Diagnosis
 
 STEPS = 60
-"""More than it takes until steps count as steady, however noisy the machine is: see `QUICK`."""
-QUICK = {"steps": 2, "warmup": 3}
+"""Four times as many are more than it takes until steps count as steady, however noisy the machine is."""
 
 
 class Loop:
@@ -48,7 +47,7 @@ def batches(count: int = 4 * STEPS) -> Iterator[torch.Tensor]:
 
 
 def around_batches() -> diagnose.LoopWatch[torch.Tensor]:
-    loop, watched = Loop(), diagnose.watch(batches(), **QUICK)
+    loop, watched = Loop(), diagnose.watch(batches(), steps=2, warmup=3)
     for batch in watched:
         loop.step(batch)
     return watched
@@ -56,7 +55,7 @@ def around_batches() -> diagnose.LoopWatch[torch.Tensor]:
 
 def by_the_optimizer() -> diagnose.LoopWatch[Any]:
     loop = Loop()
-    with diagnose.watch(**QUICK) as watched:
+    with diagnose.watch(steps=2, warmup=3) as watched:
         for batch in batches():
             loop.step(batch)
     return watched
@@ -64,7 +63,7 @@ def by_the_optimizer() -> diagnose.LoopWatch[Any]:
 
 def by_calls() -> diagnose.LoopWatch[Any]:
     model = nn.Linear(32, 32)
-    with diagnose.watch(**QUICK) as watched:
+    with diagnose.watch(steps=2, warmup=3) as watched:
         for batch in batches():
             model(batch).square().mean().backward()
             watched.step()
@@ -85,7 +84,7 @@ def test_watching_changes_nothing_that_is_computed() -> None:
     alone, watched = Loop(), Loop()
     for batch in batches():
         alone.step(batch)
-    for batch in diagnose.watch(batches(), **QUICK):
+    for batch in diagnose.watch(batches(), steps=2, warmup=3):
         watched.step(batch)
     assert all(map(torch.equal, alone.weights(), watched.weights()))
 
@@ -100,7 +99,7 @@ def test_nothing_of_it_stays_in_the_process() -> None:
 
 def test_of_two_optimizers_that_take_turns_one_counts() -> None:
     first, second = Loop(), Loop()
-    with diagnose.watch(**QUICK) as watched:
+    with diagnose.watch(steps=2, warmup=3) as watched:
         for batch in batches(STEPS):
             first.step(batch)
             second.step(batch)
@@ -108,7 +107,7 @@ def test_of_two_optimizers_that_take_turns_one_counts() -> None:
 
 
 def test_a_loop_that_is_left_early_is_diagnosed() -> None:
-    loop, watched = Loop(), diagnose.watch(batches(), **QUICK)
+    loop, watched = Loop(), diagnose.watch(batches(), steps=2, warmup=3)
     for number, batch in enumerate(watched):
         loop.step(batch)
         if number == 3 * STEPS:
@@ -125,7 +124,7 @@ def test_a_loop_that_is_too_short_says_so() -> None:
 
 
 def test_an_exception_of_the_loop_comes_through_and_ends_the_watching() -> None:
-    with pytest.raises(ZeroDivisionError), diagnose.watch(**QUICK) as watched:
+    with pytest.raises(ZeroDivisionError), diagnose.watch(steps=2, warmup=3) as watched:
         raise ZeroDivisionError
     assert not watched.is_running
 
@@ -139,7 +138,7 @@ def test_the_analysis_is_asked_for_after_the_loop() -> None:
 
 def test_a_folder_that_is_named_keeps_the_recording(tmp_path: Path) -> None:
     loop = Loop()
-    with diagnose.watch(**QUICK, folder=tmp_path / "kept") as watched:
+    with diagnose.watch(steps=2, warmup=3, folder=tmp_path / "kept") as watched:
         for batch in batches():
             loop.step(batch)
     said = watched.analysis.diagnosis
@@ -210,7 +209,7 @@ def test_the_callback_of_hugging_face_s_trainer(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
             return {"loss": self.layer(x).square().mean()}
 
-    watching = WatchCallback(**QUICK)
+    watching = WatchCallback(steps=2, warmup=3)
     with pytest.raises(UsageError, match="after `train"):
         watching.analysis  # noqa: B018
     options: dict[str, Any] = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
@@ -241,11 +240,12 @@ def test_the_callback_of_lightning_s_trainer(tmp_path: Path) -> None:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    watching = WatchCallback(**QUICK)
+    watching = WatchCallback(steps=2, warmup=3)
     quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = Trainer(
         max_steps=STEPS, accelerator="cpu", callbacks=[watching], default_root_dir=tmp_path, enable_model_summary=False,
         **quiet,
     )  # fmt: skip
-    trainer.fit(Model(), torch.utils.data.DataLoader(list(torch.randn(8 * STEPS, 32)), batch_size=8))
+    data: Any = list(torch.randn(8 * STEPS, 32))
+    trainer.fit(Model(), torch.utils.data.DataLoader(data, batch_size=8))
     assert watching.analysis.diagnosis.steps.count == 2

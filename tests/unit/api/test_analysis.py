@@ -98,4 +98,4 @@ def test_the_package_offers_these_names_and_no_others() -> None:
     assert set(diagnose.__all__) <= set(dir(diagnose))
     assert all(getattr(diagnose, name) is not None for name in diagnose.__all__)
     with pytest.raises(AttributeError, match="no attribute 'analyse'"):
-        diagnose.analyse  # type: ignore[attr-defined]  # noqa: B018
+        diagnose.analyse  # noqa: B018

@@ -1,0 +1,68 @@
+"""Counters over the run as small charts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diagnose.model import CounterSeries
+from diagnose.units import format_bytes, format_ns
+
+WIDTH, HEIGHT = 300, 60
+"""Of a chart, in its own units."""
+_UNITS = {"watts": "W", "celsius": "°C", "mhz": "MHz", "percent": "%", "s": "MiB/s"}
+"""By the last word of a counter's name; `_mib_s` are the only ones that end in `s`."""
+
+
+@dataclass(frozen=True)
+class CounterChart:
+    """One counter."""
+
+    title: str
+    low: str
+    high: str
+    points: str
+    """Of an SVG polyline; the lower edge is the smallest value."""
+
+
+@dataclass(frozen=True)
+class CounterCharts:
+    """All of a run."""
+
+    charts: tuple[CounterChart, ...]
+    """Those that changed."""
+    constant: tuple[str, ...]
+    """Those that read the same from begin to end, each with its value."""
+    span: str
+    """How long the run was read."""
+
+
+def counter_charts(series: tuple[CounterSeries, ...]) -> CounterCharts | None:
+    """None where no counter was read often enough."""
+    if not series:
+        return None
+    end_ns = max(max(one.time_ns[-1] for one in series), 1)
+    several = len({one.device for one in series if one.device >= 0}) > 1
+    charts = [_chart(one, end_ns, several) for one in series]
+    return CounterCharts(
+        tuple(one for one in charts if one.low != one.high),
+        tuple(f"{one.title} {one.low}" for one in charts if one.low == one.high),
+        format_ns(end_ns),
+    )
+
+
+def _chart(one: CounterSeries, end_ns: int, several_devices: bool) -> CounterChart:
+    low, high = min(one.value), max(one.value)
+    points = " ".join(
+        f"{time / end_ns * WIDTH:.1f},{HEIGHT * (1 - (value - low) / ((high - low) or 1)):.1f}"
+        for time, value in zip(one.time_ns, one.value, strict=True)
+    )
+    where = f" of device {one.device}" if several_devices and one.device >= 0 else ""
+    return CounterChart(one.name + where, _shown(one, low), _shown(one, high), points)
+
+
+def _shown(one: CounterSeries, value: float) -> str:
+    last = one.name.rpartition(".")[2].rpartition("_")[2]
+    if last == "bytes":
+        return format_bytes(round(value))
+    unit = _UNITS.get(last)
+    return f"{value:.4g} {unit}" if unit else f"{value:.4g}"
