@@ -54,6 +54,8 @@ class State:
     phase: PhaseChanged | None = None
     steps: Mapping[int, RankSteps] = field(default_factory=dict)
     counters: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    watts: Mapping[int, tuple[float, int]] = field(default_factory=dict)
+    """By rank: the mean of what its device was read to draw, and the number of readings."""
     facts: Mapping[int, Facts] = field(default_factory=dict)
     diagnosis: Diagnosis | None = None
     profile: StepProfile | None = None
@@ -85,6 +87,18 @@ def _fold_steps(state: State, event: StepsSeen) -> State:
     before = state.steps.get(event.rank, RankSteps())
     seen = RankSteps(before.ends_ns + tuple(event.ends_ns), before.input_ns + tuple(event.input_ns))
     return replace(state, steps={**state.steps, event.rank: seen})
+
+
+_WATTS = "gpu.power_watts"
+
+
+def _fold_counters(state: State, event: CountersRead) -> State:
+    counters = {**state.counters, event.rank: {**state.counters.get(event.rank, {}), **event.values}}
+    if _WATTS not in event.values:
+        return replace(state, counters=counters)
+    mean, readings = state.watts.get(event.rank, (0.0, 0))
+    mean += (event.values[_WATTS] - mean) / (readings + 1)
+    return replace(state, counters=counters, watts={**state.watts, event.rank: (mean, readings + 1)})
 
 
 def _fold_trial(state: State, event: TrialStarted) -> State:
@@ -126,9 +140,7 @@ _FOLD: dict[type, Callable[[State, Any], State]] = {
     RunStarted: lambda state, event: replace(state, started=event),
     PhaseChanged: lambda state, event: replace(state, phase=event),
     StepsSeen: _fold_steps,
-    CountersRead: lambda state, event: replace(
-        state, counters={**state.counters, event.rank: {**state.counters.get(event.rank, {}), **event.values}}
-    ),
+    CountersRead: _fold_counters,
     ProgramOutput: lambda state, event: replace(state, output=(state.output + event.text)[-_OUTPUT_KEPT:]),
     FactsLearned: lambda state, event: replace(state, facts={**state.facts, event.rank: event.facts}),
     DiagnosisMade: lambda state, event: replace(state, diagnosis=event.diagnosis),
