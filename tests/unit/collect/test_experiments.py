@@ -131,7 +131,8 @@ def test_compile_modes_compiles_the_first_model_that_a_training_step_calls(monke
     change = Standing()
     change.torch = torch  # type: ignore[attr-defined]
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compiled.append(module))
-    torch.nn.Module.__call__ = compile_modes._compiling_first(change, torch.nn.Module, call)  # type: ignore[arg-type]
+    first = compile_modes._compiling_first(change, torch.nn.Module, call)  # type: ignore[arg-type]
+    monkeypatch.setattr(torch.nn.Module, "__call__", first)
     with torch.no_grad():
         model(torch.zeros(1, 2))
     torch.nn.ReLU()(torch.zeros(1))
