@@ -39,6 +39,8 @@ class Program:
     """Processes of the healthy program, where they are others than `ranks`."""
     work_ratio: float = 1
     """Work of a step of the healthy program, in steps of the ailing one."""
+    healthy_also: frozenset[str] = frozenset()
+    """Rules that are true of the healthy program too: what it leaves undone on purpose."""
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Environment variables by arm, for what must be known before torch is imported."""
 
@@ -91,6 +93,7 @@ def _read(folder: Path) -> Program:
         folder=folder,
         code=tuple([code] if isinstance(code, str) and code else code),
         also=frozenset(facts.pop("also")),
+        healthy_also=frozenset(facts.pop("healthy_also", ())),
         arguments=tuple(facts.pop("arguments", ())),
         gpus=max(facts["ranks"], facts.pop("gpus", 1)),
         **facts,

@@ -89,7 +89,7 @@ def _answer(folder: Path, program: Program, view: str, catalogue: Catalogue) -> 
         is_line_right=_is_line_right(program, view, finding),
         said_line=f"{PurePath(said.file).name}:{said.line}" if said else None,
         others=tuple(found.rule for found in findings if found.severity in _WEIGHTY and found.rule not in accepted),
-        false=None if healthy is None else _weighty(healthy),
+        false=None if healthy is None else _weighty(healthy, program.healthy_also),
         predicted_ns=None if finding is None else predicted_ns(finding),
         measured_ns=_saving_ns(folder, program.work_ratio),
         step_ns=_step_ns(folder / ("train" if program.ailment else "healthy")),
@@ -105,8 +105,9 @@ def _diagnosis(recording: Path, catalogue: Catalogue) -> Diagnosis | None:
     return diagnose(open_traces([recording]), catalogue) if any(recording.rglob("*.gz")) else None
 
 
-def _weighty(diagnosis: Diagnosis) -> tuple[str, ...]:
-    return tuple(found.rule for found in diagnosis.findings if found.severity in _WEIGHTY)
+def _weighty(diagnosis: Diagnosis, accepted: frozenset[str]) -> tuple[str, ...]:
+    found = (one.rule for one in diagnosis.findings if one.severity in _WEIGHTY)
+    return tuple(rule for rule in found if rule not in accepted)
 
 
 def _is_line_right(program: Program, view: str, finding: Finding | None) -> bool | None:

@@ -103,7 +103,8 @@ def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Diagnosi
         critical_path=slowest.critical_path if slowest else None,
         compute=_with_lines(slowest.compute) if slowest else (),
     )
-    ladder = ladder_of(diagnosis, slowest.ceiling if slowest else None, catalogue.changes_training)
+    ceiling, loader_ns = (slowest.ceiling, slowest.loader_ns) if slowest else (None, None)
+    ladder = ladder_of(diagnosis, ceiling, catalogue.changes_training, loader_ns)
     return DiagnosisWithClaims(replace(diagnosis, ladder=ladder), claimed)
 
 

@@ -4,7 +4,8 @@
 
 The rungs come in the order of the findings, which is that of what is sure to be saved. No nanosecond is claimed by two
 findings, so the savings add up. Each saving is an interval (`diagnose.prediction`); a rung's step lies between what all
-lower ends and what all upper ends together leave, and not below the practical ceiling.
+lower ends and what all upper ends together leave, and not below the practical ceiling. Until a rung treats the loader,
+nor below the step that its workers keep up with: what makes the device faster does not make them faster.
 """
 
 from __future__ import annotations
@@ -19,29 +20,45 @@ LEAST_SHARE = 0.01
 """What is predicted to save less of a step is no rung: a fix must save 1 % to be kept (`diagnose.verdict`)."""
 
 
-def ladder_of(diagnosis: Diagnosis, ceiling: PracticalCeiling | None, trains: Callable[[str], bool]) -> Ladder | None:
-    """The ladder of the slowest rank; None without steps. `trains` says whether a fixer changes the training."""
+_OF_THE_LOADER = frozenset({"input-bound", "cpu-contention"})
+"""Rules whose fixes let a loader keep up with shorter steps."""
+
+
+def ladder_of(
+    diagnosis: Diagnosis,
+    ceiling: PracticalCeiling | None,
+    trains: Callable[[str], bool],
+    loader_ns: int | None = None,
+) -> Ladder | None:
+    """The ladder of the slowest rank; None without steps. `trains` says whether a fixer changes the training,
+    `loader_ns` is the shortest step that the loader's workers keep up with."""
     if not diagnosis.step_ns:
         return None
     return Ladder(
         step_ns=diagnosis.step_ns,
         utilisation=_utilisation(diagnosis, diagnosis.step_ns),
-        rungs=tuple(_rungs(diagnosis, ceiling, trains)),
+        rungs=tuple(_rungs(diagnosis, ceiling, trains, loader_ns or 0)),
         ceiling=ceiling,
         apart=_apart(diagnosis, ceiling),
+        loader_ns=loader_ns,
     )
 
 
-def _rungs(diagnosis: Diagnosis, ceiling: PracticalCeiling | None, trains: Callable[[str], bool]) -> Iterator[Rung]:
-    floor_ns = ceiling.step_ns if ceiling is not None else 0
+def _rungs(
+    diagnosis: Diagnosis, ceiling: PracticalCeiling | None, trains: Callable[[str], bool], loader_ns: int
+) -> Iterator[Rung]:
+    least_ns = ceiling.step_ns if ceiling is not None else 0
+    floor_ns = min(max(least_ns, loader_ns), diagnosis.step_ns or 0)
     now_ns = likely_ns = low_ns = high_ns = diagnosis.step_ns or 0
     for finding in diagnosis.findings:
         if finding.estimate_ns < LEAST_SHARE * now_ns:
             continue
-        least_ns, most_ns = interval_of(finding.estimate_ns, finding.confidence)
+        if finding.rule in _OF_THE_LOADER:
+            floor_ns = least_ns
+        less_ns, more_ns = interval_of(finding.estimate_ns, finding.confidence)
         likely_ns = max(likely_ns - finding.estimate_ns, floor_ns)
-        low_ns = max(low_ns - most_ns, floor_ns)
-        high_ns = max(high_ns - least_ns, likely_ns)
+        low_ns = max(low_ns - more_ns, floor_ns)
+        high_ns = max(high_ns - less_ns, likely_ns)
         yield Rung(
             rule=finding.rule,
             rank=finding.rank,

@@ -19,6 +19,7 @@ from diagnose.measure.job.rank_record import RankRecord, record_of
 from diagnose.measure.replay.critical_path import critical_path
 from diagnose.measure.replay.savings import replayed, untraced_ns, without
 from diagnose.measure.steps.compute_parts import compute_parts
+from diagnose.measure.steps.loader_capacity import busy_loader_ns
 from diagnose.measure.steps.pace import watched_step_ns
 from diagnose.measure.views.noise import mean_uncertain_by
 from diagnose.model import (
@@ -98,6 +99,8 @@ class Digest:
     """What `diagnose.measure.job.ranks.job_of_records` compares with the other ranks."""
     ceiling: PracticalCeiling | None
     """The shortest step that the model could have; None where too little is known."""
+    loader_ns: int | None
+    """The shortest step that its loader's workers keep up with; None where nobody watched them."""
     step_ns: int
     """What the findings' shares are shares of; see `Diagnosis.step_ns`. 0 without steps."""
 
@@ -141,6 +144,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
         compute=compute_parts(measures),
         record=record_of(measures),
         ceiling=measures.practical_ceiling,
+        loader_ns=busy_loader_ns(measures),
         step_ns=_step_ns(found, measures),
     )
 

@@ -23,7 +23,8 @@ What fixes it
 Thresholds
     GENERATED, ALIKE: see `diagnose.measure.kernels.memory_chains`.
     SURE 0.5: the part of the bound that severity goes by. Half of the passes that a chain saves are writes, and a
-    compiler keeps those that the backward pass reads.
+    compiler keeps those that the backward pass reads. Reasoned, not measured: no trial of such a finding by itself is
+    on record.
     KNOWN 0.5: of the time of such kernels, the part whose bytes must be known.
     WORTH 0.02: of the step; less in kernels of unknown bytes is not worth a word.
 """

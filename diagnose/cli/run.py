@@ -55,17 +55,16 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.cli.findings import failed
     from diagnose.cli.fixer_selection import known, names_in
     from diagnose.cli.watched_run import fixing_of, probing_of, watching
+    from diagnose.collect.experiments import load_probes
+    from diagnose.errors import UsageError
 
+    named = names_in(args.probe)
+    if named and args.fix:
+        raise UsageError("--probe and --fix each want the whole budget: run one after the other")
+    known(named, ["auto", *load_probes()], "probe (`diagnose probe --list` shows all)")
     watched = watching(args, "fix" if args.fix else "run")
-    if args.probe:
-        from diagnose.collect.experiments import load_probes
-        from diagnose.errors import UsageError
-
-        names = names_in(args.probe)
-        if args.fix:
-            raise UsageError("--probe and --fix each want the whole budget: run one after the other")
-        known(names, ["auto", *load_probes()], "probe (`diagnose probe --list` shows all)")
-        watched.probing = probing_of(args, () if "auto" in names else names)
+    if named:
+        watched.probing = probing_of(args, () if "auto" in named else named)
     code = watched.carry_out(fixing_of(args) if args.fix else None, args.plain, args.json)
     diagnosis = watched.state.diagnosis
     return code or (failed(diagnosis, args.fail_on) if diagnosis else 0)

@@ -58,3 +58,5 @@ class Ladder:
     apart: Mapping[str, int] = field(default_factory=dict)
     """What of today's step lies above the ceiling, ns by `products`, `other kernels` and `no compute`: their sum is all
     of it. Empty without a ceiling."""
+    loader_ns: int | None = None
+    """The shortest step that the loader's workers keep up with as they are; None where nobody watched them."""

@@ -52,4 +52,6 @@ class ProbeResult:
     """What the probe had to leave as it is: where there is anything, what it saved is a lower bound."""
     peak_memory_bytes: tuple[int, int] | None = None
     """Without and with the probe."""
+    delay_ns: int | None = None
+    """Of a probe that delays a part of the step: by how much."""
     findings: tuple[ProbedFinding, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def run_probes(
     `began_ns` is when the watched program was started, in ns since the epoch. Raises ProgramFailed where the program
     fails in an unchanged copy, and Cancelled, with nothing left running, soon after `cancelled` says so.
     """
-    trials, found = folder / TRIALS, []
+    trials, found, step_ns = folder / TRIALS, [], diagnosis.steps.median_ns or 0
     try:
         with Bench(
             program,
@@ -54,12 +55,12 @@ def run_probes(
             memory=while_watched(traces),
             window_ns=written_ns(traces),
             start_ns=start_ns(traces, began_ns),
-            step_ns=diagnosis.steps.median_ns or 0,
+            step_ns=step_ns,
             on_phase=lambda phase, detail: record(PhaseChanged(phase=phase, detail=detail)),
             cancelled=cancelled,
             ranks=max(1, len(traces)),
         ) as bench:
-            for result in _results(bench, probes, Deadline.within(budget_ns), record):
+            for result in _results(bench, probes, Deadline.within(budget_ns), record, step_ns):
                 probe = next(one for one in probes if one.name == result.probe)
                 found.append(bearing_on(result, probe, diagnosis.findings))
                 record(Probed(result=found[-1]))
@@ -70,7 +71,7 @@ def run_probes(
 
 
 def _results(
-    bench: Bench, probes: Sequence[Probe], deadline: Deadline, record: Callable[[AnyEvent], None]
+    bench: Bench, probes: Sequence[Probe], deadline: Deadline, record: Callable[[AnyEvent], None], step_ns: int
 ) -> Iterator[ProbeResult]:
     original = bench.copy({}, "original")
     for probe in probes:
@@ -82,8 +83,10 @@ def _results(
             record(PhaseChanged(phase=f"probing {probe.name}", detail=described(setting)))
             probed = bench.probed_copy(probe.name, setting, compiles=probe.compiles)
             found = bench.probe(original, probed, f"probe-{probe.name}")
-            yield result_of(probe.name, setting, found, bench.resolution)
-            if _has_refused(found):
+            result = result_of(probe.name, setting, found, bench.resolution)
+            delayed = "delayed" in setting and not result.refused
+            yield replace(result, delay_ns=round(setting["share"] * step_ns)) if delayed else result
+            if _has_refused(found) and "delayed" not in setting:
                 break  # it would refuse its other settings for the same reason
 
 

@@ -85,6 +85,8 @@ class State:
     counters: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     counter_history: Mapping[int, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     """By rank and counter: the newest readings, oldest first."""
+    watts: Mapping[int, tuple[float, int]] = field(default_factory=dict)
+    """By rank: the mean of what its device was read to draw, and the number of readings."""
     facts: Mapping[int, Facts] = field(default_factory=dict)
     diagnosis: Diagnosis | None = None
     profile: StepProfile | None = None
@@ -127,16 +129,23 @@ def _fold_steps(state: State, event: StepsSeen) -> State:
 
 
 _READINGS_KEPT = 240  # of each counter: four minutes, at one a second
+_WATTS = "gpu.power_watts"
 
 
 def _fold_counters(state: State, event: CountersRead) -> State:
     values = {**state.counters.get(event.rank, {}), **event.values}
     before = state.counter_history.get(event.rank, {})
     read = {name: (*before.get(name, ()), value)[-_READINGS_KEPT:] for name, value in event.values.items()}
+    watts = state.watts
+    if _WATTS in event.values:
+        mean, readings = watts.get(event.rank, (0.0, 0))
+        mean += (event.values[_WATTS] - mean) / (readings + 1)
+        watts = {**watts, event.rank: (mean, readings + 1)}
     return replace(
         state,
         counters={**state.counters, event.rank: values},
         counter_history={**state.counter_history, event.rank: {**before, **read}},
+        watts=watts,
     )
 
 

@@ -111,6 +111,7 @@ class Bench:
         """Whether a copy has run, with or without a fix in it."""
         self._controls = AAControls(schedule.pairs)
         self._started = 0
+        self._step_ns = step_ns
         self._startups = StartupCosts()
         self._baseline: Program | None = None
         self._windows: dict[Path, Sequence[Path]] = {}
@@ -279,7 +280,7 @@ class Bench:
 
     def probed_copy(self, name: str, setting: Mapping[str, Scalar], *, compiles: bool = False) -> Program:
         """A copy of the program whose processes the probe of that name changes. Raises InputError."""
-        return self._copies.make_probed(name, setting, compiles=compiles)
+        return self._copies.make_probed(name, setting, self._step_ns, compiles=compiles)
 
     def leave_out(
         self,

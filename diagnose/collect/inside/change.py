@@ -23,9 +23,13 @@ PACKAGE = "experiments"
 class Change:
     """One probe at work."""
 
-    def __init__(self, hub: ProcessHooks, setting: dict[str, Any]) -> None:
+    def __init__(self, hub: ProcessHooks, setting: dict[str, Any], step_ns: int = 0) -> None:
         self.hub = hub
         self.setting = setting
+        self.step_ns = step_ns
+        """The program's own step, as the run before saw it."""
+        self.at_step = -1
+        """The step in which a probe that acts once a step last did."""
         self.times = 0
         """How often what the probe replaces was asked for, and answered by the probe."""
         self.nothing = "the program never does what this probe replaces"
@@ -94,6 +98,6 @@ def begin(recipe: dict[str, Any], hub: ProcessHooks) -> Change | None:
     wanted = recipe.get("probe")
     if not wanted:
         return None
-    change = Change(hub, dict(wanted.get("setting") or {}))
+    change = Change(hub, dict(wanted.get("setting") or {}), int(wanted.get("step_ns", 0)))
     hub.beneath_steps(lambda torch: change.begin(str(wanted["name"]), torch))
     return change

@@ -80,6 +80,8 @@ def summary(ladder: Ladder) -> str:
             f"You are at {format_share(ladder.utilisation)}; these rungs are predicted to lead to "
             f"{format_share(last.utilisation)}."
         )
+    if ladder.loader_ns is not None and last is not None and last.likely_ns <= ladder.loader_ns < ladder.step_ns:
+        said.append(f"Below {format_ns(ladder.loader_ns)} its loader's workers, as they are, do not keep up.")
     apart = [f"{what} {format_ns(ns)}" for what, ns in ladder.apart.items() if ns > 0]
     if ladder.ceiling is not None and apart:
         above_ns = ladder.step_ns - ladder.ceiling.step_ns

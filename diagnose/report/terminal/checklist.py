@@ -16,7 +16,7 @@ from diagnose.report.style.styled_text import heading, printed, styled
 from diagnose.report.style.vocabulary import BAD, GOOD, MUTED
 from diagnose.report.wording.phrases import identity
 from diagnose.session import State
-from diagnose.units import format_bytes, format_ns, format_share
+from diagnose.units import NS_PER_S, format_bytes, format_ns, format_share
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def render(subject: Subject, width: int, colour: bool = False) -> str:
         lines.append(line)
         if not item.is_met:
             lines.append(styled(f"    {item.look}", MUTED))
-    return printed([lines], colour)
+    return printed([lines, [styled(energy, MUTED)] if (energy := energy_of(state)) else []], colour)
 
 
 _MARKS = {True: ("✓", GOOD), False: ("✗", BAD), None: ("?", MUTED)}
@@ -76,6 +76,20 @@ def items(state: State) -> list[Item]:
         ),
         Item("scaling", "> 80 %", None, None, "`diagnose scaling` with a run of one device beside this one"),
     ]
+
+
+def energy_of(state: State) -> str:
+    """What a step of all watched devices takes of energy; empty where their power was not read."""
+    diagnosis = state.diagnosis
+    step_ns = None if diagnosis is None else diagnosis.step_ns or diagnosis.steps.mean_ns
+    if not state.watts or not step_ns:
+        return ""
+    watts, readings = sum(mean for mean, _ in state.watts.values()), sum(count for _, count in state.watts.values())
+    devices = f" by {len(state.watts)} devices" if len(state.watts) > 1 else ""
+    joules = watts * step_ns / NS_PER_S
+    return (
+        f"A step takes {joules:.3g} J: {watts:.0f} W are drawn{devices} on average, over {readings} readings of NVML."
+    )
 
 
 def _busy(diagnosis: Diagnosis, spent: Accounting) -> Item:

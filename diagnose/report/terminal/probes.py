@@ -10,7 +10,7 @@ from diagnose.model import Bearing, ProbeResult
 from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.styled_text import heading, printed, styled
 from diagnose.report.style.vocabulary import BAD, GOOD, MUTED
-from diagnose.units import format_bytes, format_ns
+from diagnose.units import format_bytes, format_ns, format_share
 
 NEAR_BEST = 0.95
 """Of the most samples per second: a batch that reaches it is as good as the best, within what trials resolve."""
@@ -53,7 +53,10 @@ def _answer(result: ProbeResult) -> str:
     low, high = (_signed(end) for end in result.saved_ns)
     said = f"{format_ns(result.step_ns)} a step, {format_ns(result.probed_ns)} with the probe, which saves "
     said += f"{low} to {high} ({result.pairs} pairs)"
-    if result.peak_memory_bytes is not None:
+    if result.delay_ns:
+        share = (result.probed_ns - result.step_ns) / result.delay_ns
+        said += f"; of a delay of {format_ns(result.delay_ns)} the step shows {format_share(min(max(share, 0.0), 1.0))}"
+    elif result.peak_memory_bytes is not None:
         said += f"; memory peaks at {' and '.join(format_bytes(peak) for peak in result.peak_memory_bytes)}"
     return said
 

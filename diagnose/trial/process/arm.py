@@ -108,7 +108,7 @@ class Workplace:
     edited: Mapping[Path, Sequence[str]] = field(default_factory=dict)
     """Of a copy, by its root: the files that an edit wrote. All ranks must run the same."""
     probed: Mapping[Path, Mapping[str, Any]] = field(default_factory=dict)
-    """Of a copy, by its root: `name` and `setting` of the probe that changes its processes."""
+    """Of a copy, by its root: `name`, `setting` and `step_ns` of the probe that changes its processes."""
 
     def start(
         self,

@@ -64,11 +64,12 @@ class Workspace:
             self.compiling.add(copied.root)
         return copied
 
-    def make_probed(self, name: str, setting: Mapping[str, Scalar], *, compiles: bool) -> Program:
-        """A copy with the program's own texts, whose processes a probe changes. Raises InputError."""
+    def make_probed(self, name: str, setting: Mapping[str, Scalar], step_ns: int, *, compiles: bool) -> Program:
+        """A copy with the program's own texts, whose processes a probe changes; `step_ns` is the program's own step.
+        Raises InputError."""
         words = "-".join(str(value) for value in setting.values())
         copied = self.make({}, f"probe-{name}-{words}" if words else f"probe-{name}")
-        self.probed[copied.root] = {"name": name, "setting": dict(setting)}
+        self.probed[copied.root] = {"name": name, "setting": dict(setting), "step_ns": step_ns}
         if compiles:
             self.slow.add(copied.root)
             self.compiling.add(copied.root)

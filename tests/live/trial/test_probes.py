@@ -75,7 +75,8 @@ def probed(
     update: int = 0,
     backward: int = 0,
     workers: int = 0,
-    setting: Mapping[str, float] | None = None,
+    setting: Mapping[str, float | str] | None = None,
+    step_ns: int = 0,
 ) -> ProbeResult:
     project = tmp_path / "project"
     project.mkdir()
@@ -83,7 +84,7 @@ def probed(
     (project / "train.py").write_text(known + HEAD + loop)
     program = Program.parse(["train.py"], cwd=project)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with Bench(program, tmp_path / "trials", SCHEDULE, Deadline(), environment=environment) as bench:
+    with Bench(program, tmp_path / "trials", SCHEDULE, Deadline(), environment=environment, step_ns=step_ns) as bench:
         copy = bench.probed_copy(name, setting or {})
         return result_of(name, setting or {}, bench.probe(bench.copy({}, "original"), copy, name), bench.resolution)
 
@@ -91,8 +92,9 @@ def probed(
 def saves_most(result: ProbeResult) -> bool:
     assert not result.refused, result.refused
     assert result.step_ns is not None
+    assert result.probed_ns is not None
     assert result.saved_ns is not None
-    return result.saved_ns[0] > 0.5 * result.step_ns
+    return result.probed_ns < 0.5 * result.step_ns and result.saved_ns[0] > 0
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -204,3 +206,14 @@ def test_batch_sweep_gives_the_step_with_another_batch(tmp_path: Path, factor: f
     assert not found.refused, found.refused
     assert found.saved_ns is not None
     assert found.saved_ns[1] < 0 if slower else found.saved_ns[0] > 0
+
+
+def test_a_delay_of_the_host_shows_in_a_program_that_computes_there(tmp_path: Path) -> None:
+    found = probed(tmp_path, "delay", update=LONG, setting={"delayed": "host", "share": 1.0}, step_ns=100_000_000)
+    assert found.saved_ns is not None
+    assert found.saved_ns[1] < 0
+
+
+def test_a_delay_of_the_device_is_refused_where_there_is_none(tmp_path: Path) -> None:
+    found = probed(tmp_path, "delay", setting={"delayed": "device", "share": 0.1})
+    assert "uses no device of CUDA or ROCm" in found.refused

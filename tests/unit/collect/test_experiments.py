@@ -52,11 +52,28 @@ def test_no_sync_leaves_numbers_that_may_be_sizes_and_conditions_as_they_are(val
     change = Standing()
     assert answers(change, values) == values
     assert len(change.kept) == 1
-    assert "that changes, read at" in change.kept[0]
+    assert "that change, read at" in change.kept[0]
 
 
 def test_no_sync_answers_a_condition_that_never_changed() -> None:
     assert answers(Standing(), [False, False, False, False, True]) == [False] * 5
+
+
+@pytest.mark.parametrize(
+    ("dtype", "seen"), [(torch.int64, [[3, 1], [2, 2], [4, 0]]), (torch.float32, [[3.0, 1.0]] * 3)]
+)
+def test_no_sync_leaves_lengths_that_are_read_as_a_list_or_as_a_tensor(dtype: torch.dtype, seen: list[Any]) -> None:
+    """Of losses the last answer is given again; of lengths, which decide what is computed, the true one."""
+    change = Standing()
+    places = no_sync.Places(change, waits=lambda _: True)  # type: ignore[arg-type]
+    as_list, as_tensor = places.scalar(lambda tensor: tensor.tolist()), places.copy(torch.Tensor.cpu)
+    lists, tensors = [], []
+    for change.steps, values in zip((0, 1, no_sync.TRULY_STEPS), ([3, 1], [2, 2], [4, 0]), strict=True):
+        given = torch.tensor(values, dtype=dtype) if dtype == torch.int64 else torch.tensor([3.0, 1.0])
+        lists.append(as_list(given))
+        tensors.append(as_tensor(given).tolist())
+    assert lists == tensors == seen
+    assert len(change.kept) == (2 if dtype == torch.int64 else 0)
 
 
 def test_no_sync_keeps_a_copy_on_the_host_for_each_place_and_shape() -> None:
@@ -131,7 +148,8 @@ def test_compile_modes_compiles_the_first_model_that_a_training_step_calls(monke
     change = Standing()
     change.torch = torch  # type: ignore[attr-defined]
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compiled.append(module))
-    torch.nn.Module.__call__ = compile_modes._compiling_first(change, torch.nn.Module, call)  # type: ignore[arg-type]
+    first = compile_modes._compiling_first(change, torch.nn.Module, call)  # type: ignore[arg-type]
+    monkeypatch.setattr(torch.nn.Module, "__call__", first)
     with torch.no_grad():
         model(torch.zeros(1, 2))
     torch.nn.ReLU()(torch.zeros(1))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diagnose.collect.experiments import Probe, load_probes
-from diagnose.model import Bearing, Confidence, Finding, Interval, ProbeResult, Severity
+from diagnose.model import Bearing, Confidence, Finding, ProbeResult, Severity
 from diagnose.plugins import load_rules
 from diagnose.probing.bearing import bearing_on
 from diagnose.probing.choice import Probing, settling
@@ -25,8 +25,9 @@ COMPILED = Probe("compiled", "", ("launch-bound",), (), compiles=True)
 SWEEP = Probe("sweep", "", ("small-batch",), (), settings=({"factor": 1}, {"factor": 2}))
 
 
-def finding(rule: str, saves_ms: float, share: float = 0.2) -> Finding:
-    return Finding(rule, Severity.HIGH, None, round(saves_ms * NS_PER_MS), share, Confidence.MEASURED, "")
+def finding(rule: str, saves_ms: float, step_ms: float = 100) -> Finding:
+    saves_ns = round(saves_ms * NS_PER_MS)
+    return Finding(rule, Severity.HIGH, None, saves_ns, saves_ms / step_ms, Confidence.MEASURED, "")
 
 
 def saves(low_ms: float, high_ms: float, **fields: Any) -> ProbeResult:
@@ -53,6 +54,17 @@ def test_a_probe_confirms_contradicts_or_leaves_open(
     assert [(one.rule, one.bearing) for one in result.findings] == [(rule, bearing)]
 
 
+def test_what_was_predicted_of_a_busier_machine_is_taken_as_a_share_of_the_step() -> None:
+    (one,) = bearing_on(saves(9, 11), WHOLE, [finding("input-bound", 30, step_ms=300)]).findings
+    (same,) = bearing_on(saves(9, 11), WHOLE, [finding("input-bound", 10)]).findings
+    assert one.predicted_ns == same.predicted_ns
+
+
+def test_no_prediction_is_longer_than_the_step() -> None:
+    (one,) = bearing_on(saves(85, 95), WHOLE, [finding("input-bound", 90)]).findings
+    assert one.predicted_ns[1] == 100 * NS_PER_MS
+
+
 def test_without_an_answer_nothing_is_said_of_a_finding() -> None:
     assert bearing_on(ProbeResult("one", refused="no loader"), WHOLE, [finding("input-bound", 10)]).findings == ()
 
@@ -70,7 +82,7 @@ def test_the_probes_of_the_largest_findings_come_cheapest_first() -> None:
 
 
 def test_a_finding_of_less_than_a_fix_must_save_needs_no_probe() -> None:
-    assert settling([finding("input-bound", 1, share=0.005)], {"whole": WHOLE}) == []
+    assert settling([finding("input-bound", 1, step_ms=200)], {"whole": WHOLE}) == []
 
 
 def test_probes_name_rules_that_exist() -> None:
@@ -101,7 +113,8 @@ def test_a_comparison_becomes_a_step_with_and_without_and_an_interval() -> None:
 
 def test_an_interval_of_one_generation_has_the_luck_of_processes_in_it() -> None:
     found = compared(generations=1)
-    assert found.saving == Interval(*(pytest.approx(0.4),) * 3)
+    assert found.saving is not None
+    assert found.saving.high == pytest.approx(0.4)
     assert result_of("one", {}, found, 0.05).saved_ns == pytest.approx((35 * NS_PER_MS, 45 * NS_PER_MS))
 
 
@@ -153,3 +166,8 @@ def test_a_sweep_says_where_samples_per_second_stop_growing(steps: dict[float, i
     text = " ".join(as_text(results, 200, colour=False).split())
     assert said in text
     assert ("the step waits for the host" in text) == (steps.get(2) == 51)
+
+
+def test_a_delay_says_how_much_of_it_the_step_shows() -> None:
+    result = replace(saves(-10, -9), probed_ns=109 * NS_PER_MS, setting={"delayed": "host"}, delay_ns=10 * NS_PER_MS)
+    assert "of a delay of 10.0 ms the step shows 90 %" in as_text([result], 160, colour=False)

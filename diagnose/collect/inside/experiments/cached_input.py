@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..change import Change
 
 MEASURES = ("input-bound",)
-BOUNDS = ("gc-pause", "cpu-contention")
+BOUNDS = ()
 
 
 def start(change: Change, altered: Callable[[Any], Any] = lambda batch: batch) -> None:

@@ -6,9 +6,9 @@ What it takes away
     and is given what it was given last from then on.
 
 What stays as it is
-    Places whose answer is a whole number or a truth value that changes: it may decide what is computed. Waits within an
-    operator whose result has a size that only the device knows, such as `nonzero` or an index by a mask. Such waits are
-    counted, and the answer is then a lower bound.
+    Places whose answer is of whole numbers or truth values that change: they may decide what is computed. Waits within
+    an operator whose result has a size that only the device knows, such as `nonzero` or an index by a mask. Such waits
+    are counted, and the answer is then a lower bound.
 
 When it refuses
     A program that reads nothing of a device in one of these ways.
@@ -98,19 +98,29 @@ class Places:
     def _answer(self, key: Any, ask: Callable[[], Any]) -> Any:
         self._change.times += 1
         if key in self._answers and key not in self._changing and self._change.steps >= TRULY_STEPS:
-            return self._answers[key]
+            known = self._answers[key]
+            return list(known) if isinstance(known, list) else known  # a list may be written to
         answer = ask()
-        if _may_decide(answer) and answer != self._answers.get(key, answer):
+        if key in self._answers and _may_decide(answer) and _differs(answer, self._answers[key]):
             self._changing.add(key)
-            self._change.leave(f"a whole number or truth value that changes, read at {key[0]}:{key[1]}")
+            self._change.leave(f"whole numbers or truth values that change, read at {key[0]}:{key[1]}")
         if not (key[0].endswith(_SCALER) and answer):  # an overflow skips the update, and would for ever
             self._answers[key] = answer
         return answer
 
 
 def _may_decide(answer: Any) -> bool:
-    """Whether an answer may be a size, a place or a condition, rather than something to print."""
+    """Whether an answer may hold sizes, places or conditions, rather than something to print."""
+    if hasattr(answer, "is_floating_point"):
+        return not answer.is_floating_point()
+    if isinstance(answer, list):
+        return bool(answer) and _may_decide(answer[0])
     return isinstance(answer, (bool, int)) or (isinstance(answer, float) and answer in (0.0, 1.0))
+
+
+def _differs(answer: Any, before: Any) -> bool:
+    """Whether two answers of one place are not the same; of tensors, which have one shape."""
+    return not answer.equal(before) if hasattr(answer, "equal") else bool(answer != before)
 
 
 def _place() -> tuple[str, int, str, int]:

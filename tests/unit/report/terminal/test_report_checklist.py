@@ -11,7 +11,7 @@ from diagnose.cli import main
 from diagnose.model import Accounting, Diagnosis, MemoryPeak, Steps
 from diagnose.report.terminal import checklist
 from diagnose.report.terminal.checklist import Item, items
-from diagnose.session import State
+from diagnose.session import CountersRead, State
 
 MS = 1_000_000
 SAMPLE = str(Path(__file__).parents[4] / "sample_traces" / "h200_small_batch")
@@ -71,3 +71,19 @@ def test_the_command_prints_it_and_refuses_another_format(capsys: pytest.Capture
     assert main(["report", SAMPLE, "--checklist"]) == 0
     assert "device utilisation" in capsys.readouterr().out
     assert main(["report", SAMPLE, "--checklist", "--json"]) != 0
+
+
+def test_energy_per_step_is_the_mean_power_of_all_watched_devices_times_the_step() -> None:
+    state = State(diagnosis=RUN)
+    assert checklist.energy_of(state) == ""
+    for rank, watts in ((0, 400.0), (0, 600.0), (1, 500.0)):
+        state = state.after(CountersRead(rank=rank, values={"gpu.power_watts": watts}))
+    assert state.watts == {0: (500.0, 2), 1: (500.0, 1)}
+    said = "A step takes 20 J: 1000 W are drawn by 2 devices on average, over 3 readings of NVML."
+    assert checklist.energy_of(state) == said
+    assert said in checklist.render(state, width=100)
+
+
+def test_without_readings_of_power_nothing_is_said_of_energy() -> None:
+    state = State(diagnosis=RUN).after(CountersRead(rank=0, values={"host.cpu_percent": 50.0}))
+    assert checklist.energy_of(state) == ""
