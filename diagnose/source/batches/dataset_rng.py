@@ -96,9 +96,7 @@ def draws_of_order(sources: Mapping[str, str], path: str, made_by: Sequence[cst.
         yield from code.draws("")
 
 
-def _code(
-    sources: Mapping[str, str], path: str, made_by: Sequence[cst.CSTNode], names: Sequence[str]
-) -> _Code | None:
+def _code(sources: Mapping[str, str], path: str, made_by: Sequence[cst.CSTNode], names: Sequence[str]) -> _Code | None:
     code = _Code({each: source for each, text in sources.items() if (source := parse(text)) is not None})
     if path not in code.sources:
         return None

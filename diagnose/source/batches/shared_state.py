@@ -568,12 +568,13 @@ def _is_of_model(source: Source, node: cst.BaseExpression) -> bool:
 
 def _between_samples(source: Source) -> Iterator[cst.CSTNode]:
     """The code that runs between two values of an iterator: turns of loops that yield, and what those call."""
-    found: list[cst.CSTNode] = []
-    for node in source.walk():
-        if isinstance(node, cst.For | cst.While) and any(source.every(cst.Yield, node.body)):
-            found.append(node)
-        elif isinstance(node, cst.GeneratorExp) or (isinstance(node, cst.FunctionDef) and node.name.value == "__next__"):
-            found.append(node)
+    found: list[cst.CSTNode] = [*source.every(cst.GeneratorExp)]
+    found += [each for each in source.every(cst.FunctionDef) if each.name.value == "__next__"]
+    found += [
+        each
+        for each in source.walk()
+        if isinstance(each, cst.For | cst.While) and any(source.every(cst.Yield, each.body))
+    ]
     functions = {each.name.value: each for each in source.every(cst.FunctionDef)}
     for each in found:
         called = [functions.get(call_name(call)) for call in source.every(cst.Call, each)]

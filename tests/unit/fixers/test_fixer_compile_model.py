@@ -242,6 +242,33 @@ def test_a_global_switch_is_turned_on_where_it_is_off() -> None:
     assert "\nmodel.compile()\nwhile True" in beside.files["train.py"]
 
 
+TRAINED = """
+def epoch(model, batches, optimizer):
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+
+def fit(model, batches, optimizer):
+    for _ in range(3):
+        epoch(model, batches, optimizer)
+    return model
+
+def main():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = fit(model, batches, optimizer)
+    torch.save(model.state_dict(), "model.pt")
+"""
+
+
+def test_a_model_that_training_gives_back_is_compiled_before_it_is_trained() -> None:
+    answer = FIXERS["compile-model"].rewrite(request(f"import torch\n{TRAINED}"))
+    assert isinstance(answer, Edits)
+    assert "    model = Net()\n    model.compile()\n    optimizer" in answer.files["train.py"]
+
+
 BREAKS = """
 import logging
 import torch
