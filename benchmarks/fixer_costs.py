@@ -24,10 +24,11 @@ from pathlib import Path
 from diagnose import plugins
 from diagnose.compose.asking_time import EACH_NS
 from diagnose.errors import InputError
-from diagnose.fixer import Advice, Edits, EveryStep, Facts, Finding, Fixer, Request
+from diagnose.fixer import Advice, Edits, Facts, Finding, Fixer, Request
 from diagnose.model import Confidence, Place, Severity
 from diagnose.program.source import read_source
 from diagnose.rule import Rule
+from diagnose.source.training.every_step import EveryStep
 from diagnose.source.tree.syntax import parse
 from diagnose.source.tree.time_limit import TookTooLong, time_limit
 from diagnose.units import NS_PER_S

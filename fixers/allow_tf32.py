@@ -24,21 +24,13 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Facts,
-    Fixer,
-    Gate,
-    Request,
+from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.flow import chosen_by
+from diagnose.source.tree.edits import (
     Source,
     Splice,
     call_name,
-    chosen_by,
     ensure_import,
-    example_request,
     insert_after,
     parse,
     splice,

@@ -37,33 +37,20 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Bound,
-    Edits,
-    EveryStep,
-    Example,
-    Fixer,
-    Gate,
-    Loop,
-    Request,
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.dataflow.flow import Loop, loops_around, scope_of, within
+from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
+from diagnose.source.training.every_step import EveryStep, Stretch
+from diagnose.source.training.pending_files import may_notice
+from diagnose.source.tree.edits import (
     Source,
     Splice,
-    Stretch,
-    binding_of,
     call_name,
     ensure_from_import,
-    example_request,
     insert_after,
     insert_before,
-    loops_around,
-    may_notice,
-    reaching,
     replace,
-    scope_of,
-    statement_of,
-    within,
 )
 
 _MODULE = "diagnose.background_saves"

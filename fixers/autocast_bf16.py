@@ -27,37 +27,26 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Facts,
-    Fixer,
-    ForwardRegion,
-    Gate,
-    Request,
-    Scalar,
-    Setting,
+from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, example_request
+from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.rewrite.with_blocks import wrapped
+from diagnose.source.settings.setting import Setting
+from diagnose.source.settings.switches import Turn
+from diagnose.source.settings.trainers import Trainer
+from diagnose.source.training.device_type import device_type
+from diagnose.source.training.forward_region import ForwardRegion, forward_region
+from diagnose.source.training.training_loop import TrainingStep, training_steps
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import (
     Source,
     Splice,
-    Trainer,
-    TrainingStep,
-    Turn,
-    argument,
-    binding_of,
     call_name,
-    device_type,
     ensure_import,
-    example_request,
-    forward_region,
     free_name,
     insert_before,
     parse,
     replace,
     splice,
-    training_steps,
-    wrapped,
 )
 
 _FIRST_WITH_BFLOAT16 = (8, 0)

@@ -15,18 +15,8 @@ Fix safety
 
 from __future__ import annotations
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    carried_by_gloo,
-    example_request,
-    hooked_gradients,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.distributed.data_parallel import carried_by_gloo, hooked_gradients
 
 _MODULE = "torch.distributed.algorithms.ddp_comm_hooks"
 

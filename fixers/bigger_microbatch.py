@@ -24,19 +24,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    MicroBatch,
-    Request,
-    Scalar,
-    example_request,
-    microbatch,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request
+from diagnose.source.batches.micro_batch import MicroBatch, microbatch
 
 _FACTORS = (2, 4, 8)
 

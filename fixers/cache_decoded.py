@@ -30,21 +30,17 @@ from diagnose.fixer import (
     Example,
     Fixer,
     Gate,
-    Loader,
     Request,
     Scalar,
     Site,
-    Splice,
-    add_to_shim,
-    argument,
-    call_name,
-    changing_samples,
     example_request,
-    import_from_shim,
     lines_with,
-    parse,
-    splice,
 )
+from diagnose.source.batches.changing_samples import changing_samples
+from diagnose.source.batches.loaders import Loader
+from diagnose.source.rewrite.shim import add_to_shim, import_from_shim
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import Splice, call_name, parse, splice
 
 _IMPORTS = ("import numbers", "import os", "import random", "import sys", "import time", "import torch")
 _CODE = '''

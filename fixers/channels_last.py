@@ -24,31 +24,19 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Source,
-    Splice,
-    after_build,
-    argument,
-    built_model,
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.training.construction_end import after_build
+from diagnose.source.training.image_models import (
     convolves_first,
-    ensure_import,
-    example_request,
     layout_use,
     moved_inputs,
-    parse,
-    replace,
-    set_keywords,
-    training_steps,
     uses_convolutions,
     views_of_images,
 )
+from diagnose.source.training.model_construction import built_model
+from diagnose.source.training.training_loop import training_steps
+from diagnose.source.tree.arguments import argument, set_keywords
+from diagnose.source.tree.edits import Source, Splice, ensure_import, parse, replace
 
 _BY_HAND = (
     "Put `model.to(memory_format=torch.channels_last)` after the model is built and before it is wrapped, and "

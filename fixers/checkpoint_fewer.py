@@ -29,38 +29,14 @@ from functools import partial
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Keeping,
-    Plan,
-    Recorded,
-    Request,
-    Scalar,
-    Source,
-    Splice,
-    argument,
-    argument_code,
-    call_name,
-    condition,
-    ensure_from_import,
-    example_request,
-    free_name,
-    loops_around,
-    parse,
-    read_plan,
-    recorded,
-    relaxed,
-    remove_statements,
-    replace,
-    split_plans,
-    without_from_import,
-    written_plan,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request
+from diagnose.memory import Plan, Recorded, read_plan, recorded, relaxed, split_plans, written_plan
+from diagnose.source.dataflow.flow import loops_around
+from diagnose.source.rewrite.leftovers import without_from_import
+from diagnose.source.rewrite.removal import remove_statements
+from diagnose.source.training.block_calls import Keeping, condition
+from diagnose.source.tree.arguments import argument, argument_code
+from diagnose.source.tree.edits import Source, Splice, call_name, ensure_from_import, free_name, parse, replace
 
 _CHECKPOINT = "torch.utils.checkpoint.checkpoint"
 _OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"})

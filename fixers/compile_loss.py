@@ -22,24 +22,10 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Source,
-    call_name,
-    ensure_import,
-    example_request,
-    insert_before,
-    is_handed_to_compile,
-    lines_with,
-    parse,
-    second_derivative,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request, lines_with
+from diagnose.source.derivatives import second_derivative
+from diagnose.source.training.compilation import is_handed_to_compile
+from diagnose.source.tree.edits import Source, call_name, ensure_import, insert_before, parse
 
 _LOSSES = frozenset({"cross_entropy", "log_softmax", "nll_loss", "logsumexp"})
 _NOT_ALONE = frozenset({"backward", "step", "item", "tolist", "cpu", "numpy", "print", "compile", "save", "zero_grad"})

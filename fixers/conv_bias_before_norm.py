@@ -19,20 +19,10 @@ from __future__ import annotations
 
 import re
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Splice,
-    biased_before_norm,
-    example_request,
-    parse,
-    set_keywords,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.patterns.conv_norms import biased_before_norm
+from diagnose.source.tree.arguments import set_keywords
+from diagnose.source.tree.edits import Splice, parse
 
 _LOADS = re.compile(r"\bload_state_dict\(|\bload_from_checkpoint\(")
 _READS = re.compile(r"(?<!endswith\([\"'])\.bias\b(?!\s*is\b)")  # `name.endswith(".bias")` reads none

@@ -23,33 +23,14 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Built,
-    Compiled,
-    Edits,
-    Example,
-    Facts,
-    Fixer,
-    Gate,
-    Request,
-    Source,
-    Splice,
-    TrainingStep,
-    after_build,
-    argument,
-    built_model,
-    compilations,
-    ensure_import,
-    example_request,
-    has_star,
-    model_class,
-    scope_of,
-    set_keywords,
-    training_steps,
-    uses_of,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.flow import scope_of, uses_of
+from diagnose.source.training.compilation import Compiled, compilations, model_class
+from diagnose.source.training.construction_end import after_build
+from diagnose.source.training.model_construction import Built, built_model
+from diagnose.source.training.training_loop import TrainingStep, training_steps
+from diagnose.source.tree.arguments import argument, has_star, set_keywords
+from diagnose.source.tree.edits import Source, Splice, ensure_import
 
 _GRAPHED = re.compile(r"\bmake_graphed_callables\(|\bCUDAGraph\(|\bcuda\.graph\(|reduce-overhead|\"triton.cudagraphs")
 _UNRECORDABLE = {

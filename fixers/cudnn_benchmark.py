@@ -21,24 +21,8 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Facts,
-    Fixer,
-    Gate,
-    Request,
-    Source,
-    Splice,
-    ensure_import,
-    example_request,
-    insert_after,
-    parse,
-    splice,
-    top_of_program,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request
+from diagnose.source.tree.edits import Source, Splice, ensure_import, insert_after, parse, splice, top_of_program
 
 _SETTING = "backends.cudnn.benchmark"
 _DETERMINISTIC = re.compile(r"cudnn\.deterministic\s*=\s*True|use_deterministic_algorithms\(\s*True")

@@ -16,24 +16,11 @@ Fix safety
 
 from __future__ import annotations
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    DataParallel,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Site,
-    Splice,
-    argument,
-    data_parallel,
-    example_request,
-    remove_argument,
-    set_keywords,
-    varies,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Site, example_request
+from diagnose.source.distributed.data_parallel import DataParallel, data_parallel
+from diagnose.source.distributed.dynamic_parameters import varies
+from diagnose.source.tree.arguments import argument, remove_argument, set_keywords
+from diagnose.source.tree.edits import Splice
 
 _OPTION = "find_unused_parameters"
 _LIGHTNING_SEARCHES = "ddp_find_unused_parameters_true"

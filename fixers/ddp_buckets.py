@@ -21,26 +21,11 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    DataParallel,
-    Edits,
-    Example,
-    Facts,
-    Fixer,
-    Gate,
-    Request,
-    Scalar,
-    Site,
-    Splice,
-    argument,
-    data_parallel,
-    example_request,
-    planned,
-    remove_argument,
-    set_keywords,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, Site, example_request
+from diagnose.measure.comm.bucket_evidence import planned
+from diagnose.source.distributed.data_parallel import DataParallel, data_parallel
+from diagnose.source.tree.arguments import argument, remove_argument, set_keywords
+from diagnose.source.tree.edits import Splice
 
 _SIZES_MB = (100, 50, 200, 10)
 """Uniform sizes worth a trial beside the default: none of them is the best on every link."""

@@ -21,21 +21,11 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Site,
-    TrainingStep,
-    data_parallel,
-    example_request,
-    set_keywords,
-    training_steps,
-    varies,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, Site, example_request
+from diagnose.source.distributed.data_parallel import data_parallel
+from diagnose.source.distributed.dynamic_parameters import varies
+from diagnose.source.training.training_loop import TrainingStep, training_steps
+from diagnose.source.tree.arguments import set_keywords
 
 _SETS_GRAPH = frozenset({"requires_grad", "requires_grad_"})
 _AGAIN = frozenset({"retain_graph", "create_graph"})

@@ -16,18 +16,9 @@ from __future__ import annotations
 
 import re
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Site,
-    data_parallel,
-    example_request,
-    set_keywords,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, Site, example_request
+from diagnose.source.distributed.data_parallel import data_parallel
+from diagnose.source.tree.arguments import set_keywords
 
 _NEEDS_OWN_GRADIENTS = re.compile(r"\.grad\.detach_\(|\.grad\.data\s*=|\.grad\.set_\(|ZeroRedundancyOptimizer")
 

@@ -30,45 +30,17 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Deferred,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    LeftAlone,
-    Loop,
-    Request,
-    Source,
-    batch_loops,
-    call_name,
-    does_more,
-    ensure_import,
-    example_request,
-    filled_by,
-    gate,
-    is_read,
-    keep_on_device,
-    lines_with,
-    logged_reads,
-    loops_around,
-    number_kind,
-    on_progress_bar,
-    parse,
-    put_off,
-    puts_off,
-    read_at_once,
-    replace,
-    scope_of,
-    show_less_often,
-    shown_at,
-    splice,
-    training_reads,
-    trains,
-    trains_within,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request, lines_with
+from diagnose.source.dataflow.flow import Loop, gate, loops_around, scope_of
+from diagnose.source.device.deferral import Deferred, LeftAlone
+from diagnose.source.device.deferred_reads import filled_by, keep_on_device, put_off, read_at_once
+from diagnose.source.device.deferred_writes import puts_off
+from diagnose.source.device.device_reads import is_read, training_reads, trains, trains_within
+from diagnose.source.device.progress_bars import does_more, on_progress_bar, show_less_often, shown_at
+from diagnose.source.device.value_kinds import number_kind
+from diagnose.source.training.every_step import batch_loops
+from diagnose.source.training.lightning import logged_reads
+from diagnose.source.tree.edits import Source, call_name, ensure_import, parse, replace, splice
 
 _DEPENDS = frozenset({"nonzero", "masked_select", "unique"})
 

@@ -22,30 +22,12 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Loop,
-    Request,
-    Source,
-    Splice,
-    Uses,
-    asks_nothing,
-    call_name,
-    example_request,
-    gate,
-    is_append,
-    only_computes,
-    replace,
-    scope_of,
-    shows_graph,
-    training_steps,
-    uses_of,
-    within,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.flow import Loop, Uses, asks_nothing, gate, is_append, scope_of, uses_of, within
+from diagnose.source.dataflow.graph_uses import shows_graph
+from diagnose.source.dataflow.purity import only_computes
+from diagnose.source.training.training_loop import training_steps
+from diagnose.source.tree.edits import Source, Splice, call_name, replace
 
 _METHODS = re.compile(
     r"abs|argmax|backward|cpu|cuda|detach|exp|flatten|float|item|log|log_softmax|max|mean|min|norm|numpy|permute|pow|"

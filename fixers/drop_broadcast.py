@@ -23,29 +23,15 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    ParameterLoop,
-    Request,
-    Source,
-    Splice,
-    TrainingStep,
-    argument,
-    asks_rank,
-    call_name,
-    data_parallel,
-    example_request,
-    parameter_loops,
-    parse,
-    remove_statements,
-    training_steps,
-    within,
-    wrapper_of,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.flow import within
+from diagnose.source.distributed.data_parallel import data_parallel, wrapper_of
+from diagnose.source.distributed.parameter_loops import ParameterLoop, parameter_loops
+from diagnose.source.rewrite.removal import remove_statements
+from diagnose.source.training.model_uses import asks_rank
+from diagnose.source.training.training_loop import TrainingStep, training_steps
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import Source, Splice, call_name, parse
 
 _ASKS_RANKS = re.compile(r"world_?size|is_initialized|is_available|\bdistributed\b|\bddp\b", re.IGNORECASE)
 _RANK = re.compile(r"rank", re.IGNORECASE)

@@ -25,27 +25,15 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    EveryStep,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Source,
-    Splice,
-    argument,
-    call_name,
-    chosen_by,
-    example_request,
-    is_watching_hook,
-    remove_statements,
-    splice,
-    unwrap,
-    without_import,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.flow import chosen_by
+from diagnose.source.rewrite.context_removal import unwrap
+from diagnose.source.rewrite.hooks import is_watching_hook
+from diagnose.source.rewrite.leftovers import without_import
+from diagnose.source.rewrite.removal import remove_statements
+from diagnose.source.training.every_step import EveryStep
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import Source, Splice, call_name, splice
 
 _SWITCH = re.compile(r"(^|\.)set_detect_anomaly$")
 _CONTEXT = re.compile(r"(^|\.)(set_detect_anomaly|detect_anomaly|emit_nvtx|emit_itt)$")

@@ -23,21 +23,11 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    EveryStep,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Source,
-    example_request,
-    remove_statements,
-    splice,
-    without_import,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.rewrite.leftovers import without_import
+from diagnose.source.rewrite.removal import remove_statements
+from diagnose.source.training.every_step import EveryStep
+from diagnose.source.tree.edits import Source, splice
 
 _EMPTIES = re.compile(r"(^|\.)(cuda|accelerator|xpu|mps|npu|memory)\.empty_cache$")
 _TOLD = re.compile(

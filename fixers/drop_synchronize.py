@@ -23,26 +23,13 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    EveryStep,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Source,
-    Stretch,
-    argument,
-    binding_of,
-    call_name,
-    example_request,
-    is_occasional,
-    remove_statements,
-    splice,
-    who_catches,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.dataflow.exception_handlers import who_catches
+from diagnose.source.rewrite.removal import remove_statements
+from diagnose.source.training.every_step import EveryStep, Stretch, is_occasional
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import Source, call_name, splice
 
 _WAITS = re.compile(r"(^|\.)(cuda|accelerator|xpu|mps|npu)\.synchronize$")
 _ABOUT = r"sync|wait|finish"

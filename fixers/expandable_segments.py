@@ -18,22 +18,9 @@ from __future__ import annotations
 
 import re
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Facts,
-    Fixer,
-    Gate,
-    Request,
-    before_imports,
-    example_request,
-    parse,
-    replace,
-    splice,
-    variables,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request
+from diagnose.program.environment import before_imports, variables
+from diagnose.source.tree.edits import parse, replace, splice
 
 _NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 _OPTION = "expandable_segments:True"

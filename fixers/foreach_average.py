@@ -24,25 +24,10 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    KeptAverage,
-    MovingAverage,
-    Request,
-    Source,
-    Splice,
-    call_name,
-    ensure_import,
-    example_request,
-    free_name,
-    kept_averages,
-    moving_averages,
-    parse,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.optimizers.average_dictionaries import KeptAverage, kept_averages
+from diagnose.source.optimizers.moving_averages import MovingAverage, moving_averages
+from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, parse
 
 _PART = r"\w[\w.\[\]\"']*"
 _SHARES = re.compile(

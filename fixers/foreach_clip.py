@@ -22,33 +22,14 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    NormLoop,
-    Request,
-    Source,
-    Splice,
-    argument,
-    block_of,
-    call_name,
-    clipped_by_hand,
-    ensure_import,
-    example_request,
-    norm_loops,
-    only_statement,
-    parse,
-    remove_argument,
-    remove_statements,
-    replace,
-    scope_of,
-    uses_of,
-    within,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.flow import scope_of, uses_of, within
+from diagnose.source.optimizers.gradient_norms import NormLoop, clipped_by_hand, norm_loops
+from diagnose.source.rewrite.removal import remove_statements
+from diagnose.source.rewrite.with_blocks import block_of
+from diagnose.source.tree.arguments import argument, remove_argument
+from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, parse, replace
+from diagnose.source.tree.syntax import only_statement
 
 _OTHER_DEVICES = re.compile(r"\b(?:npu|mps|xpu|hpu|mlu|xla|tpu|cpu)\b")
 _NOT_THE_GRADIENTS = re.compile(r"backward\(|\.grad\b|\.step\(|unscale_|zero_grad|all_reduce")

@@ -15,20 +15,12 @@ Fix safety
 
 from __future__ import annotations
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    example_request,
-    forward_region,
-    insert_above,
-    last_micro_step,
-    sharded,
-    training_steps,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.batches.micro_steps import last_micro_step
+from diagnose.source.distributed.fsdp import sharded
+from diagnose.source.training.forward_region import forward_region
+from diagnose.source.training.training_loop import training_steps
+from diagnose.source.tree.edits import insert_above
 
 
 def rewrite(request: Request) -> Answer:

@@ -23,22 +23,9 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Scalar,
-    Sharded,
-    Splice,
-    example_request,
-    free_name,
-    insert_above,
-    replace,
-    sharded,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request
+from diagnose.source.distributed.fsdp import Sharded, sharded
+from diagnose.source.tree.edits import Splice, free_name, insert_above, replace
 
 _TOGETHER = (2, 4)
 _OTHERWISE = re.compile(

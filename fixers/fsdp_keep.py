@@ -23,32 +23,13 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Facts,
-    Fixer,
-    Gate,
-    Request,
-    Scalar,
-    Sharded,
-    Splice,
-    argument,
-    condition,
-    ensure_import,
-    example_request,
-    free_name,
-    has_star,
-    parse,
-    read_plan,
-    replace,
-    set_keywords,
-    sharded,
-    to_keep,
-    written_plan,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, example_request
+from diagnose.measure.comm.fsdp_resharding import to_keep
+from diagnose.memory import read_plan, written_plan
+from diagnose.source.distributed.fsdp import Sharded, sharded
+from diagnose.source.training.block_calls import condition
+from diagnose.source.tree.arguments import argument, has_star, set_keywords
+from diagnose.source.tree.edits import Splice, ensure_import, free_name, parse, replace
 
 _OPTION = "reshard_after_forward"
 _ALL = "keep the parameters of blocks from forward to backward pass"

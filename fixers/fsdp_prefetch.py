@@ -18,19 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Scalar,
-    example_request,
-    free_name,
-    insert_after,
-    sharded,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request
+from diagnose.source.distributed.fsdp import sharded
+from diagnose.source.tree.edits import free_name, insert_after
 
 _AHEAD = (2, 3)
 _NAMES = ("blocks", "place", "block")

@@ -21,31 +21,14 @@ from __future__ import annotations
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    NormCall,
-    Request,
-    ResidualNorm,
-    Source,
-    Splice,
-    adaptation,
-    call_in_place,
-    comments_above,
-    ensure_from_import,
-    example_request,
-    free_name,
-    in_place,
-    is_compiled,
-    parse,
-    residual_norms,
-    second_derivative,
-    take_out,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.derivatives import second_derivative
+from diagnose.source.patterns.add_norm import NormCall, ResidualNorm, residual_norms
+from diagnose.source.rewrite.adapted_layers import adaptation
+from diagnose.source.rewrite.removal import take_out
+from diagnose.source.rewrite.replacement import call_in_place, comments_above, in_place
+from diagnose.source.training.compilation import is_compiled
+from diagnose.source.tree.edits import Source, Splice, ensure_from_import, free_name, parse
 
 _BY_HAND = "Add to the residual stream and normalise with `diagnose.kernels.{}` by hand: {} hooks or replaces layers."
 

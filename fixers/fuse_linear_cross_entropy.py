@@ -29,41 +29,31 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    CrossEntropy,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    LossOfStep,
-    OutputLoss,
-    OutputProduct,
-    Refused,
-    Request,
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.derivatives import second_derivative
+from diagnose.source.losses.loss_forms import has_losses
+from diagnose.source.losses.loss_of_output import LossOfStep, losses_of_steps
+from diagnose.source.losses.output_layer import OutputProduct
+from diagnose.source.losses.output_loss import OutputLoss, output_losses
+from diagnose.source.losses.unused_outputs import reader_of
+from diagnose.source.patterns.attention import Refused
+from diagnose.source.patterns.cross_entropy import CrossEntropy
+from diagnose.source.rewrite.adapted_layers import adaptation
+from diagnose.source.rewrite.functional import operand
+from diagnose.source.rewrite.removal import take_out
+from diagnose.source.rewrite.replacement import call_in_place, in_place
+from diagnose.source.training.compilation import compilations
+from diagnose.source.training.model_loss import computes_loss
+from diagnose.source.tree.arguments import set_keywords
+from diagnose.source.tree.edits import (
     Source,
     Splice,
-    adaptation,
-    call_in_place,
-    compilations,
-    computes_loss,
     ensure_from_import,
-    example_request,
     free_name,
-    has_losses,
-    in_place,
     insert_before,
-    losses_of_steps,
-    operand,
-    output_losses,
     parse,
-    reader_of,
     replace,
-    second_derivative,
-    set_keywords,
     splice,
-    take_out,
 )
 
 _OPERATOR = "linear_cross_entropy"

@@ -19,27 +19,13 @@ Fix safety
 
 from __future__ import annotations
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    RotatedPair,
-    Source,
-    Splice,
-    call_in_place,
-    comments_above,
-    ensure_from_import,
-    example_request,
-    is_compiled,
-    laid_out,
-    parse,
-    rotated_pairs,
-    second_derivative,
-    take_out,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.derivatives import second_derivative
+from diagnose.source.patterns.rotary import RotatedPair, rotated_pairs
+from diagnose.source.rewrite.removal import take_out
+from diagnose.source.rewrite.replacement import call_in_place, comments_above, laid_out
+from diagnose.source.training.compilation import is_compiled
+from diagnose.source.tree.edits import Source, Splice, ensure_from_import, parse
 
 
 def rewrite(request: Request) -> Answer:

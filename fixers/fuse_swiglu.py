@@ -19,25 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    GatedUnit,
-    Request,
-    Source,
-    Splice,
-    call_in_place,
-    ensure_from_import,
-    example_request,
-    gated_units,
-    is_compiled,
-    parse,
-    second_derivative,
-    take_out,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.derivatives import second_derivative
+from diagnose.source.patterns.gated_units import GatedUnit, gated_units
+from diagnose.source.rewrite.removal import take_out
+from diagnose.source.rewrite.replacement import call_in_place
+from diagnose.source.training.compilation import is_compiled
+from diagnose.source.tree.edits import Source, Splice, ensure_from_import, parse
 
 _OPERATORS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "silu": ("swiglu", ()),

@@ -27,32 +27,13 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Site,
-    Source,
-    Splice,
-    also_without_cuda,
-    argument,
-    binding_of,
-    call_at,
-    call_name,
-    example_request,
-    has_star,
-    known_optimizer,
-    lines_with,
-    parse,
-    remove_argument,
-    replace,
-    replaced_by_torchs,
-    set_keywords,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Site, example_request, lines_with
+from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.device.cuda_switches import also_without_cuda
+from diagnose.source.optimizers.optimizer_formula import known_optimizer
+from diagnose.source.optimizers.own_optimizer import replaced_by_torchs
+from diagnose.source.tree.arguments import argument, has_star, remove_argument, set_keywords
+from diagnose.source.tree.edits import Source, Splice, call_at, call_name, parse, replace
 
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _FOREACH_ONLY = ("Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")

@@ -25,26 +25,11 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    EveryStep,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Scalar,
-    Splice,
-    Stretch,
-    counter_of,
-    ensure_import,
-    example_request,
-    insert_above,
-    insert_after,
-    loops_around,
-    remove_statements,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request
+from diagnose.source.dataflow.flow import loops_around
+from diagnose.source.rewrite.removal import remove_statements
+from diagnose.source.training.every_step import EveryStep, Stretch, counter_of
+from diagnose.source.tree.edits import Splice, ensure_import, insert_above, insert_after
 
 _ARRANGED = re.compile(r"\bgc\.(freeze|disable|enable|set_threshold)\(|\bfrom gc import\b")
 _SEEN = re.compile(r"\bweakref\b|\b__del__\b|\bgc\.(?:get_\w+|callbacks|garbage)\b|\btracemalloc\b|= *gc\.collect\(")

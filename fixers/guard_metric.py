@@ -19,27 +19,12 @@ from __future__ import annotations
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Loop,
-    Request,
-    Source,
-    Splice,
-    batch_loops,
-    example_request,
-    is_append,
-    only_computes,
-    only_statement,
-    parse,
-    scope_of,
-    splice,
-    uses_of,
-    within,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.flow import Loop, is_append, scope_of, uses_of, within
+from diagnose.source.dataflow.purity import only_computes
+from diagnose.source.training.every_step import batch_loops
+from diagnose.source.tree.edits import Source, Splice, parse, splice
+from diagnose.source.tree.syntax import only_statement
 
 
 def rewrite(request: Request) -> Answer:

@@ -21,22 +21,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Scalar,
-    Splice,
-    ensure_import,
-    example_request,
-    insert_after,
-    parse,
-    splice,
-    top_of_program,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request
+from diagnose.source.tree.edits import Splice, ensure_import, insert_after, parse, splice, top_of_program
 
 _OPTIONS = "_inductor.config.aten_distributed_optimizations"
 _IN_GRAPHS = re.compile(

@@ -26,36 +26,16 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    EveryStep,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Source,
-    Splice,
-    Stretch,
-    Translated,
-    copied,
-    example_request,
-    free_name,
-    insert_above,
-    is_unchanging,
-    is_written,
-    leaf,
-    on_device,
-    remove_statements,
-    replace,
-    scope_of,
-    transfers,
-    translated_use,
-    uses_of,
-    within,
-    without_import,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.flow import scope_of, uses_of, within
+from diagnose.source.dataflow.loop_invariants import is_unchanging, on_device
+from diagnose.source.dataflow.mutations import is_written
+from diagnose.source.device.transfers import transfers
+from diagnose.source.rewrite.leftovers import without_import
+from diagnose.source.rewrite.numpy_to_torch import Translated, copied, leaf, translated_use
+from diagnose.source.rewrite.removal import remove_statements
+from diagnose.source.training.every_step import EveryStep, Stretch
+from diagnose.source.tree.edits import Source, Splice, free_name, insert_above, replace
 
 _CHANGES = re.compile(r"param|weight|bias|\.grad\b|\.data\b|buffer|state")
 """What a step changes in place: a copy of it on the host stays as it was, the tensor itself does not."""

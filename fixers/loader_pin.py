@@ -30,10 +30,10 @@ from diagnose.fixer import (
     Request,
     Scalar,
     Site,
-    Splice,
     example_request,
     lines_with,
 )
+from diagnose.source.tree.edits import Splice
 
 
 def rewrite(request: Request) -> Answer:

@@ -25,14 +25,14 @@ from diagnose.fixer import (
     Example,
     Fixer,
     Gate,
-    Loader,
     Request,
     Scalar,
     Site,
-    Splice,
     example_request,
     lines_with,
 )
+from diagnose.source.batches.loaders import Loader
+from diagnose.source.tree.edits import Splice
 
 _USUAL = 2
 _TRIED = (4, 8)

@@ -41,25 +41,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from diagnose.fixer import (
     Advice,
     Answer,
-    Draw,
     Edits,
     Example,
     Facts,
     Fixer,
     Gate,
-    Loader,
-    LoadersFound,
     Request,
     Scalar,
     Site,
-    Splice,
-    add_to_shim,
     example_request,
-    import_for_effect,
     lines_with,
-    parse,
-    splice,
 )
+from diagnose.source.batches.dataset_rng import Draw
+from diagnose.source.batches.loaders import Loader, LoadersFound
+from diagnose.source.rewrite.shim import add_to_shim, import_for_effect
+from diagnose.source.tree.edits import Splice, parse, splice
 
 MARGIN = 2.0
 """Of the workers that would suffice if each were as fast as the training thread is by itself."""

@@ -21,24 +21,10 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Compiled,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Scalar,
-    Site,
-    Splice,
-    argument,
-    compilations,
-    example_request,
-    has_star,
-    set_keywords,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, Site, example_request
+from diagnose.source.training.compilation import Compiled, compilations
+from diagnose.source.tree.arguments import argument, has_star, set_keywords
+from diagnose.source.tree.edits import Splice
 
 _SIZES = re.compile(r"size mismatch|shape|stride mismatch|\.size\(|Ne\(|Eq\(|==.*\bs\d+\b", re.IGNORECASE)
 _BY_HAND = "TORCH_LOGS=recompiles names the guard that fails."

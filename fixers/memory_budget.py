@@ -23,24 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    MicroBatch,
-    Request,
-    Scalar,
-    compilations,
-    example_request,
-    insert_after,
-    microbatch,
-    parse,
-    splice,
-    top_of_program,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request
+from diagnose.source.batches.micro_batch import MicroBatch, microbatch
+from diagnose.source.training.compilation import compilations
+from diagnose.source.tree.edits import insert_after, parse, splice, top_of_program
 
 _BUDGETS = (0.7, 0.5, 0.3, 0.15)
 _FACTORS = (2, 4, 8)

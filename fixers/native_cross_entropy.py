@@ -19,24 +19,12 @@ from __future__ import annotations
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Source,
-    Splice,
-    WrittenLikelihood,
-    call_in_place,
-    example_request,
-    functional,
-    operand,
-    parse,
-    take_out,
-    written_likelihoods,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.losses.nll_loss import WrittenLikelihood, written_likelihoods
+from diagnose.source.rewrite.functional import functional, operand
+from diagnose.source.rewrite.removal import take_out
+from diagnose.source.rewrite.replacement import call_in_place
+from diagnose.source.tree.edits import Source, Splice, parse
 
 
 def rewrite(request: Request) -> Answer:

@@ -17,22 +17,13 @@ Fix safety
 
 from __future__ import annotations
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Splice,
-    call_in_place,
-    example_request,
-    functional,
-    parse,
-    take_out,
-    without_import,
-    written_activations,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.patterns.activations import written_activations
+from diagnose.source.rewrite.functional import functional
+from diagnose.source.rewrite.leftovers import without_import
+from diagnose.source.rewrite.removal import take_out
+from diagnose.source.rewrite.replacement import call_in_place
+from diagnose.source.tree.edits import Splice, parse
 
 _WORDS = ("tanh", "erf", "sigmoid")
 _NAMES = {"tanh": "gelu", "erf": "gelu", "silu": "silu"}

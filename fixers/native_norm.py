@@ -19,24 +19,13 @@ from __future__ import annotations
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Source,
-    Splice,
-    WrittenNorm,
-    call_in_place,
-    example_request,
-    functional,
-    parse,
-    take_out,
-    unread_after,
-    written_norms,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.patterns.norms import WrittenNorm, written_norms
+from diagnose.source.rewrite.functional import functional
+from diagnose.source.rewrite.leftovers import unread_after
+from diagnose.source.rewrite.removal import take_out
+from diagnose.source.rewrite.replacement import call_in_place
+from diagnose.source.tree.edits import Source, Splice, parse
 
 _RAISES = ("sqrt", "** 0.5", "**0.5", "pow(0.5)", "** -0.5", "**-0.5", "pow(-0.5)")
 

@@ -19,22 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Facts,
-    Fixer,
-    Gate,
-    Request,
-    Scalar,
-    before_imports,
-    example_request,
-    parse,
-    splice,
-    variables,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, example_request
+from diagnose.program.environment import before_imports, variables
+from diagnose.source.tree.edits import parse, splice
 
 _TRIED: Mapping[str, Mapping[str, str]] = {
     "sockets": {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4"},

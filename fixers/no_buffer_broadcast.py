@@ -17,17 +17,9 @@ from __future__ import annotations
 
 import re
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    data_parallel,
-    example_request,
-    set_keywords,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.distributed.data_parallel import data_parallel
+from diagnose.source.tree.arguments import set_keywords
 
 _CHANGES = re.compile(
     r"BatchNorm|batch_norm|InstanceNorm|SpectralNorm|spectral_norm|torchvision\.models|\btimm\b|EMA\b"

@@ -23,36 +23,17 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    DataParallel,
-    Edits,
-    Example,
-    Fixer,
-    ForwardRegion,
-    Gate,
-    LastMicroStep,
-    Request,
-    Splice,
-    TrainingStep,
-    block_of,
-    call_name,
-    called_micro_step,
-    ensure_import,
-    example_request,
-    forward_region,
-    insert_above,
-    last_micro_step,
-    loops_around,
-    scope_of,
-    sharded,
-    training_steps,
-    within,
-    wrapped,
-    wrapper_of,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.batches.micro_step_methods import called_micro_step
+from diagnose.source.batches.micro_steps import LastMicroStep, last_micro_step
+from diagnose.source.dataflow.flow import loops_around, scope_of, within
+from diagnose.source.distributed.data_parallel import DataParallel, wrapper_of
+from diagnose.source.distributed.fsdp import sharded
+from diagnose.source.rewrite.with_blocks import block_of, wrapped
 from diagnose.source.training.batch_statistics import normalises_batches
+from diagnose.source.training.forward_region import ForwardRegion, forward_region
+from diagnose.source.training.training_loop import TrainingStep, training_steps
+from diagnose.source.tree.edits import Splice, call_name, ensure_import, insert_above
 
 _DONE = re.compile(r"\bno_sync\(|require_backward_grad_sync|set_requires_gradient_sync\(|\.accumulate\(")
 

@@ -24,38 +24,15 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    EveryStep,
-    Example,
-    Facts,
-    Fixer,
-    Gate,
-    Origin,
-    OwnMove,
-    Request,
-    Site,
-    Source,
-    Splice,
-    Transfer,
-    cuda_test,
-    ensure_import,
-    example_request,
-    insert_after,
-    insert_before,
-    is_constant,
-    is_overwritten,
-    is_small,
-    is_variable,
-    is_whole_batch,
-    own_moves,
-    replace,
-    set_keywords,
-    transfers,
-    within,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Site, example_request
+from diagnose.source.dataflow.flow import within
+from diagnose.source.device.batch_classes import OwnMove, own_moves
+from diagnose.source.device.host_overwrites import is_overwritten
+from diagnose.source.device.transfer_size import is_constant, is_small, is_variable, is_whole_batch
+from diagnose.source.device.transfers import Origin, Transfer, cuda_test, transfers
+from diagnose.source.training.every_step import EveryStep
+from diagnose.source.tree.arguments import set_keywords
+from diagnose.source.tree.edits import Source, Splice, ensure_import, insert_after, insert_before, replace
 
 
 @dataclass

@@ -20,29 +20,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Recorded,
-    Request,
-    Scalar,
-    Site,
-    Splice,
-    block_call_at,
-    compilations,
-    ensure_from_import,
-    example_request,
-    parse,
-    plans,
-    read_plan,
-    recorded,
-    within_context,
-    written_plan,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, Site, example_request
+from diagnose.memory import Recorded, plans, read_plan, recorded, written_plan
+from diagnose.source.training.block_calls import block_call_at, within_context
+from diagnose.source.training.compilation import compilations
+from diagnose.source.tree.edits import Splice, ensure_from_import, parse
 
 _OTHERWISE = re.compile(
     r"\bcheckpoint(?:_sequential)?\(|gradient_checkpointing|saved_tensors_hooks|save_on_cpu|\boffload\("

@@ -25,28 +25,11 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Scalar,
-    Site,
-    Source,
-    Splice,
-    argument,
-    call_at,
-    ensure_from_import,
-    example_request,
-    insert_after,
-    only_statement,
-    parse,
-    recorded,
-    state_shares,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, Site, example_request
+from diagnose.memory import recorded, state_shares
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import Source, Splice, call_at, ensure_from_import, insert_after, parse
+from diagnose.source.tree.syntax import only_statement
 
 _KEEP = frozenset({"Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "RMSprop", "SGD"})
 """Of torch's own, what keeps tensors of a parameter's size; SGD where it has momentum."""

@@ -20,21 +20,9 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    argument,
-    call_name,
-    example_request,
-    has_star,
-    parse,
-    set_keywords,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.tree.arguments import argument, has_star, set_keywords
+from diagnose.source.tree.edits import call_name, parse
 
 _MULTIPLE = 64
 _COLLATORS = frozenset(

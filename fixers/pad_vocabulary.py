@@ -23,27 +23,11 @@ from __future__ import annotations
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    OutputLayer,
-    Request,
-    Source,
-    Splice,
-    adaptation,
-    call_name,
-    example_request,
-    free_name,
-    functional,
-    insert_before,
-    output_layers,
-    parse,
-    replace,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.patterns.vocabulary import OutputLayer, output_layers
+from diagnose.source.rewrite.adapted_layers import adaptation
+from diagnose.source.rewrite.functional import functional
+from diagnose.source.tree.edits import Source, Splice, call_name, free_name, insert_before, parse, replace
 
 _ROWS = 64
 _ASKS_LAYOUT = frozenset({"is_contiguous", "stride", "storage_offset", "data_ptr", "storage", "untyped_storage"})

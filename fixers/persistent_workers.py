@@ -20,20 +20,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Loader,
-    Request,
-    Site,
-    Splice,
-    example_request,
-    lines_with,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Site, example_request, lines_with
+from diagnose.source.batches.loaders import Loader
+from diagnose.source.tree.edits import Splice
 
 _CHANGES = re.compile(r"(?:dataset|data|ds|trainset|train_set)\w*\.(?:set_epoch\(|(?!self)\w+\s*=[^=])")
 

@@ -21,19 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Scalar,
-    carried_by_gloo,
-    example_request,
-    hooked_gradients,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request
+from diagnose.source.distributed.data_parallel import carried_by_gloo, hooked_gradients
 
 _MODULE = "torch.distributed.algorithms.ddp_comm_hooks"
 _RANKS = (4, 1)

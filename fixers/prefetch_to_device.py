@@ -28,30 +28,21 @@ from diagnose.fixer import (
     Advice,
     Answer,
     Edits,
-    EveryStep,
     Example,
     Facts,
     Fixer,
     Gate,
-    Origin,
     Request,
     Site,
-    Source,
-    Splice,
-    Transfer,
-    binding_of,
-    binds,
-    call_name,
-    ensure_import,
     example_request,
-    free_name,
     lines_with,
-    replace,
-    top_of_program,
-    training_steps,
-    transfers,
-    within,
 )
+from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.dataflow.flow import binds, within
+from diagnose.source.device.transfers import Origin, Transfer, transfers
+from diagnose.source.training.every_step import EveryStep
+from diagnose.source.training.training_loop import training_steps
+from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, replace, top_of_program
 
 _NAME = "DevicePrefetcher"
 _CLASS = '''\

@@ -35,21 +35,17 @@ from diagnose.fixer import (
     Request,
     Scalar,
     Site,
-    Source,
-    Splice,
-    argument,
-    call_name,
-    compilations,
     example_request,
     lines_with,
-    only_statement,
-    parse,
-    remove_statements,
-    scope_of,
-    within,
-    without_import,
 )
+from diagnose.source.dataflow.flow import scope_of, within
 from diagnose.source.dataflow.purity import only_computes
+from diagnose.source.rewrite.leftovers import without_import
+from diagnose.source.rewrite.removal import remove_statements
+from diagnose.source.training.compilation import compilations
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import Source, Splice, call_name, parse
+from diagnose.source.tree.syntax import only_statement
 
 _LEVELS = frozenset({"info", "warning", "warn", "error", "exception", "critical", "log"})
 _HIDES = frozenset({"INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL"})

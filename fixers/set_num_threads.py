@@ -21,24 +21,14 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Facts,
-    Fixer,
-    Gate,
-    Request,
-    Scalar,
-    Site,
+from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, Site, example_request
+from diagnose.program.environment import before_imports
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import (
     Source,
     Splice,
-    argument,
-    before_imports,
     call_name,
     ensure_import,
-    example_request,
     insert_after,
     parse,
     splice,

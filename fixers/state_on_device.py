@@ -23,25 +23,11 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    EveryStep,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Source,
-    Splice,
-    argument,
-    argument_code,
-    call_name,
-    example_request,
-    replace,
-    scope_of,
-    within,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.flow import scope_of, within
+from diagnose.source.training.every_step import EveryStep
+from diagnose.source.tree.arguments import argument, argument_code
+from diagnose.source.tree.edits import Source, Splice, call_name, replace
 
 _LIKE = frozenset({"empty_like", "zeros_like", "ones_like", "full_like", "clone"})
 _MOVES = frozenset({"to", "cuda"})

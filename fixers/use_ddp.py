@@ -27,38 +27,18 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Built,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    ParameterLoop,
-    Request,
-    Source,
-    Splice,
-    TrainingStep,
-    after_build,
-    argument,
-    asked_elsewhere,
-    built_model,
-    call_name,
-    data_parallel,
-    ensure_import,
-    example_request,
-    idle_gradients,
-    loops_around,
-    needs_model,
-    parameter_loops,
-    parse,
-    remove_statements,
-    scope_of,
-    training_steps,
-    uses_of_model,
-    within,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.flow import loops_around, scope_of, within
+from diagnose.source.distributed.data_parallel import data_parallel
+from diagnose.source.distributed.parameter_loops import ParameterLoop, parameter_loops
+from diagnose.source.optimizers.gradient_coverage import idle_gradients
+from diagnose.source.rewrite.removal import remove_statements
+from diagnose.source.training.construction_end import after_build
+from diagnose.source.training.model_construction import Built, built_model
+from diagnose.source.training.model_uses import asked_elsewhere, needs_model, uses_of_model
+from diagnose.source.training.training_loop import TrainingStep, training_steps
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, parse
 
 Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
 _REDUCES = re.compile(r"\ball_reduce(?:_coalesced)?\(")

@@ -26,29 +26,14 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Answer,
-    Built,
-    Compiled,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Site,
-    Splice,
-    after_build,
-    argument,
-    built_model,
-    compilations,
-    computes_loss,
-    ensure_from_import,
-    example_request,
-    has_star,
-    model_class,
-    set_keywords,
-    training_steps,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, Site, example_request
+from diagnose.source.training.compilation import Compiled, compilations, model_class
+from diagnose.source.training.construction_end import after_build
+from diagnose.source.training.model_construction import Built, built_model
+from diagnose.source.training.model_loss import computes_loss
+from diagnose.source.training.training_loop import training_steps
+from diagnose.source.tree.arguments import argument, has_star, set_keywords
+from diagnose.source.tree.edits import Splice, ensure_from_import
 
 _NOT_COMPILED = re.compile(
     r"create_graph\s*=\s*True|torch\.func\.|\bfunctorch\b|torch\.jit\.|\bmake_graphed_callables\(|\bCUDAGraph\(|\bcuda\.graph\("

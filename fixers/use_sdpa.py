@@ -28,37 +28,17 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    CannotFuse,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Refused,
-    Request,
-    Source,
-    Splice,
-    WrittenAttention,
-    argument,
-    call_in_place,
-    comments_above,
-    example_request,
-    forward_hook,
-    free_name,
-    functional,
-    fused_call,
-    insert_before,
-    mentions_fused,
-    parse,
-    replace,
-    second_derivative,
-    take_out,
-    unread_after,
-    without_import,
-    written_attentions,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.derivatives import second_derivative
+from diagnose.source.patterns.attention import Refused, WrittenAttention, mentions_fused, written_attentions
+from diagnose.source.patterns.attention_call import CannotFuse, fused_call
+from diagnose.source.rewrite.functional import functional
+from diagnose.source.rewrite.hooks import forward_hook
+from diagnose.source.rewrite.leftovers import unread_after, without_import
+from diagnose.source.rewrite.removal import take_out
+from diagnose.source.rewrite.replacement import call_in_place, comments_above
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import Source, Splice, free_name, insert_before, parse, replace
 
 _DROPS_NOTHING = re.compile(
     r"\b(Llama|Mistral|Qwen|Gemma)\w*|(attn_pdrop|attention_dropout|attention_probs_dropout_prob)=0"

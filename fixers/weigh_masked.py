@@ -26,33 +26,16 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Source,
-    Splice,
-    are_probabilities,
-    argument,
-    argument_code,
-    binds,
-    bound_to,
-    call_name,
-    example_request,
-    free_name,
-    has_star,
-    in_place,
-    insert_before,
-    is_truth,
-    lines_with,
-    operand,
-    parse,
-    scope_of,
-    take_out,
-)
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request, lines_with
+from diagnose.source.dataflow.bindings import bound_to
+from diagnose.source.dataflow.flow import binds, scope_of
+from diagnose.source.device.truth_values import is_truth
+from diagnose.source.patterns.class_probabilities import are_probabilities
+from diagnose.source.rewrite.functional import operand
+from diagnose.source.rewrite.removal import take_out
+from diagnose.source.rewrite.replacement import in_place
+from diagnose.source.tree.arguments import argument, argument_code, has_star
+from diagnose.source.tree.edits import Source, Splice, call_name, free_name, insert_before, parse
 
 _BY_ENTRY = frozenset(
     {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss"}

@@ -22,25 +22,11 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Source,
-    Splice,
-    argument,
-    call_name,
-    example_request,
-    idle_gradients,
-    parse,
-    remove_argument,
-    replace,
-    within,
-)
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.flow import within
+from diagnose.source.optimizers.gradient_coverage import idle_gradients
+from diagnose.source.tree.arguments import argument, remove_argument
+from diagnose.source.tree.edits import Source, Splice, call_name, parse, replace
 
 _CAPTURED = re.compile(r"CUDAGraph\(|cuda\.graph\(")
 _ZEROED = re.compile(r"\.grad(?:\.data)?\.(?:zero_\(\)|fill_\(0(?:\.0?)?\))$")

@@ -36,12 +36,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.measure.views.host_activity import ALLOCATIONS
+from diagnose.measure.views.names import named
 from diagnose.rule import (
-    ALLOCATIONS,
     CannotTell,
     Claim,
     Evidence,
-    Int64,
     Intervals,
     Measures,
     Rule,
@@ -49,9 +50,8 @@ from diagnose.rule import (
     drawn,
     format_count,
     format_ns,
-    named,
-    recoverable_ns,
 )
+from diagnose.trace.schema import Int64
 
 FEWEST_STEPS = 3
 LASTING = 0.5

@@ -41,26 +41,26 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.measure.roofline.op_costs import FORMATS
+from diagnose.measure.views.kernel_classes import KernelClass
+from diagnose.measure.views.shapes import shapes_of
 from diagnose.rule import (
-    FORMATS,
     CannotTell,
     Claim,
     Confidence,
     Evidence,
     Facts,
-    Int64,
     Intervals,
-    KernelClass,
     Measures,
     Rule,
     Symptom,
     drawn,
     format_ns,
     format_share,
-    places_of_ops,
-    recoverable_ns,
-    shapes_of,
 )
+from diagnose.trace.schema import Int64
 
 DOMINATE = 0.30
 SLOW = 0.02

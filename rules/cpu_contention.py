@@ -41,11 +41,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.replay.savings import recoverable_ns
 from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
-    Counters,
     Evidence,
     Intervals,
     Measures,
@@ -55,8 +55,8 @@ from diagnose.rule import (
     drawn,
     format_ns,
     format_share,
-    recoverable_ns,
 )
+from diagnose.trace.schema import Counters
 
 FEWEST = 5
 QUEUED = 0.02

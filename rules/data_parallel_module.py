@@ -29,6 +29,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from diagnose.measure.views.names import named
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -43,7 +44,6 @@ from diagnose.rule import (
     drawn,
     format_ns,
     format_share,
-    named,
 )
 
 TWICE = 2

@@ -37,8 +37,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.measure.steps.idle import LATENCY_NS
+from diagnose.measure.views.names import named
+from diagnose.measure.views.stacks import sampled
 from diagnose.rule import (
-    LATENCY_NS,
     CannotTell,
     Claim,
     Confidence,
@@ -48,13 +51,10 @@ from diagnose.rule import (
     Place,
     Rule,
     Symptom,
-    WorkKind,
     drawn,
     format_ns,
-    named,
-    recoverable_ns,
-    sampled,
 )
+from diagnose.trace.schema import WorkKind
 
 TESTED = 0.5
 BLOCKED = 0.95

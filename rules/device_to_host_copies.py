@@ -33,28 +33,26 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.measure.steps.idle import LATENCY_NS
+from diagnose.model import SyncSite
 from diagnose.rule import (
-    LATENCY_NS,
     CannotTell,
     Claim,
     Confidence,
-    CopyDirection,
     Evidence,
     Intervals,
     Measures,
-    Memory,
     Place,
     Rule,
     Symptom,
-    SyncSite,
-    WorkKind,
     drawn,
     format_bytes,
     format_count,
     format_ns,
-    places_of_ops,
-    recoverable_ns,
 )
+from diagnose.trace.schema import CopyDirection, Memory, WorkKind
 
 SMALLEST_BYTES = 64 << 10
 

@@ -32,14 +32,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.comm.bucket_plan import planned_buckets
+from diagnose.measure.comm.faster_collectives import shortened
+from diagnose.measure.lines.collective_lines import places_by_cost
 from diagnose.rule import (
-    Bool,
     CannotTell,
     Claim,
-    Collective,
     Confidence,
     Evidence,
-    Int64,
     Measures,
     Rule,
     Symptom,
@@ -48,10 +48,9 @@ from diagnose.rule import (
     format_count,
     format_ns,
     format_share,
-    places_by_cost,
-    planned_buckets,
-    shortened,
 )
+from diagnose.trace import Collective
+from diagnose.trace.schema import Bool, Int64
 
 _SHARDED = ("fsdp-prefetch", "fsdp-accumulate", "fsdp-group", "inductor-overlap")
 _DDP = (

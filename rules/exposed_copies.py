@@ -31,25 +31,23 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.replay.savings import recoverable_ns
 from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
-    CopyDirection,
     Evidence,
     Intervals,
     Measures,
-    Memory,
     Rule,
     Symptom,
-    WorkKind,
     drawn,
     format_bytes,
     format_ns,
     format_share,
-    places_of_ops,
-    recoverable_ns,
 )
+from diagnose.trace.schema import CopyDirection, Memory, WorkKind
 
 UNTOLD = 0.02
 

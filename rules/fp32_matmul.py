@@ -34,14 +34,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.views.kernel_classes import KernelClass, matmul_format
 from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
     Evidence,
     Facts,
-    Int64,
-    KernelClass,
     Measures,
     Rule,
     Symptom,
@@ -49,11 +50,8 @@ from diagnose.rule import (
     format_count,
     format_ns,
     format_share,
-    gained_ns,
-    matmul_format,
-    places_of_ops,
-    sped_up,
 )
+from diagnose.trace.schema import Int64
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose.measure.replay.savings import recoverable_ns
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -41,7 +42,6 @@ from diagnose.rule import (
     format_bytes,
     format_ns,
     format_share,
-    recoverable_ns,
 )
 
 FREE = 0.4

@@ -32,22 +32,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.measure.steps.idle import REFILL_NS
 from diagnose.rule import (
-    REFILL_NS,
     CannotTell,
     Claim,
     Confidence,
     Evidence,
     Intervals,
     Measures,
-    RangeKind,
     Rule,
     Symptom,
     drawn,
     format_count,
     format_ns,
-    recoverable_ns,
 )
+from diagnose.trace.schema import RangeKind
 
 UNSEEN = 0.02
 

@@ -30,11 +30,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from diagnose.measure.replay.replay import Cut
+from diagnose.measure.replay.savings import without_host_ns
 from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
-    Cut,
     Evidence,
     Facts,
     Intervals,
@@ -46,7 +47,6 @@ from diagnose.rule import (
     drawn,
     format_count,
     format_ns,
-    without_host_ns,
 )
 
 _RESUME = re.compile(r"^(?P<file>.+)\(\d+\): torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")

@@ -30,21 +30,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diagnose.rule import (
-    CannotTell,
-    Claim,
-    Evidence,
-    Intervals,
-    Measures,
-    Place,
-    Rule,
-    Symptom,
-    SyncSite,
-    drawn,
-    format_ns,
-    without_waiting_ns,
-    without_waits,
-)
+from diagnose.measure.replay.savings import without_waiting_ns, without_waits
+from diagnose.model import SyncSite
+from diagnose.rule import CannotTell, Claim, Evidence, Intervals, Measures, Place, Rule, Symptom, drawn, format_ns
 
 _LOOK_BACK = 50  # operators that may have ended between the start of an enclosing one and the wait
 

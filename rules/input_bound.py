@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from diagnose.measure.replay.savings import recoverable_ns
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -39,15 +40,14 @@ from diagnose.rule import (
     Facts,
     Measures,
     Place,
-    RangeKind,
     Rule,
     Site,
     Symptom,
     drawn,
     format_ns,
     format_share,
-    recoverable_ns,
 )
+from diagnose.trace.schema import RangeKind
 
 BURST = 0.5
 

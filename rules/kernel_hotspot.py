@@ -38,26 +38,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
     Evidence,
-    Int64,
     Intervals,
-    KernelClass,
     Measures,
     Rule,
     Symptom,
     Trace,
-    WorkKind,
     drawn,
     format_ns,
     format_share,
-    gained_ns,
-    places_of_ops,
-    sped_up,
 )
+from diagnose.trace.schema import Int64, WorkKind
 
 SHARE = 0.05
 LONG_NS = 50_000

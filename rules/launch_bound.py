@@ -34,23 +34,23 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.rule import (
     CannotTell,
     Claim,
     Evidence,
     Facts,
-    Int64,
     Intervals,
-    KernelClass,
     Measures,
     Place,
     Rule,
     Symptom,
     drawn,
     format_ns,
-    places_of_ops,
-    recoverable_ns,
 )
+from diagnose.trace.schema import Int64
 
 BREAKS = 0.2
 LINKED = 0.5

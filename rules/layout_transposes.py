@@ -26,21 +26,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diagnose.rule import (
-    CannotTell,
-    Claim,
-    Evidence,
-    Int64,
-    KernelClass,
-    Measures,
-    Rule,
-    Symptom,
-    drawn,
-    format_ns,
-    format_share,
-    places_of_ops,
-    scaled_ns,
-)
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.replay.savings import scaled_ns
+from diagnose.measure.views.kernel_classes import KernelClass
+from diagnose.rule import CannotTell, Claim, Evidence, Measures, Rule, Symptom, drawn, format_ns, format_share
+from diagnose.trace.schema import Int64
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:

@@ -40,33 +40,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.memory.leaks import backward_begins, kept_by, places_by_stack
+from diagnose.measure.replay.savings import gained_ns, recoverable_ns, sped_up
+from diagnose.measure.views.growth import growth, growth_between
 from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
     Evidence,
     Facts,
-    Int64,
     Intervals,
     Measures,
     Place,
     Rule,
     Site,
-    StepLog,
     Symptom,
-    backward_begins,
     drawn,
     format_bytes,
     format_ns,
-    gained_ns,
-    growth,
-    growth_between,
-    kept_by,
-    places_by_stack,
-    places_of_ops,
-    recoverable_ns,
-    sped_up,
 )
+from diagnose.trace.schema import Int64, StepLog
 
 SOON = 100_000
 FEW_BYTES = 1 << 20

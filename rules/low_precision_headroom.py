@@ -32,8 +32,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.roofline.op_costs import FORMATS
 from diagnose.rule import (
-    FORMATS,
     CannotTell,
     Claim,
     Confidence,
@@ -45,9 +47,6 @@ from diagnose.rule import (
     format_count,
     format_ns,
     format_share,
-    gained_ns,
-    places_of_ops,
-    sped_up,
 )
 
 MOSTLY = 0.5

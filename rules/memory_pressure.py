@@ -35,6 +35,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.model import MemoryPeak
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -43,8 +45,6 @@ from diagnose.rule import (
     Facts,
     Intervals,
     Measures,
-    MemoryAction,
-    MemoryPeak,
     Place,
     Rule,
     Site,
@@ -54,8 +54,8 @@ from diagnose.rule import (
     format_count,
     format_ns,
     format_share,
-    recoverable_ns,
 )
+from diagnose.trace.schema import MemoryAction
 
 WARM_UP = 10
 FULL = 0.95

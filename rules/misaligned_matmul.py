@@ -38,26 +38,25 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.kernels.misaligned_matmuls import MisalignedMatmuls
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.views.kernel_classes import matmul_format
+from diagnose.measure.views.shapes import shapes_of
 from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
     Evidence,
-    Int64,
     Intervals,
     Measures,
-    MisalignedMatmuls,
     Rule,
     Symptom,
     drawn,
     format_ns,
     format_share,
-    gained_ns,
-    matmul_format,
-    places_of_ops,
-    shapes_of,
-    sped_up,
 )
+from diagnose.trace.schema import Int64
 
 _PADS = re.compile(
     r"triton_poi_fused_(?=\w*constant_pad_nd)"

@@ -35,27 +35,26 @@ from typing import Any
 
 import numpy as np
 
+from diagnose.measure.replay.replay import Cut
+from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.roofline.saved_bytes import argument_bytes
 from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
-    Cut,
     Evidence,
     Facts,
-    Int64,
     Intervals,
     Measures,
     Place,
     Rule,
     Symptom,
     Trace,
-    argument_bytes,
     drawn,
     format_bytes,
     format_ns,
-    gained_ns,
-    sped_up,
 )
+from diagnose.trace.schema import Int64
 
 USABLE = 0.9
 FEWEST = 0.1

@@ -31,27 +31,24 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.replay.replay import Cut
+from diagnose.measure.replay.savings import gained_ns, sped_up
 from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
-    CopyDirection,
-    Cut,
     Evidence,
-    Int64,
     Intervals,
     Measures,
-    Memory,
     Rule,
     Symptom,
     drawn,
     format_bytes,
     format_count,
     format_ns,
-    gained_ns,
-    places_of_ops,
-    sped_up,
 )
+from diagnose.trace.schema import CopyDirection, Int64, Memory
 
 LINKS = (
     (re.compile(r"GH200|H[128]00|B[12]00|MI3\d\d"), 55.0),

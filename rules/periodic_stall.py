@@ -46,30 +46,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.steps.outlier_steps import Stalls, StepTimes, exceptional_steps, median_low, stalls_of, step_times
 from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
-    CopyDirection,
     Evidence,
-    Int64,
     Intervals,
     Measures,
     Place,
-    RangeKind,
     Rule,
-    Stalls,
-    StepLog,
-    StepTimes,
     Symptom,
     drawn,
-    exceptional_steps,
     format_bytes,
     format_ns,
-    median_low,
-    stalls_of,
-    step_times,
 )
+from diagnose.trace.schema import CopyDirection, Int64, RangeKind, StepLog
 
 BURST = 16
 MOST = 0.5

@@ -31,19 +31,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diagnose.rule import (
-    CannotTell,
-    Claim,
-    Confidence,
-    Evidence,
-    Measures,
-    Rule,
-    Symptom,
-    drawn,
-    format_ns,
-    places_of_ops,
-    recoverable_ns,
-)
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Measures, Rule, Symptom, drawn, format_ns
 
 STEPS = 2
 

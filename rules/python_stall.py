@@ -43,18 +43,8 @@ from pathlib import PurePath
 
 import numpy as np
 
-from diagnose.rule import (
-    CannotTell,
-    Claim,
-    Confidence,
-    Evidence,
-    Measures,
-    Rule,
-    Symptom,
-    drawn,
-    format_ns,
-    recoverable_ns,
-)
+from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Measures, Rule, Symptom, drawn, format_ns
 
 MOST_STEPS = 0.75
 

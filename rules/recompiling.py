@@ -38,8 +38,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.measure.steps.outlier_steps import AFTER_WINDOW
 from diagnose.rule import (
-    AFTER_WINDOW,
     CannotTell,
     Claim,
     Confidence,
@@ -47,14 +48,13 @@ from diagnose.rule import (
     Intervals,
     Measures,
     Place,
-    RangeKind,
     Rule,
     Site,
     Symptom,
     drawn,
     format_ns,
-    recoverable_ns,
 )
+from diagnose.trace.schema import RangeKind
 
 FEWEST_STEPS = 3
 WARM_UP = 10

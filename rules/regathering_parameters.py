@@ -30,11 +30,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.comm.communication_waste import Waste
+from diagnose.measure.comm.fsdp_resharding import worth_keeping
+from diagnose.measure.comm.redundant_collectives import without_collectives
+from diagnose.measure.lines.collective_lines import issuing_of
 from diagnose.rule import (
-    Bool,
     CannotTell,
     Claim,
-    Collective,
     Confidence,
     Evidence,
     Facts,
@@ -42,14 +44,12 @@ from diagnose.rule import (
     Place,
     Rule,
     Symptom,
-    Waste,
     drawn,
     format_bytes,
     format_ns,
-    issuing_of,
-    without_collectives,
-    worth_keeping,
 )
+from diagnose.trace import Collective
+from diagnose.trace.schema import Bool
 
 ROOM = 0.9
 

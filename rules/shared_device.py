@@ -40,14 +40,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.replay.savings import recoverable_ns, scaled_ns
+from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
     Evidence,
-    Int64,
     Intervals,
-    KernelClass,
     Measures,
     Rule,
     Symptom,
@@ -55,9 +55,8 @@ from diagnose.rule import (
     format_bytes,
     format_ns,
     format_share,
-    recoverable_ns,
-    scaled_ns,
 )
+from diagnose.trace.schema import Int64
 
 FEWEST = 3
 HANDOVER_NS = 200_000

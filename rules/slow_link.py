@@ -35,22 +35,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diagnose.rule import (
-    CannotTell,
-    Claim,
-    Collective,
-    CollectiveCurve,
-    Confidence,
-    Evidence,
-    Facts,
-    Measures,
-    Rule,
-    Symptom,
-    Trace,
-    Waste,
-    drawn,
-    shortened,
-)
+from diagnose.measure.comm.communication_waste import Waste
+from diagnose.measure.comm.faster_collectives import shortened
+from diagnose.model import CollectiveCurve
+from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Facts, Measures, Rule, Symptom, Trace, drawn
+from diagnose.trace import Collective
 
 _GB = 1e9
 _KEEPS_OFF = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")

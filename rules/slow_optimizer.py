@@ -36,31 +36,29 @@ from typing import Any
 
 import numpy as np
 
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.replay.replay import Cut
+from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.steps.outlier_steps import exceptional_steps
+from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
-    Cut,
     Evidence,
     Facts,
-    Int64,
     Intervals,
-    KernelClass,
     Measures,
     Place,
-    RangeKind,
     Rule,
     Scalar,
     Site,
     Symptom,
     drawn,
-    exceptional_steps,
     format_ns,
     format_share,
-    gained_ns,
-    places_of_ops,
-    sped_up,
 )
+from diagnose.trace.schema import Int64, RangeKind
 
 FUSED = 0.35
 BEGIN_NS = 1_500

@@ -41,26 +41,24 @@ from dataclasses import replace
 
 import numpy as np
 
+from diagnose.measure.replay.replay import Cut
+from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
-    Cut,
     Evidence,
     Facts,
-    Int64,
-    KernelClass,
     Measures,
     Rule,
     Symptom,
     Trace,
-    WorkKind,
     drawn,
     format_count,
     format_share,
-    gained_ns,
-    sped_up,
 )
+from diagnose.trace.schema import Int64, WorkKind
 
 FILLED = 0.7
 NEARLY = 0.9

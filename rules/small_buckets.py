@@ -30,32 +30,30 @@ from math import ceil
 
 import numpy as np
 
+from diagnose.measure.comm.bucket_plan import planned_buckets
+from diagnose.measure.comm.collectives import Phase
+from diagnose.measure.comm.communication_waste import BUCKET_BYTES, Waste
+from diagnose.measure.comm.faster_collectives import shortened
+from diagnose.measure.lines.collective_lines import issuing_of, issuing_ops
+from diagnose.measure.replay.replay import Cut
+from diagnose.measure.replay.savings import without_host_ns
 from diagnose.rule import (
-    BUCKET_BYTES,
-    Bool,
     CannotTell,
     Claim,
-    Collective,
     Confidence,
-    Cut,
     Evidence,
     Measures,
-    Phase,
     Place,
     Rule,
     Symptom,
     Trace,
-    Waste,
     drawn,
     format_bytes,
     format_ns,
     format_share,
-    issuing_of,
-    issuing_ops,
-    planned_buckets,
-    shortened,
-    without_host_ns,
 )
+from diagnose.trace import Collective
+from diagnose.trace.schema import Bool
 
 MANY = 8
 

@@ -60,15 +60,15 @@ from statistics import median
 
 import numpy as np
 
+from diagnose.measure.job.ranks import Job, Lateness, listed
+from diagnose.measure.views.noise import median_surely
+from diagnose.model import Accounting
 from diagnose.rule import (
-    Accounting,
     CannotTell,
     Confidence,
     Evidence,
     Finding,
-    Job,
     JobClaim,
-    Lateness,
     Rule,
     Symptom,
     Trace,
@@ -76,8 +76,6 @@ from diagnose.rule import (
     format_count,
     format_ns,
     format_share,
-    listed,
-    median_surely,
     nothing_alone,
 )
 

@@ -29,21 +29,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diagnose.rule import (
-    CannotTell,
-    Claim,
-    Collective,
-    Evidence,
-    Measures,
-    Rule,
-    Symptom,
-    Waste,
-    drawn,
-    format_bytes,
-    format_ns,
-    issuing_of,
-    without_collectives,
-)
+from diagnose.measure.comm.communication_waste import Waste
+from diagnose.measure.comm.redundant_collectives import without_collectives
+from diagnose.measure.lines.collective_lines import issuing_of
+from diagnose.rule import CannotTell, Claim, Evidence, Measures, Rule, Symptom, drawn, format_bytes, format_ns
+from diagnose.trace import Collective
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:

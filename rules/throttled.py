@@ -35,19 +35,19 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from diagnose.measure.replay.savings import scaled_ns
+from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
     Evidence,
     Intervals,
-    KernelClass,
     Measures,
     Rule,
     Symptom,
     drawn,
     format_share,
-    scaled_ns,
 )
 
 BELOW = 0.05

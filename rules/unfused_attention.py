@@ -33,6 +33,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.kernels.eager_attention import WrittenAttention, product_flop, scores_shape
+from diagnose.measure.kernels.matmuls import best_rate
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.views.kernel_classes import matmul_format
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -41,17 +46,9 @@ from diagnose.rule import (
     Measures,
     Rule,
     Symptom,
-    WrittenAttention,
-    best_rate,
     drawn,
     format_ns,
     format_share,
-    gained_ns,
-    matmul_format,
-    places_of_ops,
-    product_flop,
-    scores_shape,
-    sped_up,
 )
 
 FUSED_RATE = 0.4

@@ -40,12 +40,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.replay.savings import gained_ns, sped_up
 from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
     Evidence,
-    Int64,
     Intervals,
     Measures,
     Place,
@@ -54,10 +55,8 @@ from diagnose.rule import (
     drawn,
     format_ns,
     format_share,
-    gained_ns,
-    places_of_ops,
-    sped_up,
 )
+from diagnose.trace.schema import Int64
 
 FUSED = 1.75
 FUSED_AFTER_CAST = 1.0

@@ -37,6 +37,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.replay.savings import gained_ns, sped_up
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -48,9 +50,6 @@ from diagnose.rule import (
     drawn,
     format_ns,
     format_share,
-    gained_ns,
-    places_of_ops,
-    sped_up,
 )
 
 

@@ -34,14 +34,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.comm.communication_waste import BUCKET_BYTES
+from diagnose.measure.comm.faster_collectives import shortened
+from diagnose.measure.comm.overheads import held_share
+from diagnose.measure.lines.collective_lines import issuing_of
+from diagnose.measure.replay.replay import Cut
 from diagnose.rule import (
-    BUCKET_BYTES,
     CannotTell,
     Claim,
     Confidence,
-    Cut,
     Evidence,
-    Int64,
     Measures,
     Rule,
     Symptom,
@@ -49,10 +51,8 @@ from diagnose.rule import (
     format_bytes,
     format_ns,
     format_share,
-    held_share,
-    issuing_of,
-    shortened,
 )
+from diagnose.trace.schema import Int64
 
 LAST = 0.25
 COPIES = 0.75

@@ -33,28 +33,27 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.comm.collectives import Phase
+from diagnose.measure.comm.ddp_unused_parameters import UnusedParameterSearch, used_map
+from diagnose.measure.comm.faster_collectives import shortened
+from diagnose.measure.lines.collective_lines import issuing_of
+from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.measure.views.names import named
 from diagnose.rule import (
-    Bool,
     CannotTell,
     Claim,
     Confidence,
     Evidence,
     Intervals,
     Measures,
-    Phase,
     Place,
     Rule,
     Site,
     Symptom,
-    UnusedParameterSearch,
     drawn,
     format_ns,
-    issuing_of,
-    named,
-    recoverable_ns,
-    shortened,
-    used_map,
 )
+from diagnose.trace.schema import Bool
 
 _SEARCH = re.compile(r"ddp\.reducer::search_unused_parameters$")
 _ACCUMULATED = re.compile(r"^torch::autograd::AccumulateGrad$")

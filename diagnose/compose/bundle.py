@@ -21,7 +21,8 @@ from diagnose.compose.proposed_edits import ProposedEdits, ask
 from diagnose.compose.single_trial import BREAKS_DOWN
 from diagnose.compose.stack import Stack
 from diagnose.compose.trials import Trials
-from diagnose.fixer import Fixer, planned
+from diagnose.fixer import Fixer
+from diagnose.measure.comm.bucket_evidence import planned
 from diagnose.model import TOGETHER, Confidence, Decision, Gate
 from diagnose.program import Program, patch
 from diagnose.session import TrialStarted

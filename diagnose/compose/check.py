@@ -20,10 +20,11 @@ from diagnose.compose.proposed_edits import ProposedEdits, Variant, ask
 from diagnose.compose.run_context import knowledge
 from diagnose.compose.stack import Stack
 from diagnose.errors import UsageError
-from diagnose.fixer import EveryStep, Fixer
+from diagnose.fixer import Fixer
 from diagnose.model import Confidence, Diagnosis, EditCheck, Finding, Place, Scalar, Severity
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
+from diagnose.source.training.every_step import EveryStep
 from diagnose.source.tree.time_limit import TookTooLong
 from diagnose.trace import Trace
 from diagnose.trial.bench import Bench

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from diagnose import plugins
 from diagnose.attribution import Settled, settled
 from diagnose.engine import diagnose
+from diagnose.measure.replay.replay import Cut
+from diagnose.measure.replay.savings import gained_ns, sped_up
 from diagnose.model import Confidence, Facts
 from diagnose.rank_digest import digest_of
-from diagnose.rule import Claim, Cut, Intervals, Measures, Rule, Trace, drawn, gained_ns, sped_up
+from diagnose.rule import Claim, Intervals, Measures, Rule, Trace, drawn
 from diagnose.trace.schema import Counters
 
 MS = 1_000_000

@@ -13,12 +13,12 @@ from composing import finding, fixer
 from diagnose.compose import stack_store
 from diagnose.compose.run_context import RunContext
 from diagnose.compose.stack import Stack
-from diagnose.fixer import Answer, Edits, Request, parse
+from diagnose.fixer import Answer, Edits, Request
 from diagnose.model import Facts
 from diagnose.program import Program, patch
 from diagnose.source.settings.command_line import COMMAND_LINE
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.edits import call_name, parse
 from diagnose.trial.process.workspace import Workspace
 
 TEXT = """\

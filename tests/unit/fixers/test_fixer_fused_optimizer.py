@@ -9,8 +9,10 @@ import libcst as cst
 import pytest
 
 from diagnose.engine import diagnose
-from diagnose.fixer import Advice, Answer, Edits, Site, example_request, known_optimizer, parse
+from diagnose.fixer import Advice, Answer, Edits, Site, example_request
 from diagnose.plugins import load
+from diagnose.source.optimizers.optimizer_formula import known_optimizer
+from diagnose.source.tree.edits import parse
 
 torch = pytest.importorskip("torch")
 FIXER = load().fixers["fused-optimizer"]

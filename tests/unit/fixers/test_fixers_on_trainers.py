@@ -6,7 +6,9 @@ import libcst as cst
 import pytest
 from asking import FIXERS, asked, changed
 
-from diagnose.fixer import Advice, Edits, Facts, example_request, insert_above, parse, set_keywords, splice
+from diagnose.fixer import Advice, Edits, Facts, example_request
+from diagnose.source.tree.arguments import set_keywords
+from diagnose.source.tree.edits import insert_above, parse, splice
 
 SOLVER = """import torch
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.fixer import Edits, Request, example_request, to_keep
+from diagnose.fixer import Edits, Request, example_request
 from diagnose.measure.comm.fsdp_modules import ROOT, ShardedModule
-from diagnose.measure.comm.fsdp_resharding import by_worth
+from diagnose.measure.comm.fsdp_resharding import by_worth, to_keep
 from diagnose.model import Evidence, Facts
 from diagnose.plugins import load
 

@@ -9,7 +9,8 @@ import pytest
 
 from diagnose.measure import Measures
 from diagnose.measure.kernels.growing_work import growing_work
-from diagnose.rule import CopyDirection, Trace, drawn
+from diagnose.rule import Trace, drawn
+from diagnose.trace.schema import CopyDirection
 
 KERNELS = {"K": "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, unsigned int, 2>"}
 GROWING = (3, 4, 5, 6, 7)

@@ -8,7 +8,8 @@ import numpy as np
 
 from diagnose import plugins
 from diagnose.measure import Measures
-from diagnose.rule import Claim, RangeKind, drawn
+from diagnose.rule import Claim, drawn
+from diagnose.trace.schema import RangeKind
 
 
 def test_late_work_of_a_backward_pass_is_the_forward_lines() -> None:

@@ -16,11 +16,13 @@ from diagnose.measure import Measures
 from diagnose.measure.comm.collectives import Phase, kind_of
 from diagnose.measure.comm.communication_waste import Waste
 from diagnose.measure.comm.links import link_of, wire_share
+from diagnose.measure.job.ranks import Job
+from diagnose.measure.lines.collective_lines import places_by_cost
 from diagnose.measure.steps.backward_passes import backward_passes
 from diagnose.model import Facts
 from diagnose.plugins import Catalogue
 from diagnose.rank_digest import digest_of
-from diagnose.rule import CannotTell, Claim, Job, JobClaim, Rule, nothing_alone, places_by_cost
+from diagnose.rule import CannotTell, Claim, JobClaim, Rule, nothing_alone
 from diagnose.trace import Collective, StackFrame, Thread, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.schema import Ops, RangeKind, Ranges

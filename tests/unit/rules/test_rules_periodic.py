@@ -13,9 +13,10 @@ import pytest
 from diagnose import plugins
 from diagnose.engine import diagnose
 from diagnose.measure import Measures
+from diagnose.measure.steps.outlier_steps import StepTimes, stalls_of
 from diagnose.model import Confidence, Finding, Severity
-from diagnose.rule import CannotTell, Claim, RangeKind, StepTimes, Trace, drawn, stalls_of
-from diagnose.trace.schema import Ranges, StepLog
+from diagnose.rule import CannotTell, Claim, Trace, drawn
+from diagnose.trace.schema import RangeKind, Ranges, StepLog
 from diagnose.units import format_ns
 
 MS = 1_000_000
