@@ -268,6 +268,8 @@ def _wrap(step: TrainingStep, done: list[cst.CSTNode]) -> list[Splice] | str:
         return [] if all(statement in done for statement in region.statements) else "two losses share a part of it"
     if _goes_to_numpy(step, region):
         return "a value of the forward pass goes to NumPy, which has no bfloat16: .float() it there first"
+    if (put := _put_by_mask(step, region)) is not None:
+        return f"`{put}` puts values under a mask or indices, which must have the type of what they are put into"
     done += region.statements
     torch, imports = ensure_import(source, "torch")
     header = f"with {torch}.autocast({device_type(step)}, dtype={torch}.bfloat16):"
@@ -310,6 +312,29 @@ def _goes_to_numpy(step: TrainingStep, region: ForwardRegion) -> bool:
     )
 
 
+def _put_by_mask(step: TrainingStep, region: ForwardRegion) -> str | None:
+    """An assignment within the region to some elements, `x[mask] = y`; parts that numbers and slices name convert."""
+    plain = (cst.Slice, cst.Integer, cst.UnaryOperation, cst.Ellipsis)
+    counts = {
+        name.value
+        for loop in step.source.every(cst.For, step.scope)
+        if isinstance(loop.iter, cst.Call) and call_name(loop.iter) in ("range", "enumerate")
+        for name in step.source.every(cst.Name, loop.target)
+    }
+    for statement in region.statements:
+        for target in step.source.every(cst.AssignTarget, statement):
+            parts = target.target.slice if isinstance(target.target, cst.Subscript) else ()
+            chosen = [part.slice.value if isinstance(part.slice, cst.Index) else part.slice for part in parts]
+            assign = step.source.parent(target)
+            made = isinstance(assign, cst.Assign) and any(step.source.every(cst.Call, assign.value))
+            counted = [
+                isinstance(each, plain) or (isinstance(each, cst.Name) and each.value in counts) for each in chosen
+            ]
+            if made and not all(counted):
+                return step.source.code(target.target)
+    return None
+
+
 _IMPORT = "import torch\nimport torch.nn.functional as F\n"
 _LOOP = "for x, y in loader:\n"
 _WITH = 'with torch.autocast("cuda", dtype=torch.bfloat16):\n'
@@ -334,6 +359,10 @@ FIXER = Fixer(
     whole_step=True,
     completes=("allow-tf32",),
     examples=(
+        _left_alone(
+            _IMPORT + _LOOP + "    value = model(x)\n    following = torch.zeros(8)\n"
+            "    following[going_on] = target(y).max(1).values\n    loss = F.mse_loss(value, following)\n" + _REST
+        ),
         Example(
             before=_IMPORT + _LOOP + "    # Forward\n    out = model(x)  # logits\n    loss = F.cross_entropy(out, y)\n"
             "    optimizer.zero_grad()\n" + _REST,

@@ -33,10 +33,14 @@ from diagnose.source.device.cuda_switches import also_without_cuda
 from diagnose.source.optimizers.optimizer_formula import known_optimizer
 from diagnose.source.optimizers.own_optimizer import replaced_by_torchs
 from diagnose.source.tree.arguments import argument, has_star, remove_argument, set_keywords
-from diagnose.source.tree.edits import Source, Splice, call_at, parse, replace
+from diagnose.source.tree.edits import Source, Splice, call_at, call_name, parse, replace
 
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _FOREACH_ONLY = ("Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
+_COMPLEX = frozenset(
+    {"cfloat", "cdouble", "chalf", "complex32", "complex64", "complex128", "complex", "view_as_complex"}
+)
+"""Of torch: number formats, and functions that make complex tensors."""
 _FOREACH_POSITION = {"Adagrad": 6}
 _FORMS = frozenset({"fused", "foreach"})
 _FUSES = re.compile(r"""dict\(fused=True\)|\{["']fused["']: *True\}""")
@@ -143,6 +147,8 @@ def _set_fused(request: Request, site: Site, source: Source, call: cst.Call, kin
     where = f"{site.file}:{site.line}"
     if _is_sparse(request):
         return f"{where}: the fused form does not take sparse gradients, and the program has a sparse embedding."
+    if (parameter := _complex_parameter(request)) is not None:
+        return f"{where}: the fused form takes no complex numbers, and `{parameter}` makes a parameter of them."
     if _lightning_refuses(request):
         return f"{where}: in mixed precision, Lightning does not clip the gradients of a fused optimizer."
     if has_star(call):
@@ -165,6 +171,19 @@ def _set_fused(request: Request, site: Site, source: Source, call: cst.Call, kin
 
 def _is_sparse(request: Request) -> bool:
     return any("sparse=True" in text for text in request.sources.values())
+
+
+def _complex_parameter(request: Request) -> str | None:
+    """The first code that makes a parameter of complex numbers."""
+    for text in request.sources.values():
+        source = parse(text) if any(name in text for name in _COMPLEX) else None
+        for call in source.every(cst.Call) if source is not None else ():
+            if call_name(call) != "Parameter" or source is None:
+                continue
+            for node in source.every(cst.Attribute, call):
+                if node.attr.value in _COMPLEX:
+                    return source.code(call)
+    return None
 
 
 def _over_options(site: Site, source: Source, call: cst.Call) -> list[Splice] | str:

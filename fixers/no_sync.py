@@ -11,8 +11,10 @@ Why it helps
 
 Fix safety
     Rounding: ranks are added up after micro-steps instead of before. With `fully_shard`, whole gradients stay on every
-    rank until the last micro-step, which takes memory. Left alone: programs that do either already, and those whose
-    condition is not known before the forward pass, which is advice.
+    rank until the last micro-step, which takes memory. It changes the training where batches are normalised and buffers
+    are sent between ranks: the other ranks get rank 0's running statistics only with the micro-step that reduces. Left
+    alone: programs that do either already, and those whose condition is not known before the forward pass, which is
+    advice.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from diagnose.source.dataflow.flow import loops_around, scope_of, within
 from diagnose.source.distributed.data_parallel import DataParallel, wrapper_of
 from diagnose.source.distributed.fsdp import sharded
 from diagnose.source.rewrite.with_blocks import block_of, wrapped
+from diagnose.source.training.batch_statistics import normalises_batches
 from diagnose.source.training.forward_region import ForwardRegion, forward_region
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.edits import Splice, call_name, ensure_import, insert_above
@@ -74,10 +77,19 @@ def rewrite(request: Request) -> Answer:
         else:
             splices = _told(step, region, last.condition)
         files = request.edited([(step.path, [*last.edits, *splices])])
-        return Edits(files, "reduce gradients over the ranks with the last micro-step alone")
+        summary = "reduce gradients over the ranks with the last micro-step alone"
+        own = normalises_batches(request.sources) if wrapper is not None and _sends_buffers(wrapper) else None
+        if own is not None:
+            return Edits(files, summary, Gate.TRAINING, f"ranks also keep apart what `{own}` counts until then")
+        return Edits(files, summary)
     if not reasons and _is_untold(request):
         return Advice(_UNTOLD)
     return Advice(" ".join(reasons)) if reasons else None
+
+
+def _sends_buffers(wrapper: DataParallel) -> bool:
+    """Whether rank 0's buffers are sent to the others before a forward pass; not after one without reducing."""
+    return wrapper.value("broadcast_buffers") is not False
 
 
 def _is_untold(request: Request) -> bool:

@@ -1,25 +1,26 @@
 """Takes lines out of compiled functions at which the compiler has to stop.
 
 What it changes
-    Messages of level debug within a function that falls into several graphs, and within what it calls in its own
-    file, are removed, with the logger if nothing else uses it. Other messages (`print`, `warnings.warn`, a logger's
-    `info`) are kept for uncompiled runs, behind `if not torch.compiler.is_compiling():`. A decorator that keeps a
-    function of the program's own out of the compiler is removed.
+    Messages of level debug that are shown nowhere, within a function that falls into several graphs and within what
+    it calls in its own file, are removed, with the logger if nothing else uses it. A decorator that keeps a function
+    of the program's own out of the compiler is removed.
 
 Why it helps
     At a call that it cannot trace, Dynamo ends its graph, lets Python make the call, and begins another graph after
     it. Each graph has guards and calls of its own, and nothing is fused across the break.
 
 Fix safety
-    Rounding: one graph in place of several may be fused in another way. Messages take no part in the numbers; they
-    are no longer printed by compiled code. Left alone, with advice: values read from tensors and branches on them,
-    which change what is computed, and calls of other libraries.
+    Rounding: one graph in place of several may be fused in another way. A message is removed only where its logger
+    comes from `logging`, no line of the program sets a level at which it would be shown, and its arguments do nothing
+    but compute. Left alone, with advice: messages that are shown (`print`, `warnings.warn`, a logger's `info`), which
+    compiled code would no longer print; values read from tensors and branches on them, which change what is computed;
+    and calls of other libraries.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -38,15 +39,18 @@ from diagnose.fixer import (
     lines_with,
 )
 from diagnose.source.dataflow.flow import scope_of, within
+from diagnose.source.dataflow.purity import only_computes
 from diagnose.source.rewrite.leftovers import without_import
 from diagnose.source.rewrite.removal import remove_statements
-from diagnose.source.rewrite.with_blocks import wrapped
 from diagnose.source.training.compilation import compilations
-from diagnose.source.tree.edits import Source, Splice, ensure_import, parse
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import Source, Splice, call_name, parse
 from diagnose.source.tree.syntax import only_statement
 
-_LOGGER = re.compile(r"(^|[._])log(ger|ging)?$", re.IGNORECASE)
-_LEVELS = frozenset({"debug", "info", "warning", "warn", "error", "exception", "critical", "log"})
+_LEVELS = frozenset({"info", "warning", "warn", "error", "exception", "critical", "log"})
+_HIDES = frozenset({"INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL"})
+"""Levels at which no message of level debug is shown."""
+_SETS_LEVEL = frozenset({"basicConfig", "setLevel", "dictConfig", "fileConfig", "captureWarnings"})
 _DISABLED = frozenset({"torch._dynamo.disable", "torch.compiler.disable", "torch._dynamo.skip"})
 _BRANCH = (
     "a branch on the value of a tensor ends the graph: choose with torch.where, or decide outside of the compiled "
@@ -56,6 +60,10 @@ _READ = (
     "a value read from a tensor ends the graph: keep it a tensor of one element, which arithmetic takes as well. "
     "Not by us: what Python does with the number cannot be followed."
 )
+_SHOWN = (
+    "a message ends the graph: print it outside of the compiled function, or take it out. Not by us: it is shown, and "
+    "would no longer be."
+)
 _NUMPY = "NumPy leaves the graph and the device: use the torch function of the same name."
 
 
@@ -64,14 +72,18 @@ class _Plan:
     """What is found in one file."""
 
     source: Source
+    hides_debug: bool
+    """Whether no line of the program lets messages of level debug be shown."""
     removed: list[cst.BaseSmallStatement] = field(default_factory=list)
-    guarded: list[cst.SimpleStatementLine] = field(default_factory=list)
     decorators: list[cst.Decorator] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)
 
 
 def rewrite(request: Request) -> Answer:
-    """Mend every recorded break that is a message or a forgotten decorator."""
+    """Mend every recorded break that is a message which nobody sees, or a forgotten decorator."""
+    if not compilations(request.sources) and not any(site.kind in ("compile", "graph_break") for site in request.sites):
+        return None
+    hides_debug = not _shows_debug(request.sources)
     edits: list[tuple[str, list[Splice]]] = []
     advice: list[str] = []
     done: list[str] = []
@@ -79,12 +91,12 @@ def rewrite(request: Request) -> Answer:
         source = parse(request.sources[path])
         if source is None:
             continue
-        plan = _plan(source, breaks)
+        plan = _plan(source, breaks, hides_debug)
         advice += [f"{path}:{line}" for line in plan.advice]
         splices = _splices(plan)
         if splices:
             edits.append((path, splices))
-            done += ["messages"] * bool(plan.removed or plan.guarded) + ["decorators"] * bool(plan.decorators)
+            done += ["messages"] * bool(plan.removed) + ["decorators"] * bool(plan.decorators)
     if edits:
         return Edits(request.edited(edits), f"take {' and '.join(dict.fromkeys(done))} out of compiled functions")
     return Advice(" ".join(dict.fromkeys(advice))) if advice else None
@@ -102,29 +114,47 @@ def _lines(request: Request) -> dict[str, dict[int, str]]:
     return found
 
 
-def _plan(source: Source, breaks: dict[int, str]) -> _Plan:
-    plan = _Plan(source)
+def _shows_debug(sources: Mapping[str, str]) -> bool:
+    """Whether a line of the program sets a level of messages, and not to one that hides those of level debug."""
+    for text in sources.values():
+        source = parse(text) if any(name in text for name in _SETS_LEVEL) else None
+        for call in source.every(cst.Call) if source is not None else ():
+            if call_name(call) not in _SETS_LEVEL:
+                continue
+            given = argument(call, "level", 0) if call_name(call) == "setLevel" else argument(call, "level")
+            level = given.value if given is not None else None
+            named = source.code(level).rpartition(".")[2].strip("\"'") if source is not None and level else ""
+            if named not in _HIDES and not (call_name(call) == "basicConfig" and level is None and not _has_star(call)):
+                return True
+    return False
+
+
+def _has_star(call: cst.Call) -> bool:
+    return any(arg.star for arg in call.args)
+
+
+def _plan(source: Source, breaks: dict[int, str], hides_debug: bool) -> _Plan:
+    plan = _Plan(source, hides_debug)
     functions: dict[int, cst.CSTNode] = {}
     for line, reason in breaks.items():
         statement = source.statement_at(line)
-        found = statement is not None and _message(source, statement) is not None
+        kind = _message(source, statement) if statement is not None else None
+        hidden = kind == "debug" and hides_debug
+        found = hidden
         if statement is not None and not isinstance(statement, cst.FunctionDef):
             scope = scope_of(source, statement)
             if isinstance(scope, cst.FunctionDef) and not _compiles(source, scope):
                 functions[id(scope)] = scope
         found = _decorator(plan, line) or found
         if not found and statement is not None:
-            why = _why_not(source, statement, reason)
+            why = _SHOWN if kind is not None else _why_not(source, statement, reason)
             plan.advice += [f"{line}: {why}"] if why else []
     # Dynamo stops at the first break of a function that it gives up: the others lie in the same functions, and in
     # those that they call, which it did not come to or names by the line of the call.
     for function in _with_called(source, functions):
         for statement in source.every(cst.SimpleStatementLine, function):
-            kind = _message(source, statement)
-            if kind == "debug":
+            if hides_debug and _message(source, statement) == "debug":
                 plan.removed += [small for small in statement.body if small not in plan.removed]
-            elif kind is not None and not _guarded(source, statement) and statement not in plan.guarded:
-                plan.guarded.append(statement)
     return plan
 
 
@@ -160,17 +190,29 @@ def _message(source: Source, statement: cst.CSTNode) -> str | None:
     call = first.value if isinstance(first, cst.Expr) else None
     if not isinstance(call, cst.Call) or any(source.every(cst.NamedExpr, call)):
         return None
-    names = source.names(call.func)
-    if names & {"builtins.print", "warnings.warn"}:
+    if source.names(call.func) & {"builtins.print", "warnings.warn"}:
         return "print"
-    if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in _LEVELS:
+    if not isinstance(call.func, cst.Attribute):
         return None
-    return call.func.attr.value if _LOGGER.search(source.code(call.func.value)) else None
+    level = call.func.attr.value
+    if level in _LEVELS and _is_logger(source, call.func):
+        return level
+    functions = {each.name.value: each for each in source.every(cst.FunctionDef)}
+    computes = all(only_computes(source, arg.value, functions) for arg in call.args)
+    return "debug" if level == "debug" and computes and _is_logger(source, call.func) else None
 
 
-def _guarded(source: Source, statement: cst.CSTNode) -> bool:
-    tests = [above.test for above in source.ancestors(statement) if isinstance(above, cst.If)]
-    return any("is_compiling" in source.code(test) for test in tests)
+def _is_logger(source: Source, function: cst.Attribute) -> bool:
+    """Whether a method is of the standard library's `logging`: of the module, or of what `getLogger` gave."""
+    if any(name.startswith("logging.") for name in source.names(function)):
+        return True
+    held = source.code(function.value)
+    return any(
+        isinstance(made.value, cst.Call)
+        and "logging.getLogger" in source.names(made.value.func)
+        and any(source.code(target.target) == held for target in made.targets)
+        for made in source.every(cst.Assign)
+    )
 
 
 def _decorator(plan: _Plan, line: int) -> bool:
@@ -216,10 +258,6 @@ def _splices(plan: _Plan) -> list[Splice]:
     if plan.removed:
         gone = [*plan.removed, *_unused_loggers(source, plan.removed)]
         splices = without_import(source, remove_statements(source, gone), "logging")
-    for row in _rows(source, plan.guarded):
-        torch, imports = ensure_import(source, "torch")
-        splices += [each for each in imports if each not in splices]
-        splices += wrapped(source, row, f"if not {torch}.compiler.is_compiling():")
     for decorator in plan.decorators:
         start, end = source.span(decorator)
         splices.append(Splice(source.line_start(start), source.after_line(end), ""))
@@ -239,22 +277,6 @@ def _unused_loggers(source: Source, gone: list[cst.BaseSmallStatement]) -> list[
         if uses and not left:
             found.append(assign)
     return found
-
-
-def _rows(source: Source, statements: list[cst.SimpleStatementLine]) -> Iterator[list[cst.SimpleStatementLine]]:
-    """Statements that follow each other directly, together."""
-    row: list[cst.SimpleStatementLine] = []
-    for statement in sorted(statements, key=lambda each: source.span(each)[0]):
-        block = source.parent(statement)
-        siblings = list(block.body) if isinstance(block, cst.IndentedBlock) else []
-        if row and row[-1] in siblings and siblings.index(statement) == siblings.index(row[-1]) + 1:
-            row.append(statement)
-            continue
-        if row:
-            yield row
-        row = [statement]
-    if row:
-        yield row
 
 
 _HEAD = (
@@ -288,8 +310,7 @@ FIXER = Fixer(
         Example(
             "import torch\n\n\ndef step(x):\n    y = x + 1\n    print('mean', y.mean())  # here\n    print('done')\n"
             "    return y\n",
-            "import torch\n\n\ndef step(x):\n    y = x + 1\n    if not torch.compiler.is_compiling():\n"
-            "        print('mean', y.mean())  # here\n        print('done')\n    return y\n",
+            None,
             _recorded,
         ),
         Example(

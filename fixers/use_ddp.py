@@ -41,7 +41,6 @@ from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, parse
 
 Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
-_BUFFERS = re.compile(r"BatchNorm|batch_norm|InstanceNorm|register_buffer|torchvision|\btimm\b|from_pretrained")
 _REDUCES = re.compile(r"\ball_reduce(?:_coalesced)?\(")
 _RANK = re.compile(r"rank", re.IGNORECASE)
 _SEEDS = frozenset({"torch.manual_seed", "torch.random.manual_seed", "torch.cuda.manual_seed_all"})
@@ -124,7 +123,7 @@ def _wrapped(
         )
     torch, imports = ensure_import(built.source, "torch")
     # The program lets each rank keep its buffers: sent in forward passes, they would make ranks wait for each other.
-    options = ", broadcast_buffers=False" if any(map(_BUFFERS.search, request.sources.values())) else ""
+    options = ", broadcast_buffers=False"
     options += ", find_unused_parameters=True" if _may_lack(request, loop) else ""
     wrapper = f"{torch}.nn.parallel.DistributedDataParallel({built.name}{options})"
     at = after_build(built, [f"{built.name} = {wrapper}"], filled=True)
@@ -304,7 +303,7 @@ def main():
     dist.init_process_group("nccl")
     torch.manual_seed(0)
     model = Net().cuda()
-    model = torch.nn.parallel.DistributedDataParallel(model)
+    model = torch.nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for x, y in batches:
         optimizer.zero_grad()
@@ -336,7 +335,7 @@ FIXER = Fixer(
                 "                dist.all_reduce(p.grad)\n                p.grad.div_(dist.get_world_size())\n"
                 "        optimizer.step()",
             ),
-            _AFTER.replace("Parallel(model)", "Parallel(model, find_unused_parameters=True)"),
+            _AFTER.replace("buffers=False)", "buffers=False, find_unused_parameters=True)"),
             _recorded,
         ),
         Example(_BEFORE.replace("        parameter.grad.data /= size\n", ""), None, _recorded),

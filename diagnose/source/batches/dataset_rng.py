@@ -21,7 +21,7 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all, per_program
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["Draw", "sample_draw"]
+__all__ = ["Draw", "draws_of_order", "sample_draw"]
 
 _TRANSFORM = re.compile(
     r"Rand(?:om)?(?!State|Sampler|BatchSampler)[A-Z]\w*|\w*Jitter|\w*Augment\w*|AugMix|MixUp|CutMix|ElasticTransform"
@@ -80,14 +80,8 @@ def sample_draw(
     `made_by` are the expressions in file `path` that make the dataset and the collate function, `names` the classes and
     functions that the run saw in their place, `init` the loader's `worker_init_fn`.
     """
-    code = _Code(parse_all(sources))
-    if path not in code.sources:
-        return None
-    for node in made_by:
-        code.builds(path, node)
-    for name in names:
-        code.makes_samples_by(name)
-    if any(code.seeds_itself()):
+    code = _code(sources, path, made_by, names)
+    if code is None or any(code.seeds_itself()):
         return None  # what a sample draws follows from its index
     bodies = [*code.bodies_of(path, init)] if init is not None else []
     alike = code.seeded_alike(bodies)
@@ -95,6 +89,24 @@ def sample_draw(
     if draws and alike is not None:
         return alike
     return next((draw for draw in draws if draw.copied), draws[0] if draws else None)
+
+
+def draws_of_order(sources: Mapping[str, str], path: str, made_by: Sequence[cst.CSTNode]) -> Iterator[Draw]:
+    """All draws of the code that chooses samples, whether or not it seeds itself; `made_by` make the sampler."""
+    code = _code(sources, path, made_by, ())
+    if code is not None:
+        yield from code.draws("")
+
+
+def _code(sources: Mapping[str, str], path: str, made_by: Sequence[cst.CSTNode], names: Sequence[str]) -> _Code | None:
+    code = _Code(parse_all(sources))
+    if path not in code.sources:
+        return None
+    for node in made_by:
+        code.builds(path, node)
+    for name in names:
+        code.makes_samples_by(name)
+    return code
 
 
 class _Code(SampleCode):

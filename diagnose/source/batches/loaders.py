@@ -15,11 +15,11 @@ from diagnose.source.batches.first_batch import late_first_batch
 from diagnose.source.batches.loader_lifetime import is_built_again, is_for_one_pass
 from diagnose.source.batches.shared_state import SharedState, When, shared_state
 from diagnose.source.dataflow.bindings import binding_of
-from diagnose.source.dataflow.flow import is_repeated
+from diagnose.source.dataflow.flow import is_repeated, within
 from diagnose.source.settings.options import CallOptions
 from diagnose.source.settings.trainers import trainers_of
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.edits import call_at, call_name, parse
+from diagnose.source.tree.edits import call_name, calls_at, parse
 from diagnose.source.tree.syntax import Source
 
 __all__ = ["Loader", "LoadersFound", "find_loaders"]
@@ -242,21 +242,28 @@ def find_loaders(
     foreign: list[Site] = []
     for site in chosen:
         source = parse(sources[site.file]) if site.owned and site.file in sources else None
-        call = call_at(source, site.line, _names_of(source, site)) if source is not None else None
-        if source is None or call is None:
+        calls = calls_at(source, site.line, _names_of(source, site)) if source is not None else []
+        if source is None or not calls or _is_nested(source, calls):
             told = _of_trainer(site, sources, configs or {}, words)
             if told is not None:
                 found.append(told)
             elif not _wraps_another(site, known):
                 foreign.append(site)
             continue
-        options = CallOptions(site.file, source, call, sources, configs or {}, words, site.arguments, POSITIONS)
-        if all(each.options.node is not call for each in found):
-            found.append(Loader(options, site))
+        for call in calls:
+            its = site if call is calls[0] else None  # a line is recorded once, with what its first call was given
+            recorded = its.arguments if its is not None else {}
+            options = CallOptions(site.file, source, call, sources, configs or {}, words, recorded, POSITIONS)
+            if all(each.options.node is not call for each in found):
+                found.append(Loader(options, its))
     if not known:
         found = _in_text(sources, configs or {}, words)
     drew = tuple(site for site in sites if site.kind == _DRAWS)
     return LoadersFound(tuple(_with_draws(each, drew) for each in found), tuple(foreign), drew)
+
+
+def _is_nested(source: Source, calls: Sequence[cst.Call]) -> bool:
+    return any(one is not other and within(source, one, other) for one in calls for other in calls)
 
 
 def _with_draws(loader: Loader, drew: Sequence[Site]) -> Loader:

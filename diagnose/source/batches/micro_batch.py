@@ -23,6 +23,7 @@ from diagnose.source.settings.executed_configs import executes_files, is_undecid
 from diagnose.source.settings.options import CallOptions
 from diagnose.source.settings.setting import Setting
 from diagnose.source.settings.trainers import Trainer
+from diagnose.source.training.batch_statistics import normalises_batches, sums_losses
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.syntax import Source, Splice, parse
 
@@ -33,11 +34,6 @@ _BATCH_OF_THE_TRAINER = 8
 _COUNTS_BATCHES = re.compile(r"limit_train_batches|val_check_interval|overfit_batches|batch_idx\s*[%+/]|split_batches")
 _BATCH = re.compile(r"^(?:micro_?|device_?|per_device_?|train_?)?(?:batch(?:_size)?|bs|bsz)$", re.IGNORECASE)
 _RATE = re.compile(r"(?:^|[._])(?:lr|learning_rate)(?:$|_)", re.IGNORECASE)
-_OF_THE_BATCH = re.compile(
-    r"BatchNorm|batch_norm|torchvision\.models|from torchvision import[^\n]*\bmodels\b|torch\.hub\b|\btimm\b|"
-    r"reduction\s*=\s*[\"']sum"
-)
-
 Edited = Sequence[tuple[str, Sequence[Splice]]]
 
 
@@ -89,19 +85,22 @@ def microbatch(program: Program, least_steps: int = 2) -> MicroBatch | str | Non
     return _in_loop(program, least_steps)
 
 
+def _of_the_batch(program: Program) -> str | None:
+    """What makes the loss depend on which samples are computed together."""
+    return normalises_batches(program.sources) or sums_losses(program.sources)
+
+
 def _in_library(program: Program, trainer: Trainer, steps: int) -> MicroBatch | str:
     """Both numbers where a library is told them."""
-    text = "\n".join(program.sources.values())
-    coupled = _OF_THE_BATCH.search(text) or _COUNTS_BATCHES.search(text)
+    counts = _COUNTS_BATCHES.search("\n".join(program.sources.values()))
+    coupled = _of_the_batch(program) or (counts[0] if counts is not None else None)
     loaders = [loader.options for loader in program.loaders().loaders]
     told = trainer.options if trainer.knows("batch_size") else loaders[0] if len(loaders) == 1 else None
     size = told.value("batch_size") if told is not None else None
     if trainer.library == "transformers" and not trainer.is_given("batch_size"):
         size = _BATCH_OF_THE_TRAINER
     if coupled is not None or trainer.library == "accelerate" or told is None or not isinstance(size, int):
-        why = (
-            f"`{coupled[0]}` counts on how samples are grouped" if coupled else "what else counts batches is not known"
-        )
+        why = f"`{coupled}` counts on how samples are grouped" if coupled else "what else counts batches is not known"
         name = trainer.options.its("micro_steps")
         return f"{trainer.where} accumulates: change the size of batches, and {name} against it. Not by us: {why}."
     return MicroBatch(size, steps, False, lambda size, steps: _placed(told, trainer.options, size, steps))
@@ -127,10 +126,8 @@ def _in_loop(program: Program, least_steps: int) -> MicroBatch | str | None:
         )
     step, way = ways[0]
     where = f"{step.path}:{step.source.lines_of(step.backward)[0]}"
-    text = "\n".join(program.sources.values())
-    coupled = _OF_THE_BATCH.search(text)
-    if coupled is not None:
-        return f"{where} accumulates, but `{coupled[0]}` makes the loss depend on how samples are grouped."
+    if (coupled := _of_the_batch(program)) is not None:
+        return f"{where} accumulates, but `{coupled}` makes the loss depend on how samples are grouped."
     mixed = mixes_samples(program.sources, step)
     if mixed is not None:
         return f"{where} accumulates, but {mixed}: the loss depends on how samples are grouped."
@@ -149,7 +146,8 @@ def _in_loop(program: Program, least_steps: int) -> MicroBatch | str | None:
         why = f"the command line says {' and '.join(told)}" if told else why
         return f"{where} accumulates: let its micro-batch be larger and its micro-steps fewer ({why})."
     sources = filter(None, map(parse, program.sources.values()))
-    alike = "ignore_index" not in text and draws_in_step(sources, step.source.code(step.turn)) is None
+    ignores = any("ignore_index" in text for text in program.sources.values())
+    alike = not ignores and draws_in_step(sources, step.source.code(step.turn)) is None
     return _of_counts(way.counted and alike, size, number)
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import libcst as cst
 
-from diagnose.source.batches.dataset_rng import sample_draw
+from diagnose.source.batches.dataset_rng import draws_of_order
 from diagnose.source.batches.open_handles import held_handles
 from diagnose.source.batches.sample_code import SampleCode, is_read
 from diagnose.source.batches.sample_effects import Trace, changed_by, handed_on, is_own, local_names, root_of, traces
@@ -97,14 +97,13 @@ class SharedState:
                     yield Trace(words, path, source.lines_of(alias)[0])
 
     def late_draws(self) -> Iterator[Trace]:
-        """Random numbers of the process that are drawn between two samples, where training draws its own."""
-        draw = sample_draw(self.texts, self.path, self.made_by, self.names, None)
-        source = self.code.sources.get(draw.path) if draw is not None else None
-        for loop in source.walk() if draw is not None and source is not None else ():
-            if draw is None or source is None or not isinstance(loop, cst.For | cst.While):
-                continue
-            first, last = source.lines_of(loop.body)
-            if first <= draw.line <= last and any(source.every(cst.Yield, loop.body)):
+        """Random numbers that a sampler draws between two samples, where training draws its own."""
+        late: dict[str, list[tuple[int, int]]] = {}
+        for draw in draws_of_order(self.texts, self.path, self.made_by):
+            if draw.path not in late:
+                source = self.code.sources[draw.path]
+                late[draw.path] = [source.lines_of(each) for each in _between_samples(source)]
+            if any(first <= draw.line <= last for first, last in late[draw.path]):
                 yield Trace(f"draws random numbers from turn to turn (`{draw.code}`)", draw.path, draw.line)
 
     def unsent(self) -> Iterator[Trace]:
@@ -586,3 +585,19 @@ def _is_of_model(source: Source, node: cst.BaseExpression) -> bool:
     ]
     through = [any(words in source.code(each.iter) for words in _GO_THROUGH) for each in loops]
     return bool(through) and all(through)
+
+
+def _between_samples(source: Source) -> Iterator[cst.CSTNode]:
+    """The code that runs between two values of an iterator: turns of loops that yield, and what those call."""
+    found: list[cst.CSTNode] = [*source.every(cst.GeneratorExp)]
+    found += [each for each in source.every(cst.FunctionDef) if each.name.value == "__next__"]
+    found += [
+        each
+        for each in source.walk()
+        if isinstance(each, cst.For | cst.While) and any(source.every(cst.Yield, each.body))
+    ]
+    functions = {each.name.value: each for each in source.every(cst.FunctionDef)}
+    for each in found:
+        called = [functions.get(call_name(call)) for call in source.every(cst.Call, each)]
+        found += [function for function in called if function is not None and not any(function is one for one in found)]
+    yield from found

@@ -47,7 +47,7 @@ class Uses:
     """All that happens to one name in one scope, in the order of the text."""
 
     assigned: tuple[tuple[Variable, cst.BaseExpression], ...]
-    """`name = value`, alone on the left; also with an annotation, and as one of `name, other = value, 0`."""
+    """`name = value`; also with an annotation, as one of `name, other = value, 0`, and of `name = other = 0`."""
     augmented: tuple[tuple[Variable, cst.AugAssign], ...]
     """`name += value` and its like."""
     reads: tuple[Variable, ...]
@@ -76,7 +76,7 @@ def uses_of(source: Source, scope: Scope, name: str) -> Uses:
             if _is_anothers(source, node, scope):
                 continue
             lost = "is used by another function"
-        elif isinstance(parent, cst.AssignTarget) and isinstance(above, cst.Assign) and len(above.targets) == 1:
+        elif isinstance(parent, cst.AssignTarget) and isinstance(above, cst.Assign) and _is_all_its_own(above):
             assigned.append((node, above.value))
         elif isinstance(parent, cst.AnnAssign) and parent.target is node and parent.value is not None:
             assigned.append((node, parent.value))
@@ -91,6 +91,11 @@ def uses_of(source: Source, scope: Scope, name: str) -> Uses:
     if isinstance(scope, cst.Module) and _is_exported(source, name):
         lost = "is exported"
     return Uses(tuple(assigned), tuple(augmented), tuple(reads), lost)
+
+
+def _is_all_its_own(assign: cst.Assign) -> bool:
+    """Whether a name shares what it gets with no other: it stands alone, or as in `correct = total = 0`."""
+    return len(assign.targets) == 1 or isinstance(assign.value, cst.Integer | cst.Float)
 
 
 def _in_row(source: Source, node: cst.Name) -> cst.BaseExpression | None:

@@ -146,7 +146,8 @@ class CallOptions:
                 return Placed()
             if number(limit) is not None and self.source.code(expression.func) == bound:
                 return Placed({self.path: [replace(self.source, limit, str(value))]})
-        # It comes from outside (a command line, a file), or is shown with other options: what is asked for there still counts beyond this value.
+        # It comes from outside (a command line, a file), or is shown with other options: what is asked for there still
+        # counts beyond this value.
         return Placed({self.path: [replace(self.source, expression, f"{bound}({code}, {value})")]})
 
     def _shows(self, setting: Setting, expression: cst.BaseExpression) -> bool:

@@ -13,8 +13,10 @@ __all__ = ["shows_options"]
 
 _LOOKS = frozenset({"getattr", "hasattr", "setattr", "isinstance", "len", "get"})
 """Functions and methods that take an object of options whole, and show nothing of it."""
+_PARSES = frozenset({"add_argument", "parse_args", "parse_known_args"})
 _SHOWS = frozenset({"print", "info", "debug", "warning", "log", "write", "format", "dict", "dump", "dumps", "save"})
 """Functions and methods that show a single value, or put it where it is shown."""
+_SHOWN_IN = (cst.FormattedStringExpression, cst.DictElement, cst.StarredDictElement, cst.BinaryOperation)
 _ALL_NAMES = frozenset({"globals", "locals", "vars"})
 
 
@@ -31,7 +33,8 @@ def shows_options(sources: Mapping[str, str], expression: cst.BaseExpression) ->
         if not (source := parse(text)):
             continue
         files.append(source)
-        own |= {node.name.value for kind in (cst.FunctionDef, cst.ClassDef) for node in source.every(kind)}
+        own |= {node.name.value for node in source.every(cst.FunctionDef)}
+        own |= {node.name.value for node in source.every(cst.ClassDef)}
         holders |= _parsed(source) if holders else set()
     if holders:
         return any(_shows_whole(source, holders, own) for source in files)
@@ -59,7 +62,7 @@ def _parsed(source: Source) -> set[str]:
     return {
         target.target.value
         for node in source.every(cst.Assign)
-        if isinstance(node.value, cst.Call) and call_name(node.value) in ("parse_args", "parse_known_args")
+        if isinstance(node.value, cst.Call) and call_name(node.value) in _PARSES
         for target in node.targets
         if isinstance(target.target, cst.Name)
     }
@@ -73,25 +76,24 @@ def _shows_whole(source: Source, holders: set[str], own: set[str]) -> bool:
             whole, parent = parent, source.parent(parent)
         if isinstance(parent, cst.Attribute) and parent.value is whole:
             call = source.parent(parent)
-            called = isinstance(call, cst.Call) and call.func is parent and parent.attr.value not in _LOOKS
-            if parent.attr.value == "__dict__" or (called and call_name(call) not in ("add_argument", "parse_args")):
+            method = parent.attr.value if isinstance(call, cst.Call) and call.func is parent else None
+            if parent.attr.value == "__dict__" or not (method is None or method in _LOOKS | _PARSES):
                 return True
         elif isinstance(parent, cst.Arg) and parent.star != "**":
             call = source.parent(parent)
             if isinstance(call, cst.Call) and call_name(call) not in own | _LOOKS:
                 return True
-        elif isinstance(parent, cst.FormattedStringExpression | cst.DictElement | cst.BinaryOperation):
+        elif isinstance(parent, _SHOWN_IN):
             return True
     return False
 
 
 def _shows_value(source: Source, name: str) -> bool:
-    for node in source.every(cst.Call):
-        if call_name(node) in _ALL_NAMES and not node.args:
-            return True
+    if any(call_name(call) in _ALL_NAMES and not call.args for call in source.every(cst.Call)):
+        return True
     for node in source.every(cst.Name):
         parent = source.parent(node) if node.value == name else None
-        if isinstance(parent, cst.FormattedStringExpression | cst.DictElement | cst.BinaryOperation):
+        if isinstance(parent, _SHOWN_IN):
             return True
         call = source.parent(parent) if isinstance(parent, cst.Arg) else None
         if isinstance(call, cst.Call) and call_name(call) in _SHOWS:

@@ -19,6 +19,7 @@ __all__ = [
     "Splice",
     "call_at",
     "call_name",
+    "calls_at",
     "ensure_from_import",
     "ensure_import",
     "free_name",
@@ -38,6 +39,12 @@ def call_at(source: Source, line: int, named: Collection[str]) -> cst.Call | Non
     The interpreter records a call by the line of its expression or of one of its arguments, so any line of it counts.
     None where there is no such call, or several and none begins on the line.
     """
+    found = calls_at(source, line, named)
+    return found[0] if len(found) == 1 else None
+
+
+def calls_at(source: Source, line: int, named: Collection[str]) -> list[cst.Call]:
+    """As `call_at`; several where a line has more, such as `train, test = DataLoader(…), DataLoader(…)`."""
     covering: list[tuple[int, cst.Call]] = []
     for call in source.every(cst.Call):
         first, last = source.lines_of(call)
@@ -50,7 +57,7 @@ def call_at(source: Source, line: int, named: Collection[str]) -> cst.Call | Non
         covering = [(height, call) for height, call in covering if source.lines_of(call)[0] == line] or covering
         lowest = min(height for height, _ in covering)
         covering = [(height, call) for height, call in covering if height == lowest]
-    return covering[0][1] if len(covering) == 1 else None
+    return [call for _, call in covering]
 
 
 def replace(source: Source, node: cst.CSTNode, code: str) -> Splice:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from functools import cache
 
-from adversarial.families import checkpoints, datasets, deferred_reads, distributed, model_math, training_loops
+from adversarial.families import (
+    checkpoints,
+    datasets,
+    deferred_reads,
+    distributed,
+    everyday,
+    model_math,
+    training_loops,
+)
 from adversarial.program import Program, unique
 
-FAMILIES = (deferred_reads, datasets, checkpoints, model_math, training_loops, distributed)
+FAMILIES = (deferred_reads, datasets, checkpoints, model_math, training_loops, distributed, everyday)
 
 
 @cache

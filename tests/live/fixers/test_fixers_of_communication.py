@@ -331,7 +331,10 @@ def test_gradients_reduced_by_hand_are_left_to_the_wrapper() -> None:
     answer = FIXERS["use-ddp"].rewrite(example_request("unoverlapped-gradients", text))
     assert isinstance(answer, Edits)
     assert "all_reduce" not in answer.files["train.py"]
-    assert "    model = torch.nn.parallel.DistributedDataParallel(model)\n" in answer.files["train.py"]
+    assert (
+        "    model = torch.nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)\n"
+        in answer.files["train.py"]
+    )
 
 
 def test_nn_data_parallel_is_told_line_by_line_how_to_start_a_process_for_each_device() -> None:

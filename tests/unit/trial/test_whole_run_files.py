@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from diagnose.program.shorten import shortened
+from diagnose.trial.whole_run.comparison import _values
 from diagnose.trial.whole_run.file_history import differences, history
 from diagnose.trial.whole_run.saved_objects import read_saved
 
@@ -61,6 +62,18 @@ def test_a_models_and_an_optimizers_state_are_read(tmp_path: Path) -> None:
     assert np.array_equal(found["['model']['weight']"], model.weight.detach().numpy())
     assert found["['optimizer']['state'][0]['exp_avg']"].shape == (2, 3)
     assert found["['optimizer']['param_groups'][0]['lr']"] == 1e-3
+
+
+def test_the_form_of_a_saved_optimizers_kernels_is_no_difference_and_its_other_options_are(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    plain, fused, slower = (
+        saved(tmp_path / "a.pt", optimizer=torch.optim.SGD(model.parameters(), **options).state_dict())
+        for options in ({"lr": 0.1}, {"lr": 0.1, "fused": True}, {"lr": 0.01})
+    )
+    assert _values("a.pt", plain, fused, [plain, plain], 1e-7) == []
+    assert _values("a.pt", plain, slower, [plain, plain], 1e-7) == [
+        "a.pt: ['optimizer']['param_groups'][0]['lr'] differs"
+    ]
 
 
 def test_reading_runs_nothing_of_a_file(tmp_path: Path) -> None:

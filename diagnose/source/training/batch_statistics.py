@@ -1,0 +1,46 @@
+"""What in a program depends on which samples are computed together: batch normalisation, and losses that are summed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import libcst as cst
+
+from diagnose.source.tree.literals import string
+from diagnose.source.tree.syntax import Source, parse
+
+__all__ = ["normalises_batches", "sums_losses"]
+
+_LIBRARIES = ("torchvision.models", "timm", "torch.hub", "segmentation_models_pytorch")
+"""Modules that build models of images, most of which normalise batches; what they build is not in the program."""
+_WORDS = ("BatchNorm", "batch_norm", *(name.rpartition(".")[2] for name in _LIBRARIES))
+"""Files without any of these are not parsed."""
+
+
+def normalises_batches(sources: Mapping[str, str]) -> str | None:
+    """The first code that builds or calls a batch normalisation, or takes a model of images from a library."""
+    for text in sources.values():
+        source = parse(text) if any(word in text for word in _WORDS) else None
+        for node in source.walk() if source is not None else ():
+            if isinstance(node, cst.Name | cst.Attribute) and source is not None and _normalises(source, node):
+                return source.code(node)
+    return None
+
+
+def sums_losses(sources: Mapping[str, str]) -> str | None:
+    """The first argument `reduction="sum"`: what is summed over the samples of a batch grows with it."""
+    for text in sources.values():
+        source = parse(text) if "sum" in text and "reduction" in text else None
+        for argument in source.every(cst.Arg) if source is not None else ():
+            named = argument.keyword is not None and argument.keyword.value == "reduction"
+            if named and source is not None and string(argument.value) == "sum":
+                return source.code(argument).rstrip(", ")
+    return None
+
+
+def _normalises(source: Source, node: cst.Name | cst.Attribute) -> bool:
+    own = node.attr.value if isinstance(node, cst.Attribute) else node.value
+    if "BatchNorm" in own or own == "batch_norm":
+        return True
+    names = source.names(node)
+    return any(name == library or name.startswith(f"{library}.") for name in names for library in _LIBRARIES)

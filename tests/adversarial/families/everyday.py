@@ -1,0 +1,232 @@
+"""Programs as people write them every day: options that are printed, samplers of their own, counters, logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from adversarial.program import Program, fill
+
+FAMILY = "everyday"
+
+LOADED = """
+import argparse, json, logging, random
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+<top>
+torch.manual_seed(0)
+random.seed(0)
+data = TensorDataset(torch.randn(96, 6), torch.randint(0, 3, (96,)))
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+<loaders>
+model = nn.Sequential(nn.Linear(6, 24), nn.ReLU(), nn.Linear(24, 3)).to(device)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for epoch in range(3):
+    <start>
+    for x, y in train:
+        x, y = x.to(device), y.to(device)
+        <before_step>
+        scores = model(x)
+        loss = nn.functional.cross_entropy(scores, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        <after_step>
+    <end>
+"""
+
+OPTIONS = 'parser = argparse.ArgumentParser()\nparser.add_argument("--workers", type=int, default=0)\nparser.add_argument("--batch", type=int, default=8)\n'
+FROM_OPTIONS = "train = DataLoader(data, batch_size=args.batch, shuffle=True, num_workers=args.workers)"
+PLAIN = "train = DataLoader(data, batch_size=8, shuffle=True)"
+LAST = {"end": 'print(epoch, f"{loss.item():.6f}")'}
+
+SHOWN = {
+    "printed": f"{OPTIONS}args = parser.parse_args()\nprint(args)",
+    "formatted": f'{OPTIONS}args = parser.parse_args()\nprint(f"options: {{args}}")',
+    "written": f'{OPTIONS}args = parser.parse_args()\nwith open("options.json", "w") as file:\n    json.dump(vars(args), file)',
+    "copied": f"{OPTIONS}args = parser.parse_args()\nsettings = {{**args.__dict__, 'seed': 0}}\nprint(settings)",
+}
+
+SAMPLERS = {
+    "turn_by_turn": """
+        class Buckets:
+            def __len__(self):
+                return 12
+
+            def __iter__(self):
+                order = list(range(96))
+                random.shuffle(order)
+                while order:
+                    size = random.choice([4, 8])
+                    yield order[:size]
+                    order = order[size:]
+        """,
+    "by_a_helper": """
+        class Buckets:
+            def __len__(self):
+                return 12
+
+            def pick(self):
+                return random.sample(range(96), 8)
+
+            def __iter__(self):
+                for _ in range(12):
+                    yield self.pick()
+        """,
+    "by_an_expression": """
+        class Buckets:
+            def __len__(self):
+                return 12
+
+            def __iter__(self):
+                return iter(random.sample(range(96), 8) for _ in range(12))
+        """,
+}
+
+COUNTERS = {
+    "together": (
+        "correct = seen = 0\ntotal = average = 0.0",
+        "total += loss.item()\ncorrect += (scores.argmax(1) == y).sum().item()\nseen += y.size(0)",
+        'print(f"{total / len(train):.6f} {100.0 * correct / seen:.2f} % ({correct}/{seen})", average)',
+    ),
+    "in_a_row": (
+        "total, correct, seen = 0.0, 0, 0",
+        "total += loss.item() * y.size(0)\ncorrect += (scores.argmax(1) == y).sum().item()\nseen += len(y)",
+        'print(epoch, round(total / seen, 6), f"{correct / seen:.4f}")',
+    ),
+}
+
+COMPILED = """
+import logging
+import torch
+from torch import nn
+
+<level>
+log = logging.getLogger("train")
+torch.manual_seed(0)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 24), nn.Linear(24, 1)
+
+    def forward(self, x):
+        log.debug("shape %s", tuple(x.shape))
+        hidden = torch.relu(self.first(x))
+        <message>
+        return self.second(hidden)
+
+
+model = torch.compile(Net(), backend="eager")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(8):
+    loss = (model(torch.randn(8, 6)) - 1).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    log.info("step %d %.5f", step, loss.item())
+"""
+
+SPECTRAL = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+class Spectral(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.weight = nn.Parameter(0.1 * torch.randn(channels, channels, 4, dtype=torch.cfloat))
+
+    def forward(self, x):
+        modes = torch.fft.rfft(x)
+        out = torch.zeros_like(modes)
+        out[:, :, :4] = torch.einsum("bix,iox->box", modes[:, :, :4], self.weight)
+        return torch.fft.irfft(out, n=x.size(-1))
+
+
+model = nn.Sequential(nn.Conv1d(1, 8, 1), Spectral(8), nn.GELU(), nn.Conv1d(8, 1, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for step in range(8):
+    x = torch.randn(4, 1, 32)
+    loss = (model(x) - x.roll(3, -1)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(step, f"{loss.item():.6f}")
+"""
+
+RANKS = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 12), <norm>nn.ReLU(), nn.Linear(12, 1))<options>)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+torch.manual_seed(rank)
+accumulate = 3
+for step in range(15):
+    loss = (model(torch.randn(8, 6)) - 1).square().mean() / accumulate
+    loss.backward()
+    if (step + 1) % accumulate == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+model.eval()
+with torch.no_grad():
+    print(f"{model(torch.ones(2, 6)).sum().item():.6f}")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def programs() -> Iterator[Program]:
+    """All of the family."""
+    for name, top in SHOWN.items():
+        text = fill(LOADED, top=top, loaders=FROM_OPTIONS, start="", before_step="", after_step="", **LAST)
+        yield Program(f"every_options_{name}", FAMILY, text, edited=frozenset({"loader-workers"}))
+    for name, sampler in SAMPLERS.items():
+        text = fill(
+            LOADED,
+            top=sampler,
+            loaders="train = DataLoader(data, batch_sampler=Buckets())",
+            start="",
+            before_step="if random.random() < 0.2:\n    continue",
+            after_step="",
+            **LAST,
+        )
+        left = dict.fromkeys(("loader-workers", "loader-prefetch"), "the sampler draws beside training")
+        yield Program(f"every_sampler_{name}", FAMILY, text, left_alone=left)
+    for name, (start, after, end) in COUNTERS.items():
+        text = fill(LOADED, top="", loaders=PLAIN, start=start, before_step="", after_step=after, end=end)
+        yield Program(f"every_counters_{name}", FAMILY, text, edited=frozenset({"defer-item"}))
+    row = f"{PLAIN.replace('train =', 'train, test =')}, DataLoader(data, batch_size=32)"
+    text = fill(LOADED, top="", loaders=row, start="", before_step="", after_step="", **LAST)
+    yield Program("every_loaders_in_a_row", FAMILY, text, edited=frozenset({"loader-workers", "loader-pin"}))
+    for name, level, message in (
+        ("logged", 'logging.basicConfig(filename="train.log", level=logging.DEBUG)', ""),
+        ("printed", "", 'print("mean", f"{hidden.mean().item():.4f}")'),
+    ):
+        left = {"remove-graph-break": "the message is shown"} if level else {}
+        yield Program(f"every_message_{name}", FAMILY, fill(COMPILED, level=level, message=message), left_alone=left)
+    yield Program(
+        "every_complex_weights",
+        FAMILY,
+        fill(SPECTRAL),
+        left_alone={"fused-optimizer": "takes no complex numbers"},
+    )
+    for name, norm, options in (
+        ("normalised", "nn.BatchNorm1d(12), ", ""),
+        ("own_statistics", "nn.BatchNorm1d(12), ", ", broadcast_buffers=False"),
+        ("plain", "", ""),
+    ):
+        left = {"no-sync": "running statistics are sent less often"} if name == "normalised" else {}
+        edited = frozenset({"no-sync"})
+        text = fill(RANKS, norm=norm, options=options)
+        yield Program(f"every_ranks_{name}", FAMILY, text, edited=edited, left_alone=left, ranks=2)
