@@ -194,8 +194,6 @@ class Fixer:
     completes: tuple[str, ...] = ()
     """Fixers after which this one is tried even where its finding went with them: what they leave over comes too rarely
     for the few steps of a window."""
-    saves: str = ""
-    """The evidence of a finding, in ns of a step, that is all this fixer can save of it; without it, the whole."""
     lines_of: tuple[str, ...] = ()
     """Rules that tell what each line costs, and of whose findings it saves no more than the lines cost that it writes
     anew or calls there."""
@@ -208,16 +206,6 @@ class Fixer:
     """Rules whose findings it is tried for although they do not name it: for fixers that lie beside the project."""
     doc: str = ""
     """Filled by the loader from the module's docstring."""
-
-    def promised_ns(self, finding: Finding) -> int:
-        """What it can save of a finding at most, per step."""
-        known = [round(one.value) for one in finding.evidence if one.measure == self.saves]
-        return min([finding.recoverable_ns, *known])
-
-    def promised_share(self, finding: Finding) -> float:
-        """What the fixer promises of a finding, as a share of the step that the finding was made in."""
-        whole = finding.recoverable_ns
-        return finding.share * self.promised_ns(finding) / whole if whole > 0 else finding.share
 
     @property
     def compiles(self) -> bool:

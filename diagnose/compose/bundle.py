@@ -94,7 +94,7 @@ class Bundle:
         treated: dict[str, list[Treated]] = {}
         for proposal in (member.proposal for member in self.members):
             for finding, left in proposal.parts:
-                treated.setdefault(finding.rule, []).append((proposal.fixer, finding, left))
+                treated.setdefault(finding.rule, []).append((finding, left))
         return sum(promised_together_ns(some) for some in treated.values())
 
     @property

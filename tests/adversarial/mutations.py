@@ -87,8 +87,8 @@ _KINDS: tuple[tuple[str, str, str, Gate, str, str], ...] = (
     ("halves of the gated unit swapped", "unit_swiglu", "native-gelu", ROUNDING, "F.silu(a) * b", "F.silu(b) * a"),
     ("gradient through a detached gate", "unit_detached_gate", "native-gelu", ROUNDING, "a.detach() * torch.sigmoid(a)", "a * torch.sigmoid(a)"),
     ("erf for tanh", "unit_quick_gelu", "native-gelu", ROUNDING, "a * torch.sigmoid(1.702 * a)", "F.gelu(a)"),
-    ("mean for sum over the batch", "loss_sum_over_batch", "native-cross-entropy", ROUNDING, ".sum() / out.size(0)", ".mean()"),
-    ("mean over all for mean over classes", "loss_one_hot", "native-cross-entropy", ROUNDING, ".sum(-1).mean()", ".mean()"),
+    ("mean for sum over the batch", "loss_sum_over_batch", "fuse-cross-entropy", ROUNDING, ".sum() / out.size(0)", ".mean()"),
+    ("mean over all for mean over classes", "loss_one_hot", "fuse-cross-entropy", ROUNDING, ".sum(-1).mean()", ".mean()"),
     ("masked labels counted", "loss_masked", "weigh-masked", ROUNDING, "/ mask.sum()", "/ mask.numel()"),
     ("empty mask gives zero for nan", "loss_picked_of_nothing", "weigh-masked", ROUNDING, "return F.cross_entropy(picked, y[y != 0])", "return F.cross_entropy(picked, y[y != 0]) if len(picked) else 0 * out.sum()"),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 tree, dataflow ──▶ formula, numeric       what an expression of tensors computes, however it is written
                      ├──▶ activations
-                     ├──▶ norms, conv_norms
+                     ├──▶ norms
                      ├──▶ einsum ──▶ attention ──▶ attention_call ◀── causal_masks
                      ├──▶ vocabulary
                      └──▶ cross_entropy ◀── class_probabilities

@@ -184,10 +184,3 @@ def test_comments_inside_of_a_formula_outlive_it(name: str, text: str) -> None:
     comments = [line.partition("# ")[2] for line in text.splitlines() if "# " in line]
     assert comments
     assert [comment for comment in comments if fixed.count(f"# {comment}\n") == 1] == comments
-
-
-def test_a_picture_that_is_padded_is_no_batch_of_texts() -> None:
-    text = HEAD + "def joined(up, skip):\n    return torch.cat([skip, F.pad(up, (0, 1, 0, 1))], 1)\n"
-    assert FIXERS["pad-lengths"].rewrite(example_request("recompiling", text)) is None
-    rows = "def collate(rows):\n    return torch.nn.utils.rnn.pad_sequence(rows)\n"
-    assert isinstance(FIXERS["pad-lengths"].rewrite(example_request("recompiling", text + rows)), Advice)
