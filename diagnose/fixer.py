@@ -37,6 +37,7 @@ __all__ = [
     "Site",
     "example_request",
     "lines_with",
+    "patched",
 ]
 
 
@@ -136,6 +137,18 @@ class Example:
     after: str | None
     request: Callable[[str], Request]
     """Makes the request for a text of the file."""
+
+
+_MARK = re.compile(r"\{-(.*?)-\}|\{\+(.*?)\+\}", re.DOTALL)
+
+
+def patched(request: Callable[[str], Request], *texts: str) -> tuple[Example, ...]:
+    """Examples of one request, each written as a word diff: `DataLoader(data{+, num_workers=4+})`.
+
+    `{-old-}` is in the source before alone, `{+new+}` in the source after. A text without marks must be left alone.
+    """
+    sides = [(_MARK.sub(r"\1", text), _MARK.sub(r"\2", text)) for text in texts]
+    return tuple(Example(before, after if after != before else None, request) for before, after in sides)
 
 
 def example_request(

@@ -25,7 +25,19 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Site, example_request, lines_with
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Request,
+    Site,
+    example_request,
+    lines_with,
+    patched,
+)
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.device.cuda_switches import also_without_cuda
 from diagnose.source.tree.arguments import argument, has_star, remove_argument, set_keywords
@@ -236,10 +248,6 @@ def _recorded(text: str) -> Request:
 _IMPORT = "import torch\n"
 
 
-def _left_alone(text: str) -> Example:
-    return Example(text, None, _recorded)
-
-
 FIXER = Fixer(
     name="fused-optimizer",
     rewrite=rewrite,
@@ -247,46 +255,32 @@ FIXER = Fixer(
     mechanism="compute+idle.sync+idle.dispatch+idle.launch",
     order=50,
     examples=(
-        Example(
-            before=_IMPORT + "opt = torch.optim.AdamW(model.parameters(), lr=3e-4)  # decays\n",
-            after=_IMPORT + "opt = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)  # decays\n",
-            request=_recorded,
-        ),
-        Example(
-            before=_IMPORT + "opt = torch.optim.SGD(model.parameters(), foreach=False, lr=0.1)\n",
-            after=_IMPORT + "opt = torch.optim.SGD(model.parameters(), fused=True, lr=0.1)\n",
-            request=_recorded,
-        ),
-        Example(
-            before="from torch.optim import Adam as A\nopt = A(\n    (model.parameters()),\n    lr=1e-3,  # tuned\n)\n",
-            after="from torch.optim import Adam as A\nopt = A(\n    (model.parameters()),\n    lr=1e-3,  # tuned\n"
-            "    fused=True,\n)\n",
-            request=_recorded,
-        ),
-        Example(
-            before=_IMPORT + "opt = torch.optim.Adam(model.parameters(), fused=False)\n",
-            after=_IMPORT + "opt = torch.optim.Adam(model.parameters(), fused=True)\n",
-            request=_recorded,
+        *patched(
+            _recorded,
+            _IMPORT + "opt = torch.optim.AdamW(model.parameters(), lr=3e-4{+, fused=True+})  # decays\n",
+            _IMPORT + "opt = torch.optim.SGD(model.parameters(), {-foreach=False-}{+fused=True+}, lr=0.1)\n",
+            (
+                "from torch.optim import Adam as A\nopt = A(\n    (model.parameters()),\n    lr=1e-3,  # tuned{+\n"
+                "    fused=True,+}\n)\n"
+            ),
+            _IMPORT + "opt = torch.optim.Adam(model.parameters(), fused={-False-}{+True+})\n",
         ),
         Example(
             before=_IMPORT + "opt = torch.optim.Adam(p for p in model.parameters() if p.requires_grad)\n",
             after=_IMPORT + "opt = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), fused=True)\n",
             request=_recorded,
         ),
-        Example(
-            before=_IMPORT + "opt = torch.optim.RMSprop(model.parameters(), foreach=False)\n",
-            after=_IMPORT + "opt = torch.optim.RMSprop(model.parameters())\n",
-            request=_recorded,
-        ),
-        _left_alone(_IMPORT + "opt = torch.optim.Adam(model.parameters(), fused=True)\n"),
-        _left_alone(_IMPORT + "opt = torch.optim.Adam(model.parameters(), differentiable=True)\n"),
-        _left_alone(_IMPORT + "opt = torch.optim.Adam(model.parameters(), foreach=choose())\n"),
-        _left_alone(_IMPORT + "opt = torch.optim.Adam(model.parameters(), **extra)\n"),
-        _left_alone(_IMPORT + "opt = torch.optim.LBFGS(model.parameters())\n"),
-        _left_alone("from transformers import AdamW\nopt = AdamW(model.parameters())\n"),
-        _left_alone("class Adam:\n    pass\n\nopt = Adam(model.parameters())\n"),
-        _left_alone(
-            _IMPORT + "table = torch.nn.Embedding(9, 9, sparse=True)\nopt = torch.optim.SGD(model.parameters())\n"
+        *patched(
+            _recorded,
+            _IMPORT + "opt = torch.optim.RMSprop(model.parameters(){-, foreach=False-})\n",
+            _IMPORT + "opt = torch.optim.Adam(model.parameters(), fused=True)\n",
+            _IMPORT + "opt = torch.optim.Adam(model.parameters(), differentiable=True)\n",
+            _IMPORT + "opt = torch.optim.Adam(model.parameters(), foreach=choose())\n",
+            _IMPORT + "opt = torch.optim.Adam(model.parameters(), **extra)\n",
+            _IMPORT + "opt = torch.optim.LBFGS(model.parameters())\n",
+            "from transformers import AdamW\nopt = AdamW(model.parameters())\n",
+            "class Adam:\n    pass\n\nopt = Adam(model.parameters())\n",
+            _IMPORT + "table = torch.nn.Embedding(9, 9, sparse=True)\nopt = torch.optim.SGD(model.parameters())\n",
         ),
     ),
 )
