@@ -192,8 +192,6 @@ class Fixer:
     rounds_to: str | None = None
     """The number format that matrix operands are rounded to (`tf32`), when the fix does that: for the rounding gate,
     and for the training gate, which then also refuses what is wrong by far more than that."""
-    fewer_parameters: bool = False
-    """The fix takes out parameters without influence: the training gate, which alone allows it, lets them go."""
     changes_loading: bool = False
     """The fix changes who makes batches, or when: their order and contents are compared over whole passes."""
     examples: tuple[Example, ...] = field(default=(), repr=False)

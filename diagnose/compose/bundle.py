@@ -206,7 +206,6 @@ def as_one(fixers: Sequence[Fixer]) -> Fixer:
         _mechanism(fixers),
         # No number format explains what a fix changes that changes the training by something else.
         rounds_to=None if unexplained else next((name for name in _COARSEST_FIRST if name in formats), None),
-        fewer_parameters=any(fixer.fewer_parameters for fixer in fixers),
         changes_loading=any(fixer.changes_loading for fixer in fixers),
         order=max(fixers, key=lambda fixer: (fixer.brings_compiler, fixer.compiles, fixer.order)).order,
     )
