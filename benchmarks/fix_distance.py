@@ -181,7 +181,6 @@ class Believing:
         rounds_to: str | None = None,
         *,
         asked: bool = True,
-        fewer: bool = False,
         loading: bool = False,
     ) -> GateResult:
         return GateResult(gate, True, "believed")

@@ -37,6 +37,7 @@ __all__ = [
     "Site",
     "example_request",
     "lines_with",
+    "patched",
 ]
 
 
@@ -138,6 +139,18 @@ class Example:
     """Makes the request for a text of the file."""
 
 
+_MARK = re.compile(r"\{-(.*?)-\}|\{\+(.*?)\+\}", re.DOTALL)
+
+
+def patched(request: Callable[[str], Request], *texts: str) -> tuple[Example, ...]:
+    """Examples of one request, each written as a word diff: `DataLoader(data{+, num_workers=4+})`.
+
+    `{-old-}` is in the source before alone, `{+new+}` in the source after. A text without marks must be left alone.
+    """
+    sides = [(_MARK.sub(r"\1", text), _MARK.sub(r"\2", text)) for text in texts]
+    return tuple(Example(before, after if after != before else None, request) for before, after in sides)
+
+
 def example_request(
     rule: str,
     text: str,
@@ -179,8 +192,6 @@ class Fixer:
     rounds_to: str | None = None
     """The number format that matrix operands are rounded to (`tf32`), when the fix does that: for the rounding gate,
     and for the training gate, which then also refuses what is wrong by far more than that."""
-    fewer_parameters: bool = False
-    """The fix takes out parameters without influence: the training gate, which alone allows it, lets them go."""
     changes_loading: bool = False
     """The fix changes who makes batches, or when: their order and contents are compared over whole passes."""
     examples: tuple[Example, ...] = field(default=(), repr=False)
@@ -194,8 +205,6 @@ class Fixer:
     completes: tuple[str, ...] = ()
     """Fixers after which this one is tried even where its finding went with them: what they leave over comes too rarely
     for the few steps of a window."""
-    saves: str = ""
-    """The evidence of a finding, in ns of a step, that is all this fixer can save of it; without it, the whole."""
     lines_of: tuple[str, ...] = ()
     """Rules that tell what each line costs, and of whose findings it saves no more than the lines cost that it writes
     anew or calls there."""
@@ -208,16 +217,6 @@ class Fixer:
     """Rules whose findings it is tried for although they do not name it: for fixers that lie beside the project."""
     doc: str = ""
     """Filled by the loader from the module's docstring."""
-
-    def promised_ns(self, finding: Finding) -> int:
-        """What it can save of a finding at most, per step."""
-        known = [round(one.value) for one in finding.evidence if one.measure == self.saves]
-        return min([finding.recoverable_ns, *known])
-
-    def promised_share(self, finding: Finding) -> float:
-        """What the fixer promises of a finding, as a share of the step that the finding was made in."""
-        whole = finding.recoverable_ns
-        return finding.share * self.promised_ns(finding) / whole if whole > 0 else finding.share
 
     @property
     def compiles(self) -> bool:

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request
+from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request, patched
 from diagnose.source.dataflow.flow import chosen_by
 from diagnose.source.tree.edits import (
     Source,
@@ -148,38 +148,23 @@ FIXER = Fixer(
     rounds_to="tf32",
     order=40,
     examples=(
-        Example(
-            before='"""Trains."""\nimport torch\nfrom torch import nn  # layers\n\n\ndef main():\n    pass\n',
-            after='"""Trains."""\nimport torch\nfrom torch import nn  # layers\n\n'
-            'torch.set_float32_matmul_precision("high")\n\n\ndef main():\n    pass\n',
-            request=_recorded,
-        ),
-        Example(
-            before="import torch as th\r\nmodel = th.nn.Linear(2, 2)\r\n",
-            after='import torch as th\r\n\r\nth.set_float32_matmul_precision("high")\r\nmodel = th.nn.Linear(2, 2)\r\n',
-            request=_recorded,
-        ),
-        Example(
-            before="from torch import nn\nmodel = nn.Linear(2, 2)\n",
-            after='from torch import nn\nimport torch\n\ntorch.set_float32_matmul_precision("high")\n'
-            "model = nn.Linear(2, 2)\n",
-            request=_recorded,
-        ),
-        Example(
-            before="import torch\n\ntorch.set_float32_matmul_precision('highest')  # to be safe\n",
-            after="import torch\n\ntorch.set_float32_matmul_precision('high')  # to be safe\n",
-            request=_recorded,
-        ),
-        Example(
-            before="import torch\n\ntorch.backends.cuda.matmul.allow_tf32 = False\n",
-            after="import torch\n\ntorch.backends.cuda.matmul.allow_tf32 = True\n",
-            request=_recorded,
-        ),
-        Example(
-            before='import torch\n\ntorch.backends.cudnn.conv.fp32_precision = "tf32"\n',
-            after='import torch\n\ntorch.backends.cuda.matmul.fp32_precision = "tf32"\n\n'
-            'torch.backends.cudnn.conv.fp32_precision = "tf32"\n',
-            request=_recorded,
+        *patched(
+            _recorded,
+            (
+                '"""Trains."""\nimport torch\nfrom torch import nn  # layers{+\n\n'
+                'torch.set_float32_matmul_precision("high")+}\n\n\ndef main():\n    pass\n'
+            ),
+            'import torch as th{+\r\n\r\nth.set_float32_matmul_precision("high")+}\r\nmodel = th.nn.Linear(2, 2)\r\n',
+            (
+                'from torch import nn{+\nimport torch\n\ntorch.set_float32_matmul_precision("high")+}\n'
+                "model = nn.Linear(2, 2)\n"
+            ),
+            "import torch\n\ntorch.set_float32_matmul_precision('{-highest-}{+high+}')  # to be safe\n",
+            "import torch\n\ntorch.backends.cuda.matmul.allow_tf32 = {-False-}{+True+}\n",
+            (
+                'import torch{+\n\ntorch.backends.cuda.matmul.fp32_precision = "tf32"+}\n\n'
+                'torch.backends.cudnn.conv.fp32_precision = "tf32"\n'
+            ),
         ),
         Example(
             before="import torch\nx = 1\n",

@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request, patched
 from diagnose.source.batches.micro_batch import MicroBatch, microbatch
 
 _FACTORS = (2, 4, 8)
@@ -94,17 +94,14 @@ FIXER = Fixer(
             _recorded,
         ),
         Example(_BY_LOADER.format(batch=8, accumulate=4), _BY_LOADER.format(batch=16, accumulate=2), _recorded),
-        Example(_COUNTED.format(numbers="batch_size = 12\naccumulate = 3"), None, _recorded),
-        Example(
-            _COUNTED.format(numbers="batch_size = 12\naccumulate = 4\nsteps_per_epoch = len(data) // batch_size"),
-            None,
+        *patched(
             _recorded,
+            _COUNTED.format(numbers="batch_size = 12\naccumulate = 3"),
+            _COUNTED.format(numbers="batch_size = 12\naccumulate = 4\nsteps_per_epoch = len(data) // batch_size"),
+            _COUNTED.format(numbers="batch_size, accumulate = 4, 4"),
+            _COUNTED.replace(" / accumulate", "").format(numbers="batch_size = 4\naccumulate = 4"),
+            _BY_LOADER.format(batch=8, accumulate=4) + "norm = torch.nn.BatchNorm2d(3)\n",
+            _BY_LOADER.format(batch=8, accumulate=4) + "    scheduler.step()\n",
         ),
-        Example(_COUNTED.format(numbers="batch_size, accumulate = 4, 4"), None, _recorded),
-        Example(
-            _COUNTED.replace(" / accumulate", "").format(numbers="batch_size = 4\naccumulate = 4"), None, _recorded
-        ),
-        Example(_BY_LOADER.format(batch=8, accumulate=4) + "norm = torch.nn.BatchNorm2d(3)\n", None, _recorded),
-        Example(_BY_LOADER.format(batch=8, accumulate=4) + "    scheduler.step()\n", None, _recorded),
     ),
 )

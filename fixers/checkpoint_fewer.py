@@ -29,7 +29,7 @@ from functools import partial
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request, patched
 from diagnose.memory import Plan, Recorded, read_plan, recorded, relaxed, split_plans, written_plan
 from diagnose.source.dataflow.flow import loops_around
 from diagnose.source.rewrite.leftovers import without_from_import
@@ -323,21 +323,12 @@ FIXER = Fixer(
             _HEAD + "import torch.utils.checkpoint as cp\n" + _FORWARD.format("        x = self._inner(x)\n"),
             _recorded,
         ),
-        Example(
-            "model = load()\nmodel.gradient_checkpointing_enable()\nmodel.train()\n",
-            "model = load()\nmodel.train()\n",
+        *patched(
             _recorded,
-        ),
-        Example(
-            "args = TrainingArguments(output, gradient_checkpointing=True)\n",
-            "args = TrainingArguments(output, gradient_checkpointing=False)\n",
-            _recorded,
-        ),
-        Example(
+            "model = load()\nmodel.{-gradient_checkpointing_enable()\nmodel.-}train()\n",
+            "args = TrainingArguments(output, gradient_checkpointing={-True-}{+False+})\n",
             _HEAD + _IMPORT + _FORWARD.format("        x = checkpoint(lambda y: self.a(self.b(y)), x)\n"),
-            None,
-            _recorded,
+            "def checkpoint(model, path):\n    pass\n\n\ncheckpoint(model, 'a.pt')\n",
         ),
-        Example("def checkpoint(model, path):\n    pass\n\n\ncheckpoint(model, 'a.pt')\n", None, _recorded),
     ),
 )

@@ -21,7 +21,7 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request
+from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request, patched
 from diagnose.source.tree.edits import Source, Splice, ensure_import, insert_after, parse, splice, top_of_program
 
 _SETTING = "backends.cudnn.benchmark"
@@ -89,28 +89,18 @@ FIXER = Fixer(
     mechanism="compute",
     order=50,
     examples=(
-        Example(
-            before="import torch\nfrom torch import nn\n\n\ndef main():\n    pass\n",
-            after="import torch\nfrom torch import nn\n\ntorch.backends.cudnn.benchmark = True\n\n\n"
-            "def main():\n    pass\n",
-            request=_recorded,
-        ),
-        Example(
-            before="import torch\n\ntorch.backends.cudnn.benchmark = False  # for now\n",
-            after="import torch\n\ntorch.backends.cudnn.benchmark = True  # for now\n",
-            request=_recorded,
-        ),
-        Example(
-            before="import torch\nimport torch.backends.cudnn as cudnn\n\nif seed is not None:\n"
-            "    cudnn.deterministic = True\n    cudnn.benchmark = False\n",
-            after="import torch\nimport torch.backends.cudnn as cudnn\n\ntorch.backends.cudnn.benchmark = True\n\n"
-            "if seed is not None:\n    cudnn.deterministic = True\n    cudnn.benchmark = False\n",
-            request=_recorded,
-        ),
-        Example(
-            before="import torch\nimport torch.backends.cudnn as cudnn\n\ncudnn.benchmark = True\n",
-            after=None,
-            request=_recorded,
+        *patched(
+            _recorded,
+            (
+                "import torch\nfrom torch import nn{+\n\ntorch.backends.cudnn.benchmark = True+}\n\n\ndef main():\n"
+                "    pass\n"
+            ),
+            "import torch\n\ntorch.backends.cudnn.benchmark = {-False-}{+True+}  # for now\n",
+            (
+                "import torch\nimport torch.backends.cudnn as cudnn{+\n\ntorch.backends.cudnn.benchmark = True+}\n\n"
+                "if seed is not None:\n    cudnn.deterministic = True\n    cudnn.benchmark = False\n"
+            ),
+            "import torch\nimport torch.backends.cudnn as cudnn\n\ncudnn.benchmark = True\n",
         ),
         Example(
             before="import torch\n\ntorch.backends.cudnn.deterministic = True\n",

@@ -78,7 +78,6 @@ FIXER = Fixer(
     gate=Gate.BITWISE,
     mechanism="compute+exposed_comm+exposed_copy+idle",
     order=80,
-    conflicts=("ddp-static-graph",),
     examples=(
         Example(
             _IMPORT + "model = DistributedDataParallel(model, device_ids=[rank], find_unused_parameters=True)\n",

@@ -130,7 +130,7 @@ FIXER = Fixer(
     mechanism="exposed_comm+compute+idle",
     settings=settings,
     order=80,
-    after=("no-sync", "use-ddp", "ddp-all-used", "ddp-view", "ddp-static-graph"),
+    after=("no-sync", "use-ddp", "ddp-all-used"),
     examples=(
         Example(
             _IMPORT + "model = DistributedDataParallel(model, device_ids=[rank], bucket_cap_mb=0.1)\n",

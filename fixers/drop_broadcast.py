@@ -23,7 +23,7 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request, patched
 from diagnose.source.dataflow.flow import within
 from diagnose.source.distributed.data_parallel import data_parallel, wrapper_of
 from diagnose.source.distributed.parameter_loops import ParameterLoop, parameter_loops
@@ -229,24 +229,17 @@ FIXER = Fixer(
     examples=(
         Example(_BEFORE, _AFTER, _recorded),
         Example(_AFTER + "        for p in model.parameters():\n            dist.broadcast(p, 0)\n", _AFTER, _recorded),
-        Example(_BEFORE.replace("DDP(build())", "build()"), None, _recorded),
-        Example(
+        *patched(
+            _recorded,
+            _BEFORE.replace("DDP(build())", "build()"),
             _BEFORE.replace("        align(model)\n", "").replace("    for x", "    align(model)\n    for x"),
-            None,
-            _recorded,
-        ),
-        Example(
-            _AFTER + "        for p in model.parameters():\n            dist.broadcast(p, owner[p])\n", None, _recorded
-        ),
-        Example(_AFTER + "        for p in average.parameters():\n            dist.broadcast(p, 0)\n", None, _recorded),
-        Example(_BEFORE.replace("        opt", "        if dist.get_rank() == 0:\n            opt"), None, _recorded),
-        Example(_BEFORE.replace("        opt", "        if loss.item() < 3:\n            opt"), None, _recorded),
-        Example(_BEFORE.replace("        align", "        perturb(model)\n        align"), None, _recorded),
-        Example(
+            _AFTER + "        for p in model.parameters():\n            dist.broadcast(p, owner[p])\n",
+            _AFTER + "        for p in average.parameters():\n            dist.broadcast(p, 0)\n",
+            _BEFORE.replace("        opt", "        if dist.get_rank() == 0:\n            opt"),
+            _BEFORE.replace("        opt", "        if loss.item() < 3:\n            opt"),
+            _BEFORE.replace("        align", "        perturb(model)\n        align"),
             _BEFORE.replace("        opt", "        optimizer.param_groups[0]['lr'] = rate * rank\n        opt"),
-            None,
-            _recorded,
+            _BEFORE + "    model.register_comm_hook(None, noop_hook)\n",
         ),
-        Example(_BEFORE + "    model.register_comm_hook(None, noop_hook)\n", None, _recorded),
     ),
 )

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request, patched
 from diagnose.source.dataflow.flow import chosen_by
 from diagnose.source.rewrite.context_removal import unwrap
 from diagnose.source.rewrite.hooks import is_watching_hook
@@ -247,40 +247,29 @@ FIXER = Fixer(
     mechanism="compute+idle",
     order=10,
     examples=(
-        Example(
-            _IMPORT + "\ntorch.autograd.set_detect_anomaly(True, check_nan=False)\n" + _LOOP,
-            _IMPORT + "\n" + _LOOP,
+        *patched(
             _recorded,
+            _IMPORT + "\n{-torch.autograd.set_detect_anomaly(True, check_nan=False)\n-}" + _LOOP,
+            (
+                _IMPORT + "for x in loader:\n    {-with torch.autograd.profiler.emit_nvtx():\n"
+                "        -}loss = model(x).sum(){-\n        -}{+\n    +}# gradients{-\n\n        -}{+\n\n"
+                "    +}loss.backward()\n    optimizer.step()\n"
+            ),
+            (
+                _IMPORT + "with torch.autocast('cuda'{-), torch.autograd.detect_anomaly(check_nan=False-}):\n"
+                "    model(x).backward()\n"
+            ),
+            "{-import os\n\nos.environ['CUDA_LAUNCH_BLOCKING'] = '1'  # for the stack\n-}import torch\n" + _LOOP,
+            (
+                _IMPORT + "{-with torch.profiler.profile() as prof:\n    -}for x in loader:{-\n        -}{+\n"
+                "    +}model(x).sum().backward()\n"
+            ),
+            _IMPORT + "torch.autograd.set_detect_anomaly(args.debug)\n" + _LOOP,
+            _IMPORT + "torch.autograd.set_detect_anomaly(True)\n" + _LOOP,
+            _IMPORT + "with torch.autograd.detect_anomaly():\n    model(x).backward()\n",
+            "import lightning as L\ntrainer = L.Trainer(max_epochs=3, detect_anomaly=True)\n",
+            _IMPORT + _LOOP + "    assert not torch.isnan(loss).any(), 'lost'\n",
         ),
-        Example(
-            _IMPORT + "for x in loader:\n    with torch.autograd.profiler.emit_nvtx():\n        loss = model(x).sum()\n"
-            "        # gradients\n\n        loss.backward()\n    optimizer.step()\n",
-            _IMPORT + "for x in loader:\n    loss = model(x).sum()\n    # gradients\n\n    loss.backward()\n"
-            "    optimizer.step()\n",
-            _recorded,
-        ),
-        Example(
-            _IMPORT
-            + "with torch.autocast('cuda'), torch.autograd.detect_anomaly(check_nan=False):\n    model(x).backward()\n",
-            _IMPORT + "with torch.autocast('cuda'):\n    model(x).backward()\n",
-            _recorded,
-        ),
-        Example(
-            "import os\n\nos.environ['CUDA_LAUNCH_BLOCKING'] = '1'  # for the stack\nimport torch\n" + _LOOP,
-            "import torch\n" + _LOOP,
-            _recorded,
-        ),
-        Example(
-            _IMPORT
-            + "with torch.profiler.profile() as prof:\n    for x in loader:\n        model(x).sum().backward()\n",
-            _IMPORT + "for x in loader:\n    model(x).sum().backward()\n",
-            _recorded,
-        ),
-        _left_alone(_IMPORT + "torch.autograd.set_detect_anomaly(args.debug)\n" + _LOOP),
-        _left_alone(_IMPORT + "torch.autograd.set_detect_anomaly(True)\n" + _LOOP),
-        _left_alone(_IMPORT + "with torch.autograd.detect_anomaly():\n    model(x).backward()\n"),
-        _left_alone("import lightning as L\ntrainer = L.Trainer(max_epochs=3, detect_anomaly=True)\n"),
-        _left_alone(_IMPORT + _LOOP + "    assert not torch.isnan(loss).any(), 'lost'\n"),
         _left_alone(
             _IMPORT + "def look(module, inputs, output):\n    if torch.isnan(output).any():\n"
             "        raise ValueError(module)\n\nmodel.register_forward_hook(look)\n" + _LOOP

@@ -23,7 +23,7 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request, patched
 from diagnose.source.rewrite.leftovers import without_import
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.every_step import EveryStep
@@ -153,16 +153,13 @@ FIXER = Fixer(
             after=None,
             request=_recorded,
         ),
-        Example(
-            before="import torch\nfor epoch in range(3):\n    train(model)\n    torch.cuda.empty_cache()\n",
-            after=None,
-            request=_recorded,
-        ),
-        Example(
-            before="import torch\nfor x in loader:\n    try:\n        model(x).sum().backward()\n"
-            "    except torch.cuda.OutOfMemoryError:\n        torch.cuda.empty_cache()\n    optimizer.step()\n",
-            after=None,
-            request=_recorded,
+        *patched(
+            _recorded,
+            "import torch\nfor epoch in range(3):\n    train(model)\n    torch.cuda.empty_cache()\n",
+            (
+                "import torch\nfor x in loader:\n    try:\n        model(x).sum().backward()\n"
+                "    except torch.cuda.OutOfMemoryError:\n        torch.cuda.empty_cache()\n    optimizer.step()\n"
+            ),
         ),
     ),
 )

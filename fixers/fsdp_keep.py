@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, example_request
+from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, example_request, patched
 from diagnose.measure.comm.fsdp_resharding import to_keep
 from diagnose.memory import read_plan, written_plan
 from diagnose.source.distributed.fsdp import Sharded, sharded
@@ -187,10 +187,9 @@ FIXER = Fixer(
             "    fully_shard(layer, reshard_after_forward=place < 8)\nfully_shard(model)\n",
             lambda text: example_request("regathering-parameters", text, setting={"kept": "8-11", "of": 12}),
         ),
-        Example(
-            _IMPORT + "fully_shard(net.encoder, reshard_after_forward=True)\nfully_shard(net)\n",
-            _IMPORT + "fully_shard(net.encoder, reshard_after_forward=False)\nfully_shard(net)\n",
+        *patched(
             _recorded,
+            _IMPORT + "fully_shard(net.encoder, reshard_after_forward={-True-}{+False+})\nfully_shard(net)\n",
         ),
         Example(
             "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy\n"
@@ -199,22 +198,20 @@ FIXER = Fixer(
             "model = FSDP(model, auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)\n",
             _recorded,
         ),
-        Example(
-            "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel\n"
-            "model = FullyShardedDataParallel(model)\n",
-            "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel\n"
-            "model = FullyShardedDataParallel(\n    model,\n"
-            "    sharding_strategy=torch.distributed.fsdp.ShardingStrategy.SHARD_GRAD_OP,\n)\n",
+        *patched(
             _recorded,
+            (
+                "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel\n"
+                "model = FullyShardedDataParallel({+\n    +}model{+,\n"
+                "    sharding_strategy=torch.distributed.fsdp.ShardingStrategy.SHARD_GRAD_OP,\n+})\n"
+            ),
+            (
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+                "model = FSDP(model, sharding_strategy=args.strategy)\n"
+            ),
+            _IMPORT + "for b in m.layers:\n    fully_shard(b, reshard_after_forward=False)\n",
+            _IMPORT + "for b in m.layers:\n    fully_shard(b, reshard_after_forward=8)\n",
+            _IMPORT + "for b in m.layers:\n    fully_shard(b, **options)\nfully_shard(m)\n",
         ),
-        Example(
-            "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
-            "model = FSDP(model, sharding_strategy=args.strategy)\n",
-            None,
-            _recorded,
-        ),
-        Example(_IMPORT + "for b in m.layers:\n    fully_shard(b, reshard_after_forward=False)\n", None, _recorded),
-        Example(_IMPORT + "for b in m.layers:\n    fully_shard(b, reshard_after_forward=8)\n", None, _recorded),
-        Example(_IMPORT + "for b in m.layers:\n    fully_shard(b, **options)\nfully_shard(m)\n", None, _recorded),
     ),
 )

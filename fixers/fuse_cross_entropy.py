@@ -73,7 +73,7 @@ FIXER = Fixer(
     gate=Gate.ROUNDING,
     mechanism="compute+idle.dispatch+idle.launch",
     order=59,
-    conflicts=("compile-model", "compile-loss", "fuse-linear-cross-entropy"),
+    conflicts=("compile-model", "fuse-linear-cross-entropy"),
     after=("fuse-linear-cross-entropy",),
     examples=(
         _example(

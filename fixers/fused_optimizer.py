@@ -2,10 +2,9 @@
 
 What it changes
     Passes `fused=True` where the program builds its Adam, AdamW, SGD or Adagrad. `foreach` gives way, since the two
-    exclude each other. A program that chooses the fused form on CUDA alone chooses it on the CPU as well. Where the
-    program has a class of its own that computes what torch's AdamW, Adam or SGD does, torch's takes its place, fused,
-    and the class goes if nothing else uses it. For the Trainer of Hugging Face it is `optim="adamw_torch_fused"`. Of
-    optimizers that have no fused form, `foreach=False` goes.
+    exclude each other. A program that chooses the fused form on CUDA alone chooses it on the CPU as well. For the
+    Trainer of Hugging Face it is `optim="adamw_torch_fused"`. Of optimizers that have no fused form, `foreach=False`
+    goes.
 
 Why it helps
     Without it, torch updates parameters with a dozen elementwise operations for each tensor, or for each group of
@@ -15,10 +14,9 @@ Why it helps
 
 Fix safety
     Rounding. The same formulas, evaluated in another order inside one kernel. Left alone: sparse gradients and
-    `differentiable=True`, which the fused form does not take; optimizers that have no fused form. A checkpoint of the
-    optimizer's state loads in either form. A class of the program's own is replaced only if its `step`, followed on
-    single numbers in double precision, ends where torch's formulas end, and if nothing reads or stores its state, whose
-    names are others. With a GradScaler, the fused form takes the scale into its kernel, and the host need not wait.
+    `differentiable=True`, which the fused form does not take; optimizers that have no fused form and, with advice,
+    classes of the program's own. A checkpoint of the optimizer's state loads in either form. With a GradScaler, the
+    fused form takes the scale into its kernel, and the host need not wait.
 """
 
 from __future__ import annotations
@@ -27,11 +25,21 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Site, example_request, lines_with
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Request,
+    Site,
+    example_request,
+    lines_with,
+    patched,
+)
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.device.cuda_switches import also_without_cuda
-from diagnose.source.optimizers.optimizer_formula import known_optimizer
-from diagnose.source.optimizers.own_optimizer import replaced_by_torchs
 from diagnose.source.tree.arguments import argument, has_star, remove_argument, set_keywords
 from diagnose.source.tree.edits import Source, Splice, call_at, call_name, parse, replace
 
@@ -94,8 +102,11 @@ def _edit(request: Request, site: Site) -> list[tuple[str, list[Splice]]] | str:
         return _in_a_library(request, where, name)
     source = parse(request.sources.get(site.file, ""))
     own = _own_class(source, site) if source is not None else None
-    if own is not None:
-        return _in_place_of_own(request, *own)
+    if source is not None and own is not None:
+        return (
+            f"{site.file}:{source.lines_of(own)[0]} has {own.name.value}, an optimizer of the program's own: "
+            "torch.optim.AdamW(…, fused=True) may take its place where it computes the same."
+        )
     call = call_at(source, site.line, {*_FUSED, *_FOREACH_ONLY, name} - {""}) if source is not None else None
     if source is not None and call is None:
         row = _row(source, site.line)
@@ -239,28 +250,13 @@ def _lightning_refuses(request: Request) -> bool:
     )
 
 
-def _own_class(source: Source, site: Site) -> tuple[Source, cst.ClassDef, Site] | None:
+def _own_class(source: Source, site: Site) -> cst.ClassDef | None:
     """The program's own class in whose constructor an optimizer was recorded, as its base class was built."""
     for written in source.every(cst.ClassDef):
         first, last = source.lines_of(written)
         if written.name.value == site.arguments.get("name") and first <= site.line <= last:
-            return source, written, site
+            return written
     return None
-
-
-def _in_place_of_own(
-    request: Request, source: Source, written: cst.ClassDef, site: Site
-) -> list[tuple[str, list[Splice]]] | str:
-    """Torch's own optimizer instead of a class that computes the same."""
-    name = written.name.value
-    where = f"{site.file}:{source.lines_of(written)[0]}"
-    known = known_optimizer(source, written)
-    if known is None:
-        return f"{where} has {name}, whose formulas are not one of torch's own: torch.optim.AdamW(…, fused=True) is."
-    if _is_sparse(request):
-        return f"{where} has {name}, and the program a sparse embedding: the fused form takes no sparse gradients."
-    found = replaced_by_torchs(request.sources, site.file, source, written, known)
-    return found if not isinstance(found, str) else f"{where} computes what torch.optim.{known.kind} does, but {found}."
 
 
 def _recorded(text: str) -> Request:
@@ -271,10 +267,6 @@ def _recorded(text: str) -> Request:
 _IMPORT = "import torch\n"
 
 
-def _left_alone(text: str) -> Example:
-    return Example(text, None, _recorded)
-
-
 FIXER = Fixer(
     name="fused-optimizer",
     rewrite=rewrite,
@@ -282,46 +274,32 @@ FIXER = Fixer(
     mechanism="compute+idle.sync+idle.dispatch+idle.launch",
     order=50,
     examples=(
-        Example(
-            before=_IMPORT + "opt = torch.optim.AdamW(model.parameters(), lr=3e-4)  # decays\n",
-            after=_IMPORT + "opt = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)  # decays\n",
-            request=_recorded,
-        ),
-        Example(
-            before=_IMPORT + "opt = torch.optim.SGD(model.parameters(), foreach=False, lr=0.1)\n",
-            after=_IMPORT + "opt = torch.optim.SGD(model.parameters(), fused=True, lr=0.1)\n",
-            request=_recorded,
-        ),
-        Example(
-            before="from torch.optim import Adam as A\nopt = A(\n    (model.parameters()),\n    lr=1e-3,  # tuned\n)\n",
-            after="from torch.optim import Adam as A\nopt = A(\n    (model.parameters()),\n    lr=1e-3,  # tuned\n"
-            "    fused=True,\n)\n",
-            request=_recorded,
-        ),
-        Example(
-            before=_IMPORT + "opt = torch.optim.Adam(model.parameters(), fused=False)\n",
-            after=_IMPORT + "opt = torch.optim.Adam(model.parameters(), fused=True)\n",
-            request=_recorded,
+        *patched(
+            _recorded,
+            _IMPORT + "opt = torch.optim.AdamW(model.parameters(), lr=3e-4{+, fused=True+})  # decays\n",
+            _IMPORT + "opt = torch.optim.SGD(model.parameters(), {-foreach=False-}{+fused=True+}, lr=0.1)\n",
+            (
+                "from torch.optim import Adam as A\nopt = A(\n    (model.parameters()),\n    lr=1e-3,  # tuned{+\n"
+                "    fused=True,+}\n)\n"
+            ),
+            _IMPORT + "opt = torch.optim.Adam(model.parameters(), fused={-False-}{+True+})\n",
         ),
         Example(
             before=_IMPORT + "opt = torch.optim.Adam(p for p in model.parameters() if p.requires_grad)\n",
             after=_IMPORT + "opt = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), fused=True)\n",
             request=_recorded,
         ),
-        Example(
-            before=_IMPORT + "opt = torch.optim.RMSprop(model.parameters(), foreach=False)\n",
-            after=_IMPORT + "opt = torch.optim.RMSprop(model.parameters())\n",
-            request=_recorded,
-        ),
-        _left_alone(_IMPORT + "opt = torch.optim.Adam(model.parameters(), fused=True)\n"),
-        _left_alone(_IMPORT + "opt = torch.optim.Adam(model.parameters(), differentiable=True)\n"),
-        _left_alone(_IMPORT + "opt = torch.optim.Adam(model.parameters(), foreach=choose())\n"),
-        _left_alone(_IMPORT + "opt = torch.optim.Adam(model.parameters(), **extra)\n"),
-        _left_alone(_IMPORT + "opt = torch.optim.LBFGS(model.parameters())\n"),
-        _left_alone("from transformers import AdamW\nopt = AdamW(model.parameters())\n"),
-        _left_alone("class Adam:\n    pass\n\nopt = Adam(model.parameters())\n"),
-        _left_alone(
-            _IMPORT + "table = torch.nn.Embedding(9, 9, sparse=True)\nopt = torch.optim.SGD(model.parameters())\n"
+        *patched(
+            _recorded,
+            _IMPORT + "opt = torch.optim.RMSprop(model.parameters(){-, foreach=False-})\n",
+            _IMPORT + "opt = torch.optim.Adam(model.parameters(), fused=True)\n",
+            _IMPORT + "opt = torch.optim.Adam(model.parameters(), differentiable=True)\n",
+            _IMPORT + "opt = torch.optim.Adam(model.parameters(), foreach=choose())\n",
+            _IMPORT + "opt = torch.optim.Adam(model.parameters(), **extra)\n",
+            _IMPORT + "opt = torch.optim.LBFGS(model.parameters())\n",
+            "from transformers import AdamW\nopt = AdamW(model.parameters())\n",
+            "class Adam:\n    pass\n\nopt = Adam(model.parameters())\n",
+            _IMPORT + "table = torch.nn.Embedding(9, 9, sparse=True)\nopt = torch.optim.SGD(model.parameters())\n",
         ),
     ),
 )

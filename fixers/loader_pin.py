@@ -32,6 +32,7 @@ from diagnose.fixer import (
     Site,
     example_request,
     lines_with,
+    patched,
 )
 from diagnose.source.tree.edits import Splice
 
@@ -79,20 +80,11 @@ FIXER = Fixer(
     changes_loading=True,
     order=30,
     examples=(
-        Example(
-            before=_IMPORT + "loader = DataLoader(data, 8, shuffle=True)\n",
-            after=_IMPORT + "loader = DataLoader(data, 8, shuffle=True, pin_memory=True)\n",
-            request=_recorded,
-        ),
-        Example(
-            before=_IMPORT + "loader = DataLoader(\n    data,\n    pin_memory=False,  # for now\n)\n",
-            after=_IMPORT + "loader = DataLoader(\n    data,\n    pin_memory=True,  # for now\n)\n",
-            request=_recorded,
-        ),
-        Example(
-            before=_IMPORT + "options = dict(batch_size=8)\nloader = DataLoader(data, **options)\n",
-            after=_IMPORT + "options = dict(batch_size=8, pin_memory=True)\nloader = DataLoader(data, **options)\n",
-            request=_recorded,
+        *patched(
+            _recorded,
+            _IMPORT + "loader = DataLoader(data, 8, shuffle=True{+, pin_memory=True+})\n",
+            _IMPORT + "loader = DataLoader(\n    data,\n    pin_memory={-False-}{+True+},  # for now\n)\n",
+            _IMPORT + "options = dict(batch_size=8{+, pin_memory=True+})\nloader = DataLoader(data, **options)\n",
         ),
         Example(
             before=_IMPORT + "options = {'batch_size': 8, 'pin_memory': False}\nloader = DataLoader(data, **options)\n",
@@ -109,16 +101,13 @@ FIXER = Fixer(
             after=None,
             request=lambda text: _recorded(text, pin_memory=True),
         ),
-        Example(
-            before=_IMPORT + "loader = DataLoader(data, pin_memory=wanted())\n",
-            after=None,
-            request=_recorded,
-        ),
-        Example(
-            before=_IMPORT + "class D(Dataset):\n    def __getitem__(self, i):\n        return x[i].cuda()\n\n"
-            "data = D()\nloader = DataLoader(data)\n",
-            after=None,
-            request=_recorded,
+        *patched(
+            _recorded,
+            _IMPORT + "loader = DataLoader(data, pin_memory=wanted())\n",
+            (
+                _IMPORT + "class D(Dataset):\n    def __getitem__(self, i):\n        return x[i].cuda()\n\n"
+                "data = D()\nloader = DataLoader(data)\n"
+            ),
         ),
         Example(
             before=_IMPORT + "loader = DataLoader(data)\n",

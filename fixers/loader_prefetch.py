@@ -30,6 +30,7 @@ from diagnose.fixer import (
     Site,
     example_request,
     lines_with,
+    patched,
 )
 from diagnose.source.batches.loaders import Loader
 from diagnose.source.tree.edits import Splice
@@ -100,20 +101,11 @@ FIXER = Fixer(
     order=30,
     after=("loader-workers",),
     examples=(
-        Example(
-            before=_IMPORT + "loader = DataLoader(data, num_workers=2)\n",
-            after=_IMPORT + "loader = DataLoader(data, num_workers=2, prefetch_factor=4)\n",
-            request=_recorded,
-        ),
-        Example(
-            before=_IMPORT + "loader = DataLoader(data, num_workers=2, prefetch_factor=2)  # few\n",
-            after=_IMPORT + "loader = DataLoader(data, num_workers=2, prefetch_factor=4)  # few\n",
-            request=_recorded,
-        ),
-        Example(
-            before=_IMPORT + "more = {'num_workers': 2}\nloader = DataLoader(data, **more)\n",
-            after=_IMPORT + "more = {'num_workers': 2, 'prefetch_factor': 4}\nloader = DataLoader(data, **more)\n",
-            request=_recorded,
+        *patched(
+            _recorded,
+            _IMPORT + "loader = DataLoader(data, num_workers=2{+, prefetch_factor=4+})\n",
+            _IMPORT + "loader = DataLoader(data, num_workers=2, prefetch_factor={-2-}{+4+})  # few\n",
+            _IMPORT + "more = {'num_workers': 2{+, 'prefetch_factor': 4+}}\nloader = DataLoader(data, **more)\n",
         ),
         Example(
             before=_IMPORT + _ARGPARSE + "loader = DataLoader(data, num_workers=args.workers)\n",

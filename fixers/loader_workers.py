@@ -51,6 +51,7 @@ from diagnose.fixer import (
     Site,
     example_request,
     lines_with,
+    patched,
 )
 from diagnose.source.batches.dataset_rng import Draw
 from diagnose.source.batches.loaders import Loader, LoadersFound
@@ -237,10 +238,9 @@ FIXER = Fixer(
     settings=settings,
     order=30,
     examples=(
-        Example(
-            before=_IMPORT + "loader = DataLoader(data, batch_size=8)  # small\n",
-            after=_IMPORT + "loader = DataLoader(data, batch_size=8, num_workers=2)  # small\n",
-            request=_recorded,
+        *patched(
+            _recorded,
+            _IMPORT + "loader = DataLoader(data, batch_size=8{+, num_workers=2+})  # small\n",
         ),
         Example(
             before=_IMPORT + "loader = DataLoader(\n    data,\n    num_workers=0,  # for now\n    batch_size=8\n)\n",
@@ -254,10 +254,9 @@ FIXER = Fixer(
             "    shuffle=True,\n    num_workers=2,\n    pin_memory=True,\n)  # small\n",
             request=lambda text: _recorded(text, cuda=True),
         ),
-        Example(
-            before=_IMPORT + "loader = DataLoader(data, 8, True, None, None, 0)\n",
-            after=_IMPORT + "loader = DataLoader(data, 8, True, None, None, 2)\n",
-            request=_recorded,
+        *patched(
+            _recorded,
+            _IMPORT + "loader = DataLoader(data, 8, True, None, None, {-0-}{+2+})\n",
         ),
         Example(
             before=_IMPORT + "WORKERS = 1\nloader = DataLoader(data, num_workers=WORKERS)\n",
@@ -274,17 +273,13 @@ FIXER = Fixer(
             after=_IMPORT + _ARGPARSE.format(0) + "loader = DataLoader(data, num_workers=max(args.num_workers, 2))\n",
             request=lambda text: _recorded(text, workers=1),
         ),
-        Example(
-            before=_IMPORT
-            + "class Config:\n    workers: int = 0\n\nloader = DataLoader(data, num_workers=cfg.workers)\n",
-            after=_IMPORT + "class Config:\n    workers: int = 2\n\n"
-            "loader = DataLoader(data, num_workers=cfg.workers)\n",
-            request=_recorded,
-        ),
-        Example(
-            before=_IMPORT + "loader = DataLoader(data, **options)\n",
-            after=_IMPORT + 'loader = DataLoader(data, **{**options, "num_workers": 2})\n',
-            request=_recorded,
+        *patched(
+            _recorded,
+            (
+                _IMPORT + "class Config:\n    workers: int = {-0-}{+2+}\n\n"
+                "loader = DataLoader(data, num_workers=cfg.workers)\n"
+            ),
+            _IMPORT + 'loader = DataLoader(data, **{+{**+}options{+, "num_workers": 2}+})\n',
         ),
         Example(
             before=_IMPORT + "kwargs = {'batch_size': 8}\nif cuda:\n    more = {'num_workers': 1,\n"
@@ -293,15 +288,13 @@ FIXER = Fixer(
             "            'pin_memory': True}\n    kwargs.update(more)\nloader = DataLoader(data, **kwargs)\n",
             request=lambda text: _recorded(text, cuda=True, workers=1),
         ),
-        Example(
-            before=_IMPORT + "loader = DataLoader(data, num_workers=os.cpu_count())\n",
-            after=_IMPORT + "loader = DataLoader(data, num_workers=min(os.cpu_count(), 4))\n",
-            request=_contended,
+        *patched(
+            _contended,
+            _IMPORT + "loader = DataLoader(data, num_workers={+min(+}os.cpu_count(){+, 4)+})\n",
         ),
-        Example(
-            before=_IMPORT + "class Lines(IterableDataset):\n    pass\n\nloader = DataLoader(Lines())\n",
-            after=None,
-            request=_recorded,
+        *patched(
+            _recorded,
+            _IMPORT + "class Lines(IterableDataset):\n    pass\n\nloader = DataLoader(Lines())\n",
         ),
         Example(
             before=_IMPORT + "loader = DataLoader(data)\n",

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, Site, example_request
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, Site, example_request, patched
 from diagnose.source.training.compilation import Compiled, compilations
 from diagnose.source.tree.arguments import argument, has_star, set_keywords
 from diagnose.source.tree.edits import Splice
@@ -91,15 +91,10 @@ FIXER = Fixer(
     mechanism="idle.compile",
     order=60,
     examples=(
-        Example(
-            _GATED + "activation = torch.compile(gated, dynamic=False, fullgraph=True)\n",
-            _GATED + "activation = torch.compile(gated, dynamic=True, fullgraph=True)\n",
+        *patched(
             _recorded,
-        ),
-        Example(
-            _GATED + "other = torch.compile(head)\nactivation = torch.compile(gated)  # fast\n",
-            _GATED + "other = torch.compile(head)\nactivation = torch.compile(gated, dynamic=True)  # fast\n",
-            _recorded,
+            _GATED + "activation = torch.compile(gated, dynamic={-False-}{+True+}, fullgraph=True)\n",
+            _GATED + "other = torch.compile(head)\nactivation = torch.compile(gated{+, dynamic=True+})  # fast\n",
         ),
         Example(
             _GATED.replace("def", "@torch.compile\ndef"),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Answer, Edits, Fixer, Gate, Request, example_request, patched
 from diagnose.source.distributed.data_parallel import data_parallel
 from diagnose.source.tree.arguments import set_keywords
 
@@ -62,13 +62,10 @@ FIXER = Fixer(
     gate=Gate.TRAINING,
     mechanism="exposed_comm+exposed_copy+compute+idle",
     order=80,
-    examples=(
-        Example(
-            _IMPORT + "model = DistributedDataParallel(model)\n",
-            _IMPORT + "model = DistributedDataParallel(model, broadcast_buffers=False)\n",
-            _recorded,
-        ),
-        Example(_IMPORT + "model = DistributedDataParallel(model, broadcast_buffers=False)\n", None, _recorded),
-        Example(_IMPORT + "model = DistributedDataParallel(model, **options)\n", None, _recorded),
+    examples=patched(
+        _recorded,
+        _IMPORT + "model = DistributedDataParallel(model{+, broadcast_buffers=False+})\n",
+        _IMPORT + "model = DistributedDataParallel(model, broadcast_buffers=False)\n",
+        _IMPORT + "model = DistributedDataParallel(model, **options)\n",
     ),
 )

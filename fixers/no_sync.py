@@ -232,7 +232,6 @@ FIXER = Fixer(
     gate=Gate.ROUNDING,
     mechanism="exposed_comm+exposed_copy+compute+idle",
     order=80,
-    conflicts=("ddp-static-graph",),
     examples=(
         Example(_COUNTED.format(name="micro_step"), _COUNTED_AFTER, _recorded),
         Example(_COUNTED.format(name="_"), _COUNTED_AFTER, _recorded),

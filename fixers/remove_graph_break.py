@@ -37,6 +37,7 @@ from diagnose.fixer import (
     Site,
     example_request,
     lines_with,
+    patched,
 )
 from diagnose.source.dataflow.flow import scope_of, within
 from diagnose.source.dataflow.purity import only_computes
@@ -307,34 +308,26 @@ FIXER = Fixer(
             "        y = x + 1\n        return y\n",
             _recorded,
         ),
-        Example(
-            "import torch\n\n\ndef step(x):\n    y = x + 1\n    print('mean', y.mean())  # here\n    print('done')\n"
-            "    return y\n",
-            None,
+        *patched(
             _recorded,
+            (
+                "import torch\n\n\ndef step(x):\n    y = x + 1\n    print('mean', y.mean())  # here\n    print('done')\n"
+                "    return y\n"
+            ),
+            "import torch\n\n\n{-@torch._dynamo.disable\n-}def rope(x):  # here\n    return x + 1\n",
+            (
+                "import logging\n\nlog = logging.getLogger(__name__)\n\n\ndef scale(x):\n    {-log.debug('in')\n"
+                "    -}return 2 * x\n\n\ndef step(x):{-\n    log.debug('step')  # here-}\n    return scale(x)\n\n\n"
+                "def main(x):\n    log.debug('main')\n"
+            ),
+            "def step(x):\n    if x.sum() > 0:  # here\n        x = x + 1\n    return x\n",
+            "def step(x):\n    scale = x.max().item()  # here\n    return x / scale\n",
+            "def step(x):\n    print(x)\n    return x\n",
+            (
+                "import torch\n\n\ndef main():\n    net = torch.compile(Net())\n    for x in data:\n"
+                "        print('step')\n        net(x)  # here\n"
+            ),
+            "def step(x):\n    return library(x)  # here\n",
         ),
-        Example(
-            "import torch\n\n\n@torch._dynamo.disable\ndef rope(x):  # here\n    return x + 1\n",
-            "import torch\n\n\ndef rope(x):  # here\n    return x + 1\n",
-            _recorded,
-        ),
-        Example(
-            "import logging\n\nlog = logging.getLogger(__name__)\n\n\ndef scale(x):\n    log.debug('in')\n"
-            "    return 2 * x\n\n\ndef step(x):\n    log.debug('step')  # here\n    return scale(x)\n"
-            "\n\ndef main(x):\n    log.debug('main')\n",
-            "import logging\n\nlog = logging.getLogger(__name__)\n\n\ndef scale(x):\n    return 2 * x\n"
-            "\n\ndef step(x):\n    return scale(x)\n\n\ndef main(x):\n    log.debug('main')\n",
-            _recorded,
-        ),
-        Example("def step(x):\n    if x.sum() > 0:  # here\n        x = x + 1\n    return x\n", None, _recorded),
-        Example("def step(x):\n    scale = x.max().item()  # here\n    return x / scale\n", None, _recorded),
-        Example("def step(x):\n    print(x)\n    return x\n", None, _recorded),
-        Example(
-            "import torch\n\n\ndef main():\n    net = torch.compile(Net())\n    for x in data:\n"
-            "        print('step')\n        net(x)  # here\n",
-            None,
-            _recorded,
-        ),
-        Example("def step(x):\n    return library(x)  # here\n", None, _recorded),
     ),
 )

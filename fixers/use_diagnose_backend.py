@@ -123,15 +123,7 @@ FIXER = Fixer(
     gate=Gate.ROUNDING,
     mechanism="compute+idle.dispatch+idle.launch",
     order=67,
-    after=(
-        "compile-model",
-        "compile-loss",
-        "fuse-linear-cross-entropy",
-        "fuse-cross-entropy",
-        "fuse-add-norm",
-        "fuse-swiglu",
-        "fuse-rope",
-    ),
+    after=("compile-model", "fuse-linear-cross-entropy", "fuse-cross-entropy"),
     examples=(
         _example("model = torch.compile(Net())\n", "model = torch.compile(Net(), backend=backend)\n"),
         _example(

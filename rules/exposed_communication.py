@@ -52,20 +52,8 @@ from diagnose.rule import (
 from diagnose.trace import Collective
 from diagnose.trace.schema import Bool, Int64
 
-_SHARDED = ("fsdp-prefetch", "fsdp-accumulate", "fsdp-group", "inductor-overlap")
-_DDP = (
-    "ddp-view",
-    "ddp-static-graph",
-    "ddp-buckets",
-    "inductor-overlap",
-    "nccl-environment",
-    "bf16-gradients",
-    "powersgd-gradients",
-)
 _FIXERS = {
-    "all_gather": _SHARDED,
-    "reduce_scatter": _SHARDED,
-    "all_reduce": _DDP,
+    "all_reduce": ("ddp-buckets", "nccl-environment", "bf16-gradients", "powersgd-gradients"),
     "broadcast": ("drop-broadcast", "no-buffer-broadcast"),
 }
 

@@ -17,8 +17,8 @@ What proves it
     conversions of the memory format. So are generated kernels, which are fused already.
 
 What fixes it
-    Compiling the model (`compile-model`), fused operators where it is not compiled, `channels-last` for batch
-    normalisation around convolutions. Half of the bytes in bfloat16 is another finding, `low-precision-headroom`.
+    Compiling the model (`compile-model`, `use-diagnose-backend`), `channels-last` for batch normalisation around
+    convolutions. Half of the bytes in bfloat16 is another finding, `low-precision-headroom`.
 
 Thresholds
     GENERATED, ALIKE: see `diagnose.measure.kernels.memory_chains`.
@@ -107,7 +107,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     )
 
 
-_FIXERS = ("compile-model", "use-diagnose-backend", "fuse-add-norm", "fuse-swiglu", "fuse-rope")
+_FIXERS = ("compile-model", "use-diagnose-backend")
 _IMAGES = "[[128,256,56,56],[128,256,56,56],[]]"
 _OPS = {"a": "aten::mm", "n": "aten::native_batch_norm", "r": "aten::relu", "x": "aten::add", "w": "aten::gelu"}
 _KERNELS = {
@@ -170,7 +170,7 @@ _SILENT = (
 RULE = Rule(
     "memory-bound",
     check,
-    fixers=(*_FIXERS[:2], "channels-last", *_FIXERS[2:]),
+    fixers=(*_FIXERS, "channels-last"),
     fires=_FIRES,
     silent=_SILENT,
     symptom=Symptom.KERNELS,

@@ -21,7 +21,7 @@ What proves it
     earlier version still run it, and nothing tells what the others cost.
 
 What fixes it
-    `torch._dynamo.mark_dynamic` (`mark-dynamic`); lengths padded to a few sizes (`pad-lengths`).
+    `torch._dynamo.mark_dynamic` (`mark-dynamic`); lengths padded to a few sizes.
     `TORCH_LOGS=recompiles` names the guards that fail; a live run records them, with the function's line.
 
 Thresholds
@@ -299,7 +299,7 @@ _SILENT = (
 RULE = Rule(
     "recompiling",
     check,
-    fixers=("mark-dynamic", "pad-lengths"),
+    fixers=("mark-dynamic",),
     fires=_FIRES,
     silent=_SILENT,
     nearness=8,

@@ -16,8 +16,8 @@ What proves it
     not, whether there is room remains to be seen.
 
 What fixes it
-    `reshard_after_forward=False` for as many layers as fit (`fsdp-keep`), prefetching (`fsdp-prefetch`); with
-    gradient accumulation, resharding after the last micro-step alone.
+    `reshard_after_forward=False` for as many layers as fit (`fsdp-keep`); with gradient accumulation, resharding
+    after the last micro-step alone.
 
 Thresholds
     ROOM (0.9): the part of the device's memory that may be in use at the peak; the allocator needs the rest for
@@ -192,7 +192,7 @@ _SILENT = (
 RULE = Rule(
     "regathering-parameters",
     check,
-    fixers=("fsdp-keep", "fsdp-accumulate", "fsdp-prefetch", "fsdp-group"),
+    fixers=("fsdp-keep",),
     fires=_FIRES,
     silent=_SILENT,
     nearness=35,

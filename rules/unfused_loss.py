@@ -11,22 +11,20 @@ Why it costs
 
 What proves it
     The work between the last product of the forward pass and the first of the backward pass, where it holds a softmax
-    over the logits. A loss written out by hand counts in full, less what a fused one needs (FUSED). What of it torch's
-    own has nothing for is told beside that, and is little: both make log-probabilities, keep them, and write zeros for
-    a gradient. Of PyTorch's own `cross_entropy` only what a program adds to it counts (copies, further softmaxes),
-    unless the loss takes DOMINANT of the step: a called `cross_entropy` is what careful programs have, and fusing it is
-    first of all a matter of memory. It is then named as a hint from NOTED on. Generated kernels are left alone.
+    over the logits. A loss written out by hand counts in full, less what a fused one needs (FUSED). Of PyTorch's own
+    `cross_entropy` only what a program adds to it counts (copies, further softmaxes), unless the loss takes DOMINANT of
+    the step: a called `cross_entropy` is what careful programs have, and fusing it is first of all a matter of memory.
+    It is then named as a hint from NOTED on. Generated kernels are left alone.
 
 What fixes it
     One operator for the output layer and the loss (`fuse-linear-cross-entropy`) or for the loss (`fuse-cross-entropy`),
-    or a compiled loss (`compile-loss`, `compile-model`); over chunks of tokens where memory is short. Torch's own
-    `cross_entropy` (`native-cross-entropy`) comes last, and only where what it has nothing for takes WORTH of the step.
+    or a compiled model (`compile-model`); over chunks of tokens where memory is short. Torch's own `cross_entropy`
+    gives little: it makes log-probabilities, keeps them, and writes zeros for a gradient as well.
 
 Thresholds
     FUSED: a fused loss over the time of the forward softmax: reads and writes of the logits, 2 passes in the softmax,
     4 in a fused loss forward and backward (read twice, read, written), less what stays in caches: 1.75. Half of the
     bytes, 1.0, where the softmax runs over a copy in single precision of logits in 16 bits.
-    WORTH 0.01: of the step, as for any fix that is kept.
     WITHOUT_SOFTMAX 0.25: the same in part of all work, where no forward softmax is known.
     DOMINANT 0.25, NOTED 0.1: shares of the step. The GPT of 124 M parameters with 50304 words, compiled but for its
     loss, spends 20 % of its step there on an H200, and is as good as its authors could make it.
@@ -63,9 +61,6 @@ FUSED_AFTER_CAST = 1.0
 WITHOUT_SOFTMAX = 0.25
 DOMINANT = 0.25
 NOTED = 0.1
-WORTH = 0.01
-BESIDE = "loss, beside what torch's own does"
-_FIXERS = ("fuse-linear-cross-entropy", "fuse-cross-entropy", "compile-loss", "compile-model", "use-diagnose-backend")
 SHORTEN = (
     "fp32-matmul",
     "low-precision-headroom",
@@ -141,7 +136,6 @@ def _claim(measures: Measures, places: Int64, left: float, what: str) -> Iterato
         confidence=Confidence.BOUND,
         evidence=_evidence(measures, places),
         where=_where(measures, places),
-        fixers=_FIXERS if measures.share(_beside(measures)) < WORTH else None,
         confirm="a trial with a compiled or fused loss",
     )
 
@@ -168,11 +162,6 @@ def _added(measures: Measures) -> Intervals:
     return measures.time_of(measures.program_order.rows[loss.places[~loss.own]])
 
 
-def _beside(measures: Measures) -> Intervals:
-    loss = measures.loss_work
-    return measures.time_of(measures.program_order.rows[loss.places[loss.beside]])
-
-
 def _logits(measures: Measures) -> str:
     logits = measures.loss_work.logits
     return f" over logits of {' × '.join(map(str, logits))}" if logits else ""
@@ -186,8 +175,6 @@ def _evidence(measures: Measures, places: Int64) -> list[Evidence]:
         Evidence("loss", length // measures.step_count, "ns", tuple(largest.tolist())),
         Evidence("kernels per step", len(places) / measures.step_count, "count"),
     ]
-    if measures.loss_work.by_hand:
-        evidence.append(Evidence(BESIDE, _beside(measures).total_ns // measures.step_count, "ns"))
     if logits:
         evidence.append(Evidence("one copy of the logits in single precision", 4 * math.prod(logits), "bytes"))
     peak = measures.memory_peak
@@ -266,7 +253,7 @@ _SILENT = (
 RULE = Rule(
     "unfused-loss",
     check,
-    fixers=(*_FIXERS, "native-cross-entropy"),
+    fixers=("fuse-linear-cross-entropy", "fuse-cross-entropy", "compile-model", "use-diagnose-backend"),
     fires=_FIRES,
     silent=_SILENT,
     nearness=38,

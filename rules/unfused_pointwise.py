@@ -19,7 +19,7 @@ What proves it
 
 What fixes it
     PyTorch's own fused operators (`nn.RMSNorm`, `nn.LayerNorm`, `F.gelu(approximate="tanh")`), compiling the model
-    (`compile-model`), or the fused operators of `diagnose.kernels` where it is not compiled.
+    (`compile-model`), or the fused operators of `diagnose.kernels` in its graphs (`use-diagnose-backend`).
 
 Thresholds
     LONG 7: large kernels in a row that are a chain whatever it computes; a transformer of PyTorch's own modules has up
@@ -188,15 +188,7 @@ _SILENT = (
 RULE = Rule(
     "unfused-pointwise",
     check,
-    fixers=(
-        "native-norm",
-        "native-gelu",
-        "compile-model",
-        "fuse-add-norm",
-        "fuse-swiglu",
-        "fuse-rope",
-        "use-diagnose-backend",
-    ),
+    fixers=("native-norm", "native-gelu", "compile-model", "use-diagnose-backend"),
     fires=_FIRES,
     silent=_SILENT,
     nearness=45,

@@ -234,7 +234,7 @@ _SILENT = (
 RULE = Rule(
     "unused-parameter-search",
     check,
-    fixers=("ddp-all-used", "ddp-static-graph"),
+    fixers=("ddp-all-used",),
     fires=_FIRES,
     silent=_SILENT,
     nearness=25,

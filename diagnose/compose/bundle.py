@@ -94,7 +94,7 @@ class Bundle:
         treated: dict[str, list[Treated]] = {}
         for proposal in (member.proposal for member in self.members):
             for finding, left in proposal.parts:
-                treated.setdefault(finding.rule, []).append((proposal.fixer, finding, left))
+                treated.setdefault(finding.rule, []).append((finding, left))
         return sum(promised_together_ns(some) for some in treated.values())
 
     @property
@@ -206,7 +206,6 @@ def as_one(fixers: Sequence[Fixer]) -> Fixer:
         _mechanism(fixers),
         # No number format explains what a fix changes that changes the training by something else.
         rounds_to=None if unexplained else next((name for name in _COARSEST_FIRST if name in formats), None),
-        fewer_parameters=any(fixer.fewer_parameters for fixer in fixers),
         changes_loading=any(fixer.changes_loading for fixer in fixers),
         order=max(fixers, key=lambda fixer: (fixer.brings_compiler, fixer.compiles, fixer.order)).order,
     )

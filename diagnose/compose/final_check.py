@@ -61,8 +61,8 @@ class FinalCheck:
 
     def _gate(self, stack: Stack, original: Program, patched: Program) -> GateResult:
         whole = _whole(stack)
-        fewer, loading = whole.fewer_parameters, whole.changes_loading
-        found = self.bench.gate(whole.gate, original, patched, whole.rounds_to, fewer=fewer, loading=loading)
+        loading = whole.changes_loading
+        found = self.bench.gate(whole.gate, original, patched, whole.rounds_to, loading=loading)
         if found.passed and whole.gate is not Gate.TRAINING and whole.compiles:
             return self._beside(found, self.bench.gate(Gate.TRAINING, original, patched, asked=False))
         return found

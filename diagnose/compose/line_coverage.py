@@ -16,8 +16,8 @@ from diagnose.source.rewrite.edited_lines import lines_reached, rewritten
 
 Left = frozenset[int]
 """Places of a finding, by their numbers, that are left as they are: their numbers stay when lines move."""
-Treated = tuple[Fixer, Finding, Left]
-"""A fixer that treats a finding, and what it leaves alone of it."""
+Treated = tuple[Finding, Left]
+"""A finding that a fixer treats, and what it leaves alone of it."""
 
 
 def left_alone(fixer: Fixer, finding: Finding, texts: Mapping[str, str], answer: Edits) -> Left:
@@ -37,14 +37,14 @@ def part_left(finding: Finding, left: Left) -> float:
     return max(1.0 - sum(finding.where[number].share or 0.0 for number in left), 0.0)
 
 
-def promised_ns(fixer: Fixer, finding: Finding, left: Left = frozenset()) -> int:
+def promised_ns(finding: Finding, left: Left = frozenset()) -> int:
     """What a fixer can save of a finding at most, per step, if it leaves these places alone."""
-    return min(fixer.promised_ns(finding), round(finding.recoverable_ns * part_left(finding, left)))
+    return round(finding.recoverable_ns * part_left(finding, left))
 
 
-def promised_share(fixer: Fixer, finding: Finding, left: Left = frozenset()) -> float:
-    """What `fixer` promises of a finding, as a share of the step that the finding was made in."""
-    return min(fixer.promised_share(finding), finding.share * part_left(finding, left))
+def promised_share(finding: Finding, left: Left = frozenset()) -> float:
+    """What `promised_ns` is, as a share of the step that the finding was made in."""
+    return finding.share * part_left(finding, left)
 
 
 def promised_together_ns(treated: Sequence[Treated]) -> int:
@@ -53,10 +53,10 @@ def promised_together_ns(treated: Sequence[Treated]) -> int:
     As much as the one that promises most; those that treat parts of it, all that none of them leaves alone.
     """
     promised = [promised_ns(*one) for one in treated]
-    parts = [(one, most_ns) for one, most_ns in zip(treated, promised, strict=True) if one[2]]
+    parts = [(one, most_ns) for one, most_ns in zip(treated, promised, strict=True) if one[1]]
     if not parts:
         return max(promised)
-    none_treats = frozenset.intersection(*(left for (_, _, left), _ in parts))
-    whole = max((finding for (_, finding, _), _ in parts), key=lambda finding: finding.recoverable_ns)
+    none_treats = frozenset.intersection(*(left for (_, left), _ in parts))
+    whole = max((finding for (finding, _), _ in parts), key=lambda finding: finding.recoverable_ns)
     covered_ns = round(whole.recoverable_ns * part_left(whole, none_treats))
     return max(*promised, min(covered_ns, sum(most_ns for _, most_ns in parts)))

@@ -48,12 +48,12 @@ class Proposal:
     @property
     def predicted_ns(self) -> int:
         """Per step, if all that the fixer can save of its findings were gone."""
-        return sum(promised_ns(self.fixer, finding, left) for finding, left in self.parts)
+        return sum(promised_ns(finding, left) for finding, left in self.parts)
 
     @property
     def share(self) -> float:
         """What is predicted to be saved, as a share of the step in which the findings were made."""
-        return sum(promised_share(self.fixer, finding, left) for finding, left in self.parts)
+        return sum(promised_share(finding, left) for finding, left in self.parts)
 
     @property
     def prediction(self) -> Confidence:

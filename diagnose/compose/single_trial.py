@@ -104,8 +104,8 @@ class SingleTrials:
         reason = _reason(verdict, proposal) if verdict.decision is Decision.NO_CHANGE else None
         if reason is None:
             return verdict
-        fewer, loading = fixer.fewer_parameters, fixer.changes_loading
-        gate = self.bench.gate(fixer.gate, numbers, patched, fixer.rounds_to, fewer=fewer, loading=loading)
+        loading = fixer.changes_loading
+        gate = self.bench.gate(fixer.gate, numbers, patched, fixer.rounds_to, loading=loading)
         if gate.passed is not True:
             return replace(verdict, gate=gate)
         said = f"the step takes as long as before, but {reason}; {gate.detail}"

@@ -41,12 +41,12 @@ class Kept:
     @property
     def promised_ns(self) -> int:
         """What its findings say a step would lose by it, in ns, summed."""
-        return sum(self.fixer.promised_ns(finding) for finding in self.findings)
+        return sum(finding.recoverable_ns for finding in self.findings)
 
     @property
     def promised_share(self) -> float:
         """What the fix promised, as a share of the step that its findings were made in, or are foreseen of."""
-        return sum(self.fixer.promised_share(finding) for finding in self.findings)
+        return sum(finding.share for finding in self.findings)
 
 
 @dataclass(frozen=True)

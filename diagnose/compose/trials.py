@@ -56,7 +56,6 @@ class Trials(Protocol):
         rounds_to: str | None = None,
         *,
         asked: bool = True,
-        fewer: bool = False,
         loading: bool = False,
     ) -> GateResult: ...
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]: ...

@@ -81,8 +81,7 @@ class Tuning:
 
     def _gate(self, fixer: Fixer, patched: Program, chosen: Program) -> GateResult:
         self.journal.phase(f"checking the numbers of {fixer.name} with its new setting", fixer.gate.value)
-        fewer, loading = fixer.fewer_parameters, fixer.changes_loading
-        return self.bench.gate(fixer.gate, patched, chosen, fixer.rounds_to, fewer=fewer, loading=loading)
+        return self.bench.gate(fixer.gate, patched, chosen, fixer.rounds_to, loading=fixer.changes_loading)
 
 
 def described(setting: Mapping[str, Scalar]) -> str:

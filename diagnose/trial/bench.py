@@ -319,21 +319,18 @@ class Bench:
         rounds_to: str | None = None,
         *,
         asked: bool = True,
-        fewer: bool = False,
         loading: bool = False,
     ) -> GateResult:
         """Whether a patched program keeps a promise about its numbers, as `attempt` asks too.
 
-        `asked` False: no fix promised it, and it is looked at only where that is cheap. `fewer`: a fix has taken out
-        parameters; `loading`: it changes how data is loaded.
+        `asked` False: no fix promised it, and it is looked at only where that is cheap. `loading`: a fix
+        changes how data is loaded.
         """
-        return self._looks.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer, loading=loading)
+        return self._looks.check(gate, original, patched, rounds_to, asked=asked, loading=loading)
 
-    def numbers(
-        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, fewer: bool = False
-    ) -> GateResult:
+    def numbers(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None) -> GateResult:
         """The part of `gate` that looks at numbers of the first steps."""
-        return self._looks.numbers(gate, original, patched, rounds_to, fewer=fewer)
+        return self._looks.numbers(gate, original, patched, rounds_to)
 
     def whole_runs(
         self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, loading: bool = False

@@ -16,12 +16,11 @@ def check_edit(bench: Bench, fixer: Fixer, original: Program, patched: Program) 
 
     A program that fails with the edit, and not without it, is refused: nothing else is known to be wrong with it.
     """
-    fewer, loading = fixer.fewer_parameters, fixer.changes_loading
-    found = bench.numbers(fixer.gate, original, patched, fixer.rounds_to, fewer=fewer)
+    found = bench.numbers(fixer.gate, original, patched, fixer.rounds_to)
     broken = bench.broken_by(original, patched) if found.passed is None else None
     if broken is not None:
         return (GateCheck(found.gate.value, GateAnswer.REFUSED, f"with the edit {broken}; without it, it gives them"),)
     numbers = GateCheck(found.gate.value, _ANSWERS[found.passed], found.detail)
     if numbers.answer is GateAnswer.REFUSED:
         return (numbers,)
-    return (numbers, *bench.whole_runs(found.gate, original, patched, fixer.rounds_to, loading=loading))
+    return (numbers, *bench.whole_runs(found.gate, original, patched, fixer.rounds_to, loading=fixer.changes_loading))

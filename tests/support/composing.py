@@ -167,7 +167,6 @@ class FakeBench:
         rounds_to: str | None = None,
         *,
         asked: bool = True,
-        fewer: bool = False,
         loading: bool = False,
     ) -> GateResult:
         self.gates.append((gate, self.copies[original.root], self.copies[patched.root], rounds_to))

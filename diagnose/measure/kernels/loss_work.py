@@ -25,7 +25,6 @@ _OWN = re.compile(
     r"aten::(cross_entropy_loss|log_softmax|_log_softmax|nll_loss|to$|_to_copy$)|NllLoss|LogSoftmaxBackward|ToCopyBackward"
 )
 _COPY = re.compile(r"copy|_to_copy")
-_ZEROS = re.compile(r"fill|zero")
 _FIRST_PASS = re.compile(r"_log_softmax|_softmax")
 
 
@@ -36,8 +35,6 @@ class LossWork:
     places: Int64
     own: Bool
     """Per place: PyTorch's own cross-entropy with its change of format. The others are what a program added to it."""
-    beside: Bool
-    """Per place: what PyTorch's own has nothing for. It writes the zeros for a gradient of chosen entries as well."""
     by_hand: bool
     """Whether no operator computes the loss from the log-probabilities: the program does."""
     softmax_ns: int
@@ -61,11 +58,9 @@ def loss_work(order: LaunchOrder) -> LossWork:
     places = np.flatnonzero(chosen & order.eager)
     called = order.within(_CALLED) | order.says(re.compile(r"nll_loss.*"))
     softmax = places[order.says(_FIRST_PASS)[places] & ~backward[places]]
-    own = order.within(_OWN)[places] | (order.op[places] < 0)
     return LossWork(
         places=places,
-        own=own,
-        beside=~own & ~(order.says(_ZEROS) & backward)[places],
+        own=order.within(_OWN)[places] | (order.op[places] < 0),
         by_hand=bool(len(places)) and not bool(called[places].any()),
         softmax_ns=int(order.length_ns[softmax].sum()),
         cast=_has_copy(order, places, softmax),

@@ -31,8 +31,6 @@ class WrittenLikelihood:
     root: cst.BaseExpression
     logits: cst.BaseExpression | None = None
     targets: cst.BaseExpression | None = None
-    single: bool = False
-    """The logits are turned into single precision on the way."""
     classes: int = -1
     """The axis of the classes: 1, or the last."""
     flat: bool = False
@@ -220,7 +218,6 @@ def _logarithms(found: WrittenLikelihood, node: cst.BaseExpression, axis: int) -
     kind = made.given("dtype", 2) if "dtype" in made.keywords else None
     if kind is not None and "torch.float32" not in found.source.names(kind):
         raise _NotOne
-    found.single = kind is not None
 
 
 def _names_of(source: Source, logits: cst.BaseExpression) -> Iterator[str]:

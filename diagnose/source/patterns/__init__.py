@@ -1,9 +1,9 @@
-"""Operators that a source writes out: attention, norms, activations, gated units, cross entropy.
+"""Operators that a source writes out: attention, norms, activations, cross entropy.
 
 tree, dataflow ──▶ formula, numeric       what an expression of tensors computes, however it is written
-                     ├──▶ activations ──▶ gated_units
-                     ├──▶ norms, add_norm, conv_norms
+                     ├──▶ activations
+                     ├──▶ norms
                      ├──▶ einsum ──▶ attention ──▶ attention_call ◀── causal_masks
-                     ├──▶ rotary, vocabulary
+                     ├──▶ vocabulary
                      └──▶ cross_entropy ◀── class_probabilities
 """

@@ -11,22 +11,11 @@ from diagnose.source.dataflow.flow import within
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["remove_call", "remove_statements", "take_out"]
+__all__ = ["remove_statements", "take_out"]
 
 _ASKS = frozenset({"is_available", "is_initialized", "device_count", "isinstance", "len", "hasattr"})
 _LISTS = frozenset({"modules", "named_modules", "children", "named_children", "parameters", "named_parameters"})
 _HARMLESS = _ASKS | _LISTS | {"range", "enumerate", "zip", "list", "items", "values"}
-
-
-def remove_call(source: Source, call: cst.Call, about: str = "(?!)") -> list[Splice] | None:
-    """Take out a call whose result nobody uses; None where it is a part of something larger.
-
-    A comment right above goes too where it matches `about`: it speaks of what is gone.
-    """
-    statement = source.parent(call)
-    if not isinstance(statement, cst.Expr):
-        return None
-    return remove_statements(source, [statement], about)
 
 
 def remove_statements(

@@ -14,7 +14,7 @@ import libcst as cst
 from diagnose.source.tree.edits import insert_before, replace
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["call_in_place", "comments_above", "in_place", "laid_out"]
+__all__ = ["call_in_place", "comments_above", "in_place"]
 
 
 def in_place(source: Source, node: cst.CSTNode, code: str) -> list[Splice]:
@@ -33,7 +33,7 @@ def call_in_place(
             beside[subject] = comment
         else:
             above.append(comment)
-    code = laid_out(source, node, function, arguments, after, beside)
+    code = _laid_out(source, node, function, arguments, after, beside)
     return [*_above(source, node, above), replace(source, node, code)]
 
 
@@ -42,7 +42,7 @@ def comments_above(source: Source, node: cst.CSTNode, code: str) -> list[Splice]
     return _above(source, node, [comment for comment, _ in _comments(source, node, code)])
 
 
-def laid_out(
+def _laid_out(
     source: Source,
     node: cst.CSTNode,
     function: str,

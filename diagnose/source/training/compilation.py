@@ -10,14 +10,13 @@ import libcst as cst
 
 from diagnose.model import Site
 from diagnose.source.dataflow.flow import within
-from diagnose.source.training.loss_function import loss_function
 from diagnose.source.training.model_construction import Built
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import per_program
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["Compiled", "ModelClass", "compilations", "is_compiled", "is_handed_to_compile", "model_class"]
+__all__ = ["Compiled", "ModelClass", "compilations", "is_compiled", "model_class"]
 
 
 @dataclass(frozen=True)
@@ -84,21 +83,6 @@ def _compiled_by(source: Source, call: cst.Call, imported: set[str]) -> str | No
 def _given(call: cst.Call) -> cst.BaseExpression | None:
     """What a call of torch.compile is to compile."""
     return next((arg.value for arg in call.args if arg.keyword is None or arg.keyword.value == "model"), None)
-
-
-def is_handed_to_compile(sources: Mapping[str, str], source: Source, function: cst.FunctionDef) -> bool:
-    """Whether the program compiles a function where it takes it, whatever decides on that: `torch.compile(loss_of)`."""
-    name = function.name.value
-    for found in compilations(sources):
-        if not isinstance(found.node, cst.Call):
-            continue
-        if re.search(rf"\b{name}\b", found.target):
-            return True
-        given = _given(found.node)
-        known = loss_function(sources, found.path, found.source, given) if given is not None else None
-        if known is not None and known.node.deep_equals(function) and known.source.text == source.text:
-            return True
-    return False
 
 
 def _imported(source: Source) -> set[str]:

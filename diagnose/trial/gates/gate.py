@@ -67,21 +67,19 @@ class Gatekeeper(CaptureRunner):
         rounds_to: str | None = None,
         *,
         asked: bool = True,
-        fewer: bool = False,
     ) -> GateResult:
         """Whether the patched program keeps the promise `gate`.
 
-        `asked` False: a trajectory beside the promise of the fixes, not worth more than `UNASKED_NS`. `fewer`: for
-        the training gate, a fix has taken out parameters.
+        `asked` False: a trajectory beside the promise of the fixes, not worth more than `UNASKED_NS`.
         """
         self._borrowed = False
         try:
             if gate is Gate.TRAINING:
                 self._trajectory_steps()
                 if asked and not self.deadline.passed:
-                    self._take_all(self._missing(self.needed(gate, original, patched, rounds_to, fewer=fewer)))
-                gross = self._gross(original, patched, rounds_to) if rounds_to and not fewer else None
-                return self._told(gross or self._trajectory(original, patched, asked=asked, fewer=fewer))
+                    self._take_all(self._missing(self.needed(gate, original, patched, rounds_to)))
+                gross = self._gross(original, patched, rounds_to) if rounds_to else None
+                return self._told(gross or self._trajectory(original, patched, asked=asked))
             answer = self._equal(gate, original, patched, rounds_to)
         except _NoCaptureError as error:
             return GateResult(gate, None, str(error))
@@ -117,11 +115,9 @@ class Gatekeeper(CaptureRunner):
         patched: Program,
         rounds_to: str | None,
         part: Part | None = None,
-        *,
-        fewer: bool = False,
     ) -> list[Wanted]:
         """What a look at the numbers captures if it passes, with the programs that stand in for the original."""
-        steps, rounds_to = self.trajectory_steps, None if fewer else rounds_to
+        steps = self.trajectory_steps
         if part is not None or gate is not Gate.TRAINING:
             return for_gate(gate, original, patched, rounds_to, steps, part)
         base = self._captured_alike(original, patched, ["values", "float64"]) or original
@@ -152,7 +148,7 @@ class Gatekeeper(CaptureRunner):
             return None  # the trajectory decides
         return numerics.gross(*captures)
 
-    def _trajectory(self, original: Program, patched: Program, *, asked: bool, fewer: bool) -> GateResult:
+    def _trajectory(self, original: Program, patched: Program, *, asked: bool) -> GateResult:
         steps = self._trajectory_steps()
         first = [f"seed-{seed}" for seed in range(SEEDS)]
         stands_in = self._captured_alike(original, patched, first) if asked else None
@@ -164,10 +160,10 @@ class Gatekeeper(CaptureRunner):
         if self._missing(luck([original, patched], SEEDS, steps)) and self.deadline.passed:
             return GateResult(Gate.TRAINING, None, f"the budget left no time for {steps} steps under {SEEDS} seeds")
         curves = self._curves(original, patched, SEEDS, steps)
-        answer = trajectory(*curves, fewer=fewer)
-        if answer.passed is False and beyond_luck(*curves, fewer=fewer) is None and not self.deadline.passed:
+        answer = trajectory(*curves)
+        if answer.passed is False and beyond_luck(*curves) is None and not self.deadline.passed:
             with contextlib.suppress(_NoCaptureError):  # then the first answer stands
-                answer = trajectory(*self._curves(original, patched, 2 * SEEDS, steps), fewer=fewer)
+                answer = trajectory(*self._curves(original, patched, 2 * SEEDS, steps))
         return answer
 
     def _curves(self, original: Program, patched: Program, seeds: int, steps: int) -> tuple[list[Curve], list[Curve]]:

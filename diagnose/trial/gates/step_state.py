@@ -93,13 +93,8 @@ def _least_growth(steps: Steps) -> int:
     return min(later - earlier for earlier, later in pairwise(held))
 
 
-def optimizers_differ(
-    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]] | None, *, fewer: bool = False
-) -> str:
-    """How the optimizers of one moment differ in what they are made of; empty where they do not.
-
-    `fewer`: they may have lost parameters.
-    """
+def optimizers_differ(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]] | None) -> str:
+    """How the optimizers of one moment differ in what they are made of; empty where they do not."""
     if after is None:
         return ""
     if len(before) != len(after):
@@ -109,19 +104,16 @@ def optimizers_differ(
         if len(one["groups"]) != len(other["groups"]):
             return f"{title} has {len(other['groups'])} groups of parameters, not {len(one['groups'])} as before"
         for at, (mine, theirs) in enumerate(zip(one["groups"], other["groups"], strict=True)):
-            different = _groups_differ(mine, theirs, same_kind=one["kind"] == other["kind"], fewer=fewer)
+            different = _groups_differ(mine, theirs, same_kind=one["kind"] == other["kind"])
             if different:
                 return f"{title}, group {at}: {different}"
     return ""
 
 
-def _groups_differ(before: Mapping[str, Any], after: Mapping[str, Any], *, same_kind: bool, fewer: bool) -> str:
+def _groups_differ(before: Mapping[str, Any], after: Mapping[str, Any], *, same_kind: bool) -> str:
     for name, value in before["settings"].items():
         if name in after["settings"] and not _equal(after["settings"][name], value):
             return f"{name} is {after['settings'][name]}, was {value}"
-    if fewer and len(after["shapes"]) < len(before["shapes"]):
-        rest = iter(before["shapes"])
-        return "" if all(shape in rest for shape in after["shapes"]) else "other parameters than before"
     if len(before["shapes"]) != len(after["shapes"]):
         return f"{len(after['shapes'])} parameters, not {len(before['shapes'])} as before"
     pairs = zip_longest(before["shapes"], after["shapes"], before["kept"], after["kept"])

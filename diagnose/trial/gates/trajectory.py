@@ -73,9 +73,9 @@ def read_curve(folder: Path) -> Curve | None:
     )
 
 
-def trajectory(originals: Sequence[Curve], patched: Sequence[Curve], *, fewer: bool = False) -> GateResult:
-    """The gate; the curves of both are in the order of the same seeds. `fewer`: parameters have been taken out."""
-    certain = beyond_luck(originals, patched, fewer=fewer)
+def trajectory(originals: Sequence[Curve], patched: Sequence[Curve]) -> GateResult:
+    """The gate; the curves of both are in the order of the same seeds."""
+    certain = beyond_luck(originals, patched)
     if certain is not None:
         return certain
     before, after = _losses(originals, patched)
@@ -85,7 +85,7 @@ def trajectory(originals: Sequence[Curve], patched: Sequence[Curve], *, fewer: b
     return _answer(True, _inside(before, after, seeds_itself=originals[0].seeds_itself))
 
 
-def beyond_luck(originals: Sequence[Curve], patched: Sequence[Curve], *, fewer: bool = False) -> GateResult | None:
+def beyond_luck(originals: Sequence[Curve], patched: Sequence[Curve]) -> GateResult | None:
     """The answer where no further seed could change it; None where the losses have to be weighed."""
     if len(originals) < LEAST_SEEDS:
         return _answer(None, f"{len(originals)} seeds are too few to see what luck does")
@@ -100,7 +100,7 @@ def beyond_luck(originals: Sequence[Curve], patched: Sequence[Curve], *, fewer: 
         return _answer(False, f"the loss of step {step + 1} is NaN, infinite or missing (seed {seed})")
     for one, other in zip(originals, patched, strict=True):
         for at, optimizers in one.optimizers.items():
-            different = optimizers_differ(optimizers, other.optimizers.get(at), fewer=fewer)
+            different = optimizers_differ(optimizers, other.optimizers.get(at))
             if different:
                 return _answer(False, different)
     grows = _grows(originals, patched)

@@ -92,9 +92,8 @@ class Estimates:
         coming, part = replace(baseline, root=_COMING), None
         if plan.part is not None:
             part = Part(replace(baseline, root=_HALFWAY), plan.part.gate, plan.part.rounds_to)
-        rounds_to = None if plan.fixer.fewer_parameters and plan.fixer.gate is Gate.TRAINING else plan.fixer.rounds_to
         steps = self.gatekeeper.trajectory_steps
-        wanted = for_gate(plan.fixer.gate, baseline, coming, rounds_to, steps, part)
+        wanted = for_gate(plan.fixer.gate, baseline, coming, plan.fixer.rounds_to, steps, part)
         step_ns = self.costs.step_ns
         later_ns = max(step_ns - plan.saved_ns, step_ns // _LARGEST_SPEEDUP)
 

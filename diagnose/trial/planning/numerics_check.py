@@ -80,7 +80,7 @@ class NumericsChecks:
         answers: list[GateResult] = []
         for part, before, after in parts:
             self.on_phase(f"checking the numbers of {part.name}", part.gate.value)
-            answers.append(self.numbers(part.gate, before, after, part.rounds_to, fewer=part.fewer_parameters))
+            answers.append(self.numbers(part.gate, before, after, part.rounds_to))
             if answers[-1].passed is not True:
                 return ruled(verdict, fixer, found, answers[-1])
         sure = ruled(verdict, fixer, found, _joined(answers))
@@ -103,14 +103,13 @@ class NumericsChecks:
         rounds_to: str | None = None,
         *,
         asked: bool = True,
-        fewer: bool = False,
         loading: bool = False,
     ) -> GateResult:
         """Whether a patched program keeps its promise: first its numbers, then what it does from start to end.
 
-        `asked` and `fewer` are those of `Gatekeeper.check`; `loading`: a fix changes how data is loaded.
+        `asked` is that of `Gatekeeper.check`; `loading`: a fix changes how data is loaded.
         """
-        answer = self.numbers(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
+        answer = self.numbers(gate, original, patched, rounds_to, asked=asked)
         if not answer.passed:
             return answer
         return with_checks(answer, self.whole_runs(answer.gate, original, patched, rounds_to, loading=loading))
@@ -123,11 +122,10 @@ class NumericsChecks:
         rounds_to: str | None = None,
         *,
         asked: bool = True,
-        fewer: bool = False,
     ) -> GateResult:
         """Whether its numbers hold: those of the first steps, or for the training gate losses over more of them."""
         with self._seen(gate):
-            return self.gatekeeper.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
+            return self.gatekeeper.check(gate, original, patched, rounds_to, asked=asked)
 
     def whole_runs(
         self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, loading: bool = False

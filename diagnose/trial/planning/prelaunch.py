@@ -75,9 +75,8 @@ class Prelaunch:
 
     def _wanted(self, fixer: Fixer, numbers: Program, patched: Program, part: Part | None) -> list[Wanted]:
         """What a look at the numbers captures, or may."""
-        fewer, gate = fixer.fewer_parameters, fixer.gate
-        wanted = self.gatekeeper.needed(gate, numbers, patched, fixer.rounds_to, part, fewer=fewer)
-        return wanted + ([bits(numbers, AGAIN)] if gate is Gate.BITWISE else [])
+        wanted = self.gatekeeper.needed(fixer.gate, numbers, patched, fixer.rounds_to, part)
+        return wanted + ([bits(numbers, AGAIN)] if fixer.gate is Gate.BITWISE else [])
 
     def start(self, duel: Sequence[float], coming: UpcomingWork) -> None:
         """Start what fits beside the arms of a duel, which need these shares of the memory that was seen."""

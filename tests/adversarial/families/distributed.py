@@ -64,7 +64,6 @@ LEFT_ALONE = {
     "by_hand_begins_apart": ("use-ddp", "ranks begin with other weights"),
     "ddp_disturbed_and_sent": ("drop-broadcast", "each rank disturbs its weights"),
     "ddp_rate_of_rank_sent": ("drop-broadcast", "each rank steps at a rate of its own"),
-    "ddp_freezes": ("ddp-static-graph", "the graph changes"),
 }
 
 

@@ -175,8 +175,8 @@ LOSSES = {
     "focal": "logp = F.log_softmax(out, -1).gather(-1, y[..., None])\nreturn -((1 - logp.exp()) ** 2 * logp).mean()",
 }
 LOOK_ALIKES = {
-    "squeezed_whole": ("native-cross-entropy", "logp = F.log_softmax(out[:1], -1)\nnll = -logp.gather(-1, y[:1].unsqueeze(-1)).squeeze()\nreturn nll[0].sum() + out.square().mean()"),
-    "last_class": ("native-cross-entropy", "rows, t = out.flatten(0, 1), y.flatten() - 1\nlp = F.log_softmax(rows, 1)\nnll = -lp[torch.arange(len(t)), t]\nkept = (t >= 0).float()\nreturn (nll * kept).sum() / kept.sum()"),
+    "squeezed_whole": ("fuse-cross-entropy", "logp = F.log_softmax(out[:1], -1)\nnll = -logp.gather(-1, y[:1].unsqueeze(-1)).squeeze()\nreturn nll[0].sum() + out.square().mean()"),
+    "last_class": ("fuse-cross-entropy", "rows, t = out.flatten(0, 1), y.flatten() - 1\nlp = F.log_softmax(rows, 1)\nnll = -lp[torch.arange(len(t)), t]\nkept = (t >= 0).float()\nreturn (nll * kept).sum() / kept.sum()"),
     "picked_in_order": ("weigh-masked", "order = torch.randperm(len(out))[:2]\nt = torch.ones_like(out)\nreturn F.mse_loss(out[order], t[order])"),
     "picked_by_bytes": ("weigh-masked", "mask = (y > 1).byte()\nt = torch.ones_like(out)\nreturn F.mse_loss(out[mask], t[mask])"),
 }  # fmt: skip

@@ -220,10 +220,10 @@ def test_explain_says_which_fixes_are_tried(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_explain_says_which_findings_call_for_a_fixer_and_how_to_try_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "conv-bias-before-norm"]) == 0
+    assert main(["explain", "powersgd-gradients"]) == 0
     said = capsys.readouterr().out
-    assert "Called for by\n    conv-heuristics\n" in said
-    assert said.endswith("diagnose fix --only conv-bias-before-norm --allow training SCRIPT\n")
+    assert "Called for by\n    exposed-communication, slow-link\n" in said
+    assert said.endswith("diagnose fix --only powersgd-gradients --allow training SCRIPT\n")
 
 
 @pytest.mark.parametrize("words", ["host sync", "Host_Sync", "host-sync"])

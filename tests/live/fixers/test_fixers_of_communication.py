@@ -247,10 +247,7 @@ def cases() -> list[tuple[str, str, Mapping[str, Scalar]]]:
         program.format(options=", find_unused_parameters=True") for program in (FLAT, IN_FUNCTIONS, IN_A_CLASS)
     ]
     return [
-        *(("ddp-view", program, {}) for program in WRAPPED),
-        *(("ddp-static-graph", program, {}) for program in WRAPPED),
         *(("ddp-all-used", program, {}) for program in searching),
-        *(("ddp-static-graph", program, {}) for program in searching[:1]),
         *(("ddp-buckets", program, {"megabytes": 1}) for program in WRAPPED),
         ("ddp-buckets", WRAPPED[0], {"plan": "0.01 0.5"}),
         *(("no-buffer-broadcast", program, {}) for program in WRAPPED),
@@ -258,16 +255,10 @@ def cases() -> list[tuple[str, str, Mapping[str, Scalar]]]:
         *(("use-ddp", program, {}) for program in (BY_HAND, BY_HAND_IN_PLACE, BY_HAND_AMONG_MANY)),
         ("use-ddp", BY_HAND.replace("/= size", "= parameter.grad.data / size"), {}),
         ("drop-broadcast", SENDS_WEIGHTS, {}),
-        *(("no-sync", program, {}) for program in SHARDS),
+        *(("no-sync", program, {}) for program in (*SHARDS, *IN_MORE_STEPS)),
         *(("fsdp-keep", program, {"kept": "all"}) for program in SHARDS),
         *(("fsdp-keep", program, {"kept": "half"}) for program in SHARDS),
         *(("fsdp-keep", program, kept) for program in SHARDS for kept in KEPT),
-        *(("fsdp-group", program, {"together": 2}) for program in SHARDS),
-        ("fsdp-group", SHARDS[0], {"together": 3}),
-        *(("fsdp-accumulate", program, {}) for program in (SHARDS[0], *IN_MORE_STEPS)),
-        *(("fsdp-accumulate", edited("no-sync", program, {}), {}) for program in IN_MORE_STEPS),
-        *(("fsdp-keep", edited("fsdp-accumulate", program, {}), KEPT[1]) for program in IN_MORE_STEPS),
-        *(("fsdp-prefetch", program, {"ahead": 2}) for program in (SHARDS[0], SHARDS[2])),
         *(("powersgd-gradients", program, {"rank": 1}) for program in WRAPPED[:1]),
     ]
 

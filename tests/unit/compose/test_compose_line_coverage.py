@@ -224,13 +224,13 @@ def test_parts_of_one_finding_add_up_to_no_more_than_the_whole(tmp_path: Path) -
 
 def test_beside_one_that_treats_the_whole_a_part_adds_nothing() -> None:
     found = spread((LOSS, 0.6), (MODEL, 0.4))
-    assert promised_together_ns([(ONE, found, frozenset({1})), (OTHER, found, frozenset())]) == 10 * MS
-    assert promised_together_ns([(ONE, found, frozenset({1}))]) == 6 * MS
+    assert promised_together_ns([(found, frozenset({1})), (found, frozenset())]) == 10 * MS
+    assert promised_together_ns([(found, frozenset({1}))]) == 6 * MS
 
 
-def test_a_part_promises_no_more_than_the_fixer_can_save_of_the_whole() -> None:
-    found = replace(spread((LOSS, 0.6), (MODEL, 0.4)), evidence=())
+def test_a_part_promises_its_part_of_the_whole() -> None:
+    found = spread((LOSS, 0.6), (MODEL, 0.4))
     assert part_left(found, frozenset({0})) == pytest.approx(0.4)
-    assert promised_ns(ONE, found, frozenset({0})) == 4 * MS
-    assert promised_share(ONE, found, frozenset({0})) == pytest.approx(0.4 * found.share)
-    assert promised_ns(ONE, found) == found.recoverable_ns
+    assert promised_ns(found, frozenset({0})) == 4 * MS
+    assert promised_share(found, frozenset({0})) == pytest.approx(0.4 * found.share)
+    assert promised_ns(found) == found.recoverable_ns

@@ -156,8 +156,8 @@ CASES = {
         30.7,
         0.02,
         (
-            Cure("native-cross-entropy", 9.6, 0.05, ROUNDS, 50),
-            Cure("compile-loss", 9.5, 8, ROUNDS, 60, 12),
+            Cure("native-norm", 9.6, 0.05, ROUNDS, 50),
+            Cure("compile-model", 9.5, 8, ROUNDS, 60, 12),
         ),
     ),
     "matrix units": Case(
@@ -187,7 +187,7 @@ KEPT = {
         "code that compiles anew": {"mark-dynamic"},
         "a decoder": {"workers"},
         "augmented at random": {"workers", "persistent-workers"},
-        "a loss": {"compile-loss"},
+        "a loss": {"compile-model"},
         "matrix units": {"bf16"},
         "waits in a mask": {"weigh-masked", "compile-model"},
     },
@@ -195,7 +195,7 @@ KEPT = {
         "many launches": {"cuda-graphs"},
         "code that compiles anew": {"mark-dynamic"},
         "a decoder": {"workers"},
-        "a loss": {"compile-loss"},
+        "a loss": {"compile-model"},
         "matrix units": {"bf16", "compile-model"},
         "waits in a mask": {"weigh-masked", "compile-model"},
     },
@@ -225,7 +225,7 @@ def test_a_trial_that_may_be_cut_short_is_told_before_it_begins(tmp_path: Path) 
     session = Session(tmp_path, CASES["a loss"])
     session.run(60)
     (told,) = [one for one in session.events if isinstance(one, PhaseChanged) and "cut short" in one.phase]
-    assert told.phase == "trying compile-loss although it may be cut short"
+    assert told.phase == "trying compile-model although it may be cut short"
     assert "this would take about" in told.detail
 
 
@@ -242,7 +242,7 @@ def test_one_that_is_cut_short_after_all_is_not_tried_and_the_budget_holds(tmp_p
     slow = replace(case, cures=(*case.cures[:1], replace(case.cures[1], compile_s=60)))
     session = Session(tmp_path, slow)
     outcome = session.run(95)
-    told = {one.fixer: one for one in outcome.verdicts}["compile-loss"]
+    told = {one.fixer: one for one in outcome.verdicts}["compile-model"]
     assert told.decision is Decision.NOT_TRIED
     assert told.summary == "the budget left no time to end its trial"
     assert session.machine.now_ns / NS_PER_S <= 95 - case.watched_s + 1

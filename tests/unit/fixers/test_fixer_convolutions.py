@@ -1,113 +1,16 @@
-"""channels-last, cudnn-benchmark and conv-bias-before-norm on whole programs."""
+"""channels-last and cudnn-benchmark on whole programs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
 
-from diagnose.fixer import Advice, Edits, Facts, Gate, example_request
+from diagnose.fixer import Advice, Edits, Facts, example_request
 from diagnose.plugins import load
 
 FIXERS = load().fixers
-
-BLOCK = """
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 8, kernel_size=3, stride=1, padding=1)
-        self.bn1 = nn.BatchNorm2d(8)
-        self.conv2 = nn.Conv2d(8, 8, 3)
-        self.bn2 = nn.BatchNorm2d(8)
-
-    def forward(self, x):
-        out = torch.relu(self.bn1(self.conv1(x)))
-        out = self.conv2(out)
-        out = self.bn2(out)
-        return out
-"""
-
-SEQUENCE = """
-import torch
-import torch.nn as nn
-
-
-def double_conv(given, wanted):
-    return nn.Sequential(
-        nn.Conv2d(given, wanted, kernel_size=3, padding=1),
-        nn.BatchNorm2d(wanted),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(wanted, wanted, 3, padding=1),
-        nn.BatchNorm2d(wanted),
-        nn.ReLU(inplace=True),
-    )
-
-
-def Net():
-    return double_conv(3, 8)
-"""
-
-LISTED = """
-import torch
-from torch import nn
-from torch.nn import BatchNorm2d, Conv2d
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Sequential(Conv2d(3, 8, 3, 1, 0, 1, 1, True), BatchNorm2d(8))
-        self.last = Conv2d(8, 2, 1)
-
-    def forward(self, x):
-        return self.last(self.first(x))
-"""
-
-
-def made(text: str) -> torch.nn.Module:
-    names: dict[str, Any] = {}
-    torch.manual_seed(0)
-    exec(compile(text, "train.py", "exec"), names)
-    model = names["Net"]()
-    assert isinstance(model, torch.nn.Module)
-    return model.double()
-
-
-@pytest.mark.parametrize(("text", "fewer"), [(BLOCK, 2), (SEQUENCE, 2), (LISTED, 1)])
-def test_outputs_and_gradients_do_not_need_the_bias(text: str, fewer: int) -> None:
-    answer = FIXERS["conv-bias-before-norm"].rewrite(example_request("conv-heuristics", text))
-    assert isinstance(answer, Edits)
-    before, after = made(text), made(answer.files["train.py"])
-    missing = set(before.state_dict()) - set(after.state_dict())
-    assert len(missing) == fewer
-    assert all(name.endswith("bias") for name in missing)
-    after.load_state_dict({name: value for name, value in before.state_dict().items() if name not in missing})
-    images = torch.rand(4, 3, 9, 9, dtype=torch.float64)
-    outputs = [model(images) for model in (before, after)]
-    torch.testing.assert_close(*outputs, rtol=1e-9, atol=1e-10)
-    for output in outputs:
-        (output * torch.sin(torch.arange(output.numel()).double()).view_as(output)).sum().backward()
-    gradients = {name: parameter.grad for name, parameter in before.named_parameters()}
-    for name, parameter in after.named_parameters():
-        torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-7, atol=1e-9)
-
-
-def test_a_program_with_fewer_parameters_is_another_training() -> None:
-    assert FIXERS["conv-bias-before-norm"].gate is Gate.TRAINING
-
-
-def test_a_result_that_is_used_beside_the_norm_keeps_its_bias() -> None:
-    text = BLOCK.replace("out = self.bn2(out)\n        return out", "return self.bn2(out) + out")
-    answer = FIXERS["conv-bias-before-norm"].rewrite(example_request("conv-heuristics", text))
-    assert isinstance(answer, Edits)
-    assert answer.files["train.py"].count("bias=False") == 1
-
 
 IMAGENET = """
 import random

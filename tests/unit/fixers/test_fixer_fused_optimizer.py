@@ -1,18 +1,15 @@
-"""Optimizers in their fused form: torch's own, wherever it is built, and classes that compute what torch's do."""
+"""Optimizers in their fused form: torch's own, wherever it is built."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-import libcst as cst
 import pytest
 
 from diagnose.engine import diagnose
 from diagnose.fixer import Advice, Answer, Edits, Site, example_request
 from diagnose.plugins import load
-from diagnose.source.optimizers.optimizer_formula import known_optimizer
-from diagnose.source.tree.edits import parse
 
 torch = pytest.importorskip("torch")
 FIXER = load().fixers["fused-optimizer"]
@@ -48,151 +45,11 @@ for step in range(6):
     optimizer.step()
 """
 
-PAPER = '''import torch
-from torch.optim import Optimizer
 
-
-class MyAdam(Optimizer):
-    """After the paper."""
-
-    def __init__(self, params, learning_rate=1e-3, beta1=0.9, beta2=0.999, epsilon=1e-8):
-        if learning_rate < 0.0:
-            raise ValueError("negative")
-        super(MyAdam, self).__init__(params, dict(lr=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon))
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                grad = p.grad.data
-                state = self.state[p]
-                if len(state) == 0:
-                    state["step"] = 0
-                    state["m"] = torch.zeros_like(p.data, memory_format=torch.preserve_format)
-                    state["v"] = torch.zeros_like(p.data)
-                m, v = state["m"], state["v"]
-                state["step"] += 1
-                m.mul_(group["beta1"]).add_(grad, alpha=1 - group["beta1"])
-                v.mul_(group["beta2"]).addcmul_(grad, grad, value=1 - group["beta2"])
-                first = 1 - group["beta1"] ** state["step"]
-                second = 1 - group["beta2"] ** state["step"]
-                denominator = (v / second).sqrt().add_(group["epsilon"])
-                p.data.addcdiv_(m, denominator, value=-group["lr"] / first)
-        return loss
-'''
-
-MOMENTUM = """import math
-import torch
-
-
-class Momentum(torch.optim.Optimizer):
-    def __init__(self, params, lr, momentum=0.9, weight_decay=1e-4):
-        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(params, defaults)
-
-    def _update(self, p, group):
-        d = p.grad + group["weight_decay"] * p
-        state = self.state[p]
-        if "buffer" not in state:
-            state["buffer"] = d.clone()
-        else:
-            state["buffer"].mul_(group["momentum"]).add_(d)
-        p.sub_(state["buffer"], alpha=group["lr"])
-
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(p, group)
-"""
-
-
-@pytest.mark.parametrize(
-    ("written", "build", "becomes"),
-    [
-        (PAPER, "MyAdam(model.parameters(), 2e-3)", "torch.optim.Adam(model.parameters(), 2e-3, fused=True)"),
-        (
-            PAPER,
-            "MyAdam(model.parameters(), learning_rate=0.01, epsilon=1e-7)",
-            "torch.optim.Adam(model.parameters(), lr=0.01, eps=1e-7, fused=True)",
-        ),
-        (
-            MOMENTUM,
-            "Momentum(model.parameters(), 0.1)",
-            "torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.0001, fused=True)",
-        ),
-        (
-            MOMENTUM,
-            "Momentum(model.parameters(), 0.1, 0.8, 0.0)",
-            "torch.optim.SGD(model.parameters(), 0.1, momentum=0.8, weight_decay=0.0, fused=True)",
-        ),
-    ],
-)
-def test_a_class_that_computes_the_same_gives_way_to_torchs(written: str, build: str, becomes: str) -> None:
-    text = written + TRAINING.format(build=build)
-    after = text_of(fixed(text, "super(", name="MyAdam" if written is PAPER else "Momentum"))
-    assert f"optimizer = {becomes}\n" in after
-    assert "class " not in after
-    assert "Optimizer" not in after
-    assert trained(after) == pytest.approx(trained(text), rel=1e-4, abs=1e-6)
-
-
-def test_the_sick_bays_optimizer_becomes_what_its_healthy_twin_has() -> None:
-    folder = SICKBAY / "slow_optimizer"
-    after = text_of(fixed((folder / "train.py").read_text(), "super().__init__(parameters", name="AdamW"))
-    assert after == (folder / "healthy.py").read_text()
-
-
-def known(text: str) -> str | None:
-    source = parse(text)
-    assert source is not None
-    found = known_optimizer(source, next(source.every(cst.ClassDef)))
-    return found.kind if found is not None else None
-
-
-@pytest.mark.parametrize(
-    ("is_", "was"),
-    [
-        ("1 - group[\"beta1\"] ** state[\"step\"]", "1 - group[\"beta1\"]"),
-        ("(v / second).sqrt().add_(group[\"epsilon\"])", "(v / second).add_(group[\"epsilon\"]).sqrt()"),
-        ("(v / second).sqrt().add_(group[\"epsilon\"])", "v.sqrt().add_(group[\"epsilon\"]) / second ** 0.5"),
-        ("value=-group[\"lr\"] / first", "value=-group[\"lr\"]"),
-        ("addcmul_(grad, grad,", "addcmul_(grad, m,"),
-        ("grad = p.grad.data", "grad = p.grad.data.sign()"),
-        ("grad = p.grad.data", "grad = p.grad.data.float()"),
-        ("grad = p.grad.data", "grad = hooked(p.grad.data)"),
-        ("grad = p.grad.data", "grad = p.grad.data.clamp(-1, 1)"),
-        ("        return loss", "        self.counted = ema(self)\n        return loss"),
-        ("        return loss", "        while True:\n            pass"),
-        ("    @torch.no_grad()", "    @torch.compile"),
-    ],
-)  # fmt: skip
-def test_another_formula_is_not_taken_for_torchs(is_: str, was: str) -> None:
-    assert known(PAPER) == "Adam"
-    assert is_ in PAPER
-    assert known(PAPER.replace(is_, was)) is None
-
-
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ("torch.save(optimizer.state_dict(), 'x')\n", "keeps its state"),
-        ("optimizer.param_groups[0]['beta1'] = 0.8\n", "`beta1`"),
-        ("other = MyAdam(**options)\n", "from elsewhere"),
-        ("table = torch.nn.Embedding(3, 3, sparse=True)\n", "sparse"),
-    ],
-)
-def test_a_class_whose_state_or_settings_are_used_stays(more: str, why: str) -> None:
-    answer = fixed(PAPER + TRAINING.format(build="MyAdam(model.parameters())") + more, "super(", name="MyAdam")
+def test_an_optimizer_of_the_programs_own_is_named_and_left_alone() -> None:
+    answer = fixed((SICKBAY / "slow_optimizer" / "train.py").read_text(), "super().__init__(parameters", name="AdamW")
     assert isinstance(answer, Advice)
-    assert why in answer.text
+    assert "has AdamW, an optimizer of the program's own" in answer.text
 
 
 RECORDED = {"fused": None, "foreach": False, "differentiable": False}

@@ -39,35 +39,19 @@ def test_the_fixers_of_this_project_load() -> None:
 
 
 @pytest.mark.parametrize(("fixer", "example"), EXAMPLES)
-def test_a_source_becomes_what_the_example_says(fixer: Fixer, example: Example) -> None:
-    assert edited(fixer, example.request(example.before)) == example.after
-
-
-@pytest.mark.parametrize(("fixer", "example"), EXAMPLES)
-def test_what_was_fixed_is_left_alone(fixer: Fixer, example: Example) -> None:
-    if example.after is not None:
-        assert edited(fixer, example.request(example.after)) is None
-
-
-@pytest.mark.parametrize(("fixer", "example"), EXAMPLES)
-def test_examples_are_python(fixer: Fixer, example: Example) -> None:
-    for text in filter(None, (example.before, example.after)):
+def test_a_source_becomes_what_the_example_says_and_is_then_left_alone(fixer: Fixer, example: Example) -> None:
+    before, after = example.before, example.after
+    for text in filter(None, (before, after)):
         compile(text, fixer.name, "exec", dont_inherit=True)
         assert parse(text) is not None
-
-
-@pytest.mark.parametrize(("fixer", "example"), EXAMPLES)
-def test_line_ends_stay_what_they_are(fixer: Fixer, example: Example) -> None:
-    before = example.before.replace("\r\n", "\n").replace("\n", "\r\n")
-    after = example.after and example.after.replace("\r\n", "\n").replace("\n", "\r\n")
     assert edited(fixer, example.request(before)) == after
-
-
-@pytest.mark.parametrize(("fixer", "example"), EXAMPLES)
-def test_a_last_line_without_an_end_is_no_obstacle(fixer: Fixer, example: Example) -> None:
-    before = example.before.rstrip("\r\n")
-    after = example.after and example.after.rstrip("\r\n")
-    assert edited(fixer, example.request(before)) == after
+    if after is not None:
+        assert edited(fixer, example.request(after)) is None
+    line_ends_of_windows = before.replace("\r\n", "\n").replace("\n", "\r\n")
+    expected = after and after.replace("\r\n", "\n").replace("\n", "\r\n")
+    assert edited(fixer, example.request(line_ends_of_windows)) == expected
+    no_last_line_end = before.rstrip("\r\n")
+    assert edited(fixer, example.request(no_last_line_end)) == (after and after.rstrip("\r\n"))
 
 
 @pytest.mark.parametrize("fixer", FIXERS.values(), ids=FIXERS)

@@ -170,13 +170,6 @@ def test_a_list_that_grows_in_other_ways_is_left_alone(update: str) -> None:
     assert isinstance(answer("defer-item", "host-sync", text, naming(text, ".item()")), Advice)
 
 
-def test_a_line_that_was_too_long_before_stays_one_line() -> None:
-    layers = "".join(f"nn.Conv2d({size}, {size}, 3), nn.BatchNorm2d({size}), nn.ReLU(), " for size in (16, 32, 64))
-    found = answer("conv-bias-before-norm", "conv-heuristics", f"{TOP}model = nn.Sequential({layers}nn.Flatten())\n")
-    assert edited(found).count("\n") == TOP.count("\n") + 1
-    assert edited(found).count("3, bias=False)") == 3
-
-
 BUILDER = """import argparse
 import torch
 

@@ -185,7 +185,7 @@ def test_what_a_call_does_beside_goes_on() -> None:
     assert not isinstance(asked(text.replace("(model(x), y)", "(model(x), y, next(steps))")), Edits)
 
 
-@pytest.mark.parametrize("name", ["fuse-linear-cross-entropy", "fuse-cross-entropy", "compile-loss"])
+@pytest.mark.parametrize("name", ["fuse-linear-cross-entropy", "fuse-cross-entropy"])
 def test_programs_that_take_gradients_of_gradients_keep_torchs_loss(name: str) -> None:
     penalty = "    torch.autograd.grad(loss, model.parameters(), create_graph=True)\n"
     for text, fused in ((PLAIN + STEP, True), (PLAIN + STEP + penalty, False)):
