@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.compose.candidates import Candidate
-from diagnose.compose.proposals import Proposal, next_up, proposals
+from diagnose.compose.proposals.candidates import Candidate
+from diagnose.compose.proposals.proposals import Proposal, next_up, proposals
 from diagnose.engine import diagnose
 from diagnose.fixer import Edits, example_request
 from diagnose.model import Finding

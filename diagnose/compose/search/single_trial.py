@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.compose.budget import Budget
 from diagnose.compose.journal import Journal
-from diagnose.compose.proposals import Proposal
-from diagnose.compose.proposed_edits import ProposedEdits, Variant
-from diagnose.compose.stack import Stack
-from diagnose.compose.trials import Trials
-from diagnose.compose.tuning import described, outcome
+from diagnose.compose.proposals.proposals import Proposal
+from diagnose.compose.proposals.proposed_edits import ProposedEdits, Variant
+from diagnose.compose.search.budget import Budget
+from diagnose.compose.search.trials import Trials
+from diagnose.compose.search.tuning import described, outcome
+from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Edits, Fixer
 from diagnose.model import Decision, Interval, Scalar, Verdict
 from diagnose.program import Program

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from diagnose.compose.asking_time import AskingTime
+from diagnose.compose.stack.asking_time import AskingTime
 from diagnose.errors import InputError
 from diagnose.model import Diagnosis, Facts, Site
 from diagnose.program import Program

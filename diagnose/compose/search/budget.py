@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.compose.proposed_edits import ProposedEdits
-from diagnose.compose.trials import Trials
+from diagnose.compose.proposals.proposed_edits import ProposedEdits
+from diagnose.compose.search.trials import Trials
 from diagnose.fixer import Fixer
 from diagnose.model import Gate, GateResult
 from diagnose.trial.planning.estimates import Plan

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from diagnose.compose.budget import Budget, spread
 from diagnose.compose.journal import Journal
-from diagnose.compose.stack import Kept, Stack
-from diagnose.compose.trials import Trials
+from diagnose.compose.search.budget import Budget, spread
+from diagnose.compose.search.trials import Trials
+from diagnose.compose.stack.stack import Kept, Stack
 from diagnose.fixer import Edits, Fixer
 from diagnose.model import Gate, GateResult, Interval, Scalar
 from diagnose.program import Program

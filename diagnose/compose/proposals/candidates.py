@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnose.compose.run_context import RunContext, absolute
-from diagnose.compose.stack import moved
+from diagnose.compose.stack.run_context import RunContext, absolute
+from diagnose.compose.stack.stack import moved
 from diagnose.engine import SMALLEST_SHARE, DiagnosisWithClaims, examine
 from diagnose.errors import InputError
 from diagnose.fixer import Fixer

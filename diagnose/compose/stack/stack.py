@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from diagnose.compose.run_context import RunContext
+from diagnose.compose.stack.run_context import RunContext
 from diagnose.fixer import Answer, Edits, Fixer, Request
 from diagnose.model import Finding, Gate, Place, Scalar
 from diagnose.program import Program, patch

@@ -5,9 +5,8 @@ by two findings, so nothing counts twice. Whether it does treat a finding is kno
 then the sum is an upper limit. That is enough for a greedy order, as long as a fixer whose sum turns out smaller goes
 back into the queue.
 
-Of a finding that it treats in part (`diagnose.compose.line_coverage`) the part is predicted. Its turn is that of the
-whole: the fixers of one finding stay in their order, and what rewrites everything is not tried before what rewrites a
-few lines.
+A fixer that treats a finding in part (`line_coverage`) is predicted by that part. Its turn is that of the whole: the
+fixers of one finding stay in their order, and what rewrites everything is not tried before what rewrites a few lines.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from diagnose.compose.candidates import Candidate
-from diagnose.compose.constraints import goes_first
-from diagnose.compose.line_coverage import Left, promised_ns, promised_share
+from diagnose.compose.proposals.candidates import Candidate
+from diagnose.compose.proposals.constraints import goes_first
+from diagnose.compose.proposals.line_coverage import Left, promised_ns, promised_share
 from diagnose.fixer import Fixer
 from diagnose.model import Confidence, Finding, Gate, Place
 

@@ -7,7 +7,7 @@ program that leaks gets there too; one for which time ends before that step is n
 takes steps enough, its numbers are those to be kept. Where it does not, but a setting that saves more runs too, the
 numbers of the two are held against each other: they are of one program, computed in two ways.
 
-Where no fix is enough, those that ran out of memory go together: `diagnose.compose.oom_rescue_bundle`.
+Where no fix is enough, those that ran out of memory go together: `diagnose.compose.oom.oom_rescue_bundle`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from diagnose.compose.budget import OUT_OF_BUDGET
-from diagnose.compose.candidates import Candidate, candidates
 from diagnose.compose.dry_run import not_allowed
 from diagnose.compose.journal import Journal, Record
-from diagnose.compose.oom_rescue_bundle import Short, rescue_together
-from diagnose.compose.oom_survival import Alive, OomSurvival, died, verdict_on
+from diagnose.compose.oom.oom_rescue_bundle import Short, rescue_together
+from diagnose.compose.oom.oom_survival import Alive, OomSurvival, died, verdict_on
 from diagnose.compose.outcome import Outcome
-from diagnose.compose.proposals import Proposal
-from diagnose.compose.proposed_edits import Variant, ask
-from diagnose.compose.run_context import RunContext
-from diagnose.compose.stack import Stack
-from diagnose.compose.trials import Trials
+from diagnose.compose.proposals.candidates import Candidate, candidates
+from diagnose.compose.proposals.proposals import Proposal
+from diagnose.compose.proposals.proposed_edits import Variant, ask
+from diagnose.compose.search.budget import OUT_OF_BUDGET
+from diagnose.compose.search.trials import Trials
+from diagnose.compose.stack.run_context import RunContext
+from diagnose.compose.stack.stack import Stack
 from diagnose.model import Decision, Diagnosis, Gate, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from diagnose.compose.line_coverage import left_alone
-from diagnose.compose.proposals import Proposal
-from diagnose.compose.stack import Stack
+from diagnose.compose.proposals.line_coverage import left_alone
+from diagnose.compose.proposals.proposals import Proposal
+from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Advice, Edits, Fixer
 from diagnose.model import Finding, Scalar
 

@@ -16,25 +16,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from diagnose.compose.budget import OUT_OF_BUDGET, Budget
-from diagnose.compose.budget_fit import affordable, better_apart
-from diagnose.compose.bundle import LEAST, Bundle, as_one, gather, parts_left, try_bundle
-from diagnose.compose.candidates import Candidate, candidates, followed, review
-from diagnose.compose.constraints import excluded_by
 from diagnose.compose.dry_run import not_allowed
-from diagnose.compose.final_check import FinalCheck
 from diagnose.compose.journal import Journal, Record, listed
-from diagnose.compose.latent_findings import in_words, with_foreseen
-from diagnose.compose.leave_one_out import LeaveOneOut
 from diagnose.compose.outcome import Outcome
-from diagnose.compose.proposals import Proposal, next_up
-from diagnose.compose.proposed_edits import ProposedEdits, Variant, ask
-from diagnose.compose.run_context import RunContext
-from diagnose.compose.single_trial import SingleTrials
-from diagnose.compose.stack import Stack
-from diagnose.compose.trials import Trials
-from diagnose.compose.tuning import Tuning
-from diagnose.compose.unnamed import UNNAMED, is_named, unnamed
+from diagnose.compose.proposals.candidates import Candidate, candidates, followed, review
+from diagnose.compose.proposals.constraints import excluded_by
+from diagnose.compose.proposals.proposals import Proposal, next_up
+from diagnose.compose.proposals.proposed_edits import ProposedEdits, Variant, ask
+from diagnose.compose.proposals.unnamed import UNNAMED, is_named, unnamed
+from diagnose.compose.search.budget import OUT_OF_BUDGET, Budget
+from diagnose.compose.search.budget_fit import affordable, better_apart
+from diagnose.compose.search.bundle import LEAST, Bundle, as_one, gather, parts_left, try_bundle
+from diagnose.compose.search.final_check import FinalCheck
+from diagnose.compose.search.latent_findings import in_words, with_foreseen
+from diagnose.compose.search.leave_one_out import LeaveOneOut
+from diagnose.compose.search.single_trial import SingleTrials
+from diagnose.compose.search.trials import Trials
+from diagnose.compose.search.tuning import Tuning
+from diagnose.compose.stack.run_context import RunContext
+from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Edits, Fixer
 from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, GateResult, Verdict
 from diagnose.plugins import Catalogue

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from diagnose.compose.bundle import Bundle, Gathering
-from diagnose.compose.candidates import Candidate, candidates, followed
-from diagnose.compose.constraints import excluded_by
 from diagnose.compose.journal import listed
-from diagnose.compose.proposals import next_up
-from diagnose.compose.stack import Stack
+from diagnose.compose.proposals.candidates import Candidate, candidates, followed
+from diagnose.compose.proposals.constraints import excluded_by
+from diagnose.compose.proposals.proposals import next_up
+from diagnose.compose.search.bundle import Bundle, Gathering
+from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Fixer
 from diagnose.model import Finding, Gate
 from diagnose.plugins import Catalogue

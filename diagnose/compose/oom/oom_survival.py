@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.compose.bundle import as_one
 from diagnose.compose.journal import Journal, listed
-from diagnose.compose.proposals import Proposal
-from diagnose.compose.stack import Kept, Stack
-from diagnose.compose.trials import Trials
+from diagnose.compose.proposals.proposals import Proposal
+from diagnose.compose.search.bundle import as_one
+from diagnose.compose.search.trials import Trials
+from diagnose.compose.stack.stack import Kept, Stack
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, GateResult, Scalar, Verdict
 from diagnose.program import Program

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from diagnose.compose.candidates import Candidate
-from diagnose.compose.proposals import Proposal
+from diagnose.compose.proposals.candidates import Candidate
+from diagnose.compose.proposals.proposals import Proposal
 from diagnose.model import Confidence, Diagnosis, Facts, Finding, Severity
 from diagnose.plugins import Catalogue
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from diagnose.compose.budget import Budget
-from diagnose.compose.bundle import LEAST, Bundle, gather
-from diagnose.compose.candidates import Candidate
-from diagnose.compose.stack import Stack
+from diagnose.compose.proposals.candidates import Candidate
+from diagnose.compose.search.budget import Budget
+from diagnose.compose.search.bundle import LEAST, Bundle, gather
+from diagnose.compose.stack.stack import Stack
 from diagnose.model import Gate
 
 _MOST = 0.75

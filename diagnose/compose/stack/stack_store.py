@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from diagnose.compose.run_context import RunContext
-from diagnose.compose.stack import Stack
+from diagnose.compose.stack.run_context import RunContext
+from diagnose.compose.stack.stack import Stack
 from diagnose.errors import InputError
 from diagnose.fixer import Edits, Fixer
 from diagnose.model import Facts, Finding, Scalar, Site

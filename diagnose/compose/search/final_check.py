@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.compose.budget import Budget
-from diagnose.compose.bundle import as_one
 from diagnose.compose.journal import Journal
-from diagnose.compose.stack import Kept, Stack
-from diagnose.compose.trials import Trials
-from diagnose.compose.tuning import described
+from diagnose.compose.search.budget import Budget
+from diagnose.compose.search.bundle import as_one
+from diagnose.compose.search.trials import Trials
+from diagnose.compose.search.tuning import described
+from diagnose.compose.stack.stack import Kept, Stack
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateResult, Verdict
 from diagnose.program import Program

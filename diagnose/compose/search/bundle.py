@@ -7,20 +7,21 @@ trial of all breaks down, halves of them are tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from typing import Any
 
-from diagnose.compose.candidates import Candidate, followed
-from diagnose.compose.constraints import excluded_by
-from diagnose.compose.edit_conflicts import takes_back
 from diagnose.compose.journal import Journal
-from diagnose.compose.line_coverage import Treated, promised_together_ns
-from diagnose.compose.proposals import Proposal, least_sure, next_up
-from diagnose.compose.proposed_edits import ProposedEdits, ask
-from diagnose.compose.single_trial import BREAKS_DOWN
-from diagnose.compose.stack import Stack
-from diagnose.compose.trials import Trials
+from diagnose.compose.proposals.candidates import Candidate, followed
+from diagnose.compose.proposals.constraints import excluded_by
+from diagnose.compose.proposals.line_coverage import Treated, promised_together_ns
+from diagnose.compose.proposals.proposals import Proposal, least_sure, next_up
+from diagnose.compose.proposals.proposed_edits import ProposedEdits, ask
+from diagnose.compose.search.single_trial import BREAKS_DOWN
+from diagnose.compose.search.trials import Trials
+from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Fixer
 from diagnose.measure.comm.bucket_evidence import planned
 from diagnose.model import TOGETHER, Confidence, Decision, Gate
@@ -267,3 +268,40 @@ def _mechanism(fixers: Sequence[Fixer]) -> str:
     measures = dict.fromkeys("idle" if part == "sync_calls" else part for part in parts)
     # Idle time holds all its kinds: to count one of them beside it would count that twice.
     return "+".join(part for part in measures if "idle" not in measures or not part.startswith("idle."))
+
+
+_WORDS = re.compile(r"\w+")
+
+
+def takes_back(before: Mapping[str, str], now: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Whether an edit from `now` to `after` removes what was written from `before` to `now`; texts by path.
+
+    A line that was written may be written again with all of its words and more: arguments are added to one call.
+    """
+    return any(
+        not words >= set(_WORDS.findall(line))
+        for path, text in after.items()
+        for line, words in _rewritten(before.get(path, ""), now.get(path, ""), text)
+    )
+
+
+def _rewritten(before: str, now: str, after: str) -> Iterator[tuple[str, set[str]]]:
+    """Lines of `now` that are neither in `before` nor in `after`, each with the words that stand in its place."""
+    lines, following = now.splitlines(), after.splitlines()
+    written = set(_written(before.splitlines(), lines))
+    for kind, begin, end, to, until in _opcodes(lines, following):
+        if kind in ("replace", "delete"):
+            words = {word for line in following[to:until] for word in _WORDS.findall(line)}
+            yield from ((lines[at], words) for at in range(begin, end) if at in written)
+
+
+def _written(original: list[str], lines: list[str]) -> Iterator[int]:
+    """Which of the lines are new; one that was indented, as under a `with`, is not."""
+    for kind, start, stop, begin, end in _opcodes(original, lines):
+        if kind != "equal":
+            there = {line.strip() for line in original[start:stop]}
+            yield from (at for at in range(begin, end) if lines[at].strip() not in there)
+
+
+def _opcodes(one: list[str], other: list[str]) -> Sequence[tuple[str, int, int, int, int]]:
+    return SequenceMatcher(None, one, other, autojunk=False).get_opcodes()

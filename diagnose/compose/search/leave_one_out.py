@@ -19,11 +19,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from diagnose.compose.budget import Budget
-from diagnose.compose.bundle import as_one
 from diagnose.compose.journal import Journal, listed
-from diagnose.compose.stack import Kept, Stack
-from diagnose.compose.trials import Trials
+from diagnose.compose.search.budget import Budget
+from diagnose.compose.search.bundle import as_one
+from diagnose.compose.search.trials import Trials
+from diagnose.compose.stack.stack import Kept, Stack
 from diagnose.model import Decision, Interval, Verdict
 from diagnose.program import Program, patch
 from diagnose.session import PatchAccepted, TrialStarted

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from diagnose.compose.candidates import Candidate, followed
-from diagnose.compose.constraints import excluded_by, goes_first
 from diagnose.compose.journal import listed
-from diagnose.compose.oom_survival import Alive, OomSurvival, died, verdict_on
-from diagnose.compose.proposals import Proposal
-from diagnose.compose.proposed_edits import Variant, ask
-from diagnose.compose.stack import Stack
+from diagnose.compose.oom.oom_survival import Alive, OomSurvival, died, verdict_on
+from diagnose.compose.proposals.candidates import Candidate, followed
+from diagnose.compose.proposals.constraints import excluded_by, goes_first
+from diagnose.compose.proposals.proposals import Proposal
+from diagnose.compose.proposals.proposed_edits import Variant, ask
+from diagnose.compose.stack.stack import Stack
 from diagnose.model import Decision, Gate, Scalar
 from diagnose.trial.process.oom_progress import Reached
 from diagnose.trial.standalone import StandaloneRun
