@@ -16,7 +16,7 @@ from diagnose.errors import EnvironmentLacks, InputError, UsageError
 from diagnose.units import format_ns, printable
 
 if TYPE_CHECKING:
-    from diagnose.kernels.tuning_file import Choice, Key
+    from diagnose.kernels.launch.tuning_file import Choice, Key
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         raise EnvironmentLacks(
             "the fused kernels need torch, which is not installed: there is nothing to list or share"
         )
-    from diagnose.kernels import tuning_file
+    from diagnose.kernels.launch import tuning_file
 
     own = tuning_file.place()
     if own is None:
@@ -70,7 +70,7 @@ def _list(own: Path, args: argparse.Namespace) -> None:
 
 
 def _export(own: Path, args: argparse.Namespace) -> None:
-    from diagnose.kernels import tuning_file
+    from diagnose.kernels.launch import tuning_file
 
     choices = _read(own)
     if not choices:
@@ -86,7 +86,7 @@ def _export(own: Path, args: argparse.Namespace) -> None:
 
 
 def _import(own: Path, args: argparse.Namespace) -> None:
-    from diagnose.kernels import tuning_file
+    from diagnose.kernels.launch import tuning_file
 
     if not args.file.is_file():
         raise InputError(args.file, "there is no such file")
@@ -111,7 +111,7 @@ def _import(own: Path, args: argparse.Namespace) -> None:
 
 
 def _read(path: Path) -> Mapping[Key, Choice]:
-    from diagnose.kernels import tuning_file
+    from diagnose.kernels.launch import tuning_file
 
     try:
         return tuning_file.read(path)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from diagnose.kernels.host_lane import HostLane
+from diagnose.kernels.host_memory.host_lane import HostLane
 
 __all__ = ["offload"]
 

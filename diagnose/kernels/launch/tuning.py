@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from diagnose import __version__
-from diagnose.kernels import tuning_file
-from diagnose.kernels.tuning_clock import device_times_ns, in_a_thread, ways_ns
-from diagnose.kernels.tuning_file import Choice, Config, Key
+from diagnose.kernels.launch import tuning_file
+from diagnose.kernels.launch.tuning_clock import device_times_ns, in_a_thread, ways_ns
+from diagnose.kernels.launch.tuning_file import Choice, Config, Key
 
 __all__ = ["Config", "bucket", "choose", "fused_pays"]
 

@@ -13,7 +13,7 @@ from diagnose.kernels.backend import compute_dtype
 from diagnose.kernels.direct import differentiable, direct
 from diagnose.kernels.fallbacks import left_to_torch
 from diagnose.kernels.layout import buffer_like
-from diagnose.kernels.row_loss import (
+from diagnose.kernels.losses.row_loss import (
     LossTerms,
     Reduction,
     check_arguments,

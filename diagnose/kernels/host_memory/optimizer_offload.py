@@ -28,8 +28,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diagnose.kernels.host_lane import HostLane
-from diagnose.kernels.prefetch_budget import Ahead
+from diagnose.kernels.host_memory.host_lane import HostLane
+from diagnose.kernels.host_memory.prefetch_budget import Ahead
 
 __all__ = ["offload_state"]
 

@@ -23,8 +23,8 @@ import torch
 from diagnose.kernels.backend import cast_for_autocast, compute_dtype, without_autocast
 from diagnose.kernels.direct import no_second_derivatives, refuse_second_derivatives, refuse_tangents
 from diagnose.kernels.fallbacks import is_distributed, left_to_torch
-from diagnose.kernels.gradient_reuse import graph_is_kept, scaled
-from diagnose.kernels.row_loss import (
+from diagnose.kernels.losses.gradient_reuse import graph_is_kept, scaled
+from diagnose.kernels.losses.row_loss import (
     LossTerms,
     Reduction,
     check_arguments,
