@@ -30,9 +30,9 @@ from math import ceil
 
 import numpy as np
 
-from diagnose.measure.comm.bucket_plan import planned_buckets
 from diagnose.measure.comm.collectives import Phase
 from diagnose.measure.comm.communication_waste import BUCKET_BYTES, Waste
+from diagnose.measure.comm.ddp.bucket_plan import planned_buckets
 from diagnose.measure.comm.faster_collectives import shortened
 from diagnose.measure.lines.collective_lines import issuing_of, issuing_ops
 from diagnose.measure.replay.replay import Cut

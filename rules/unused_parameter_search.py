@@ -34,7 +34,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from diagnose.measure.comm.collectives import Phase
-from diagnose.measure.comm.ddp_unused_parameters import UnusedParameterSearch, used_map
+from diagnose.measure.comm.ddp.unused_parameters import UnusedParameterSearch, used_map
 from diagnose.measure.comm.faster_collectives import shortened
 from diagnose.measure.lines.collective_lines import issuing_of
 from diagnose.measure.replay.savings import recoverable_ns

@@ -17,9 +17,9 @@ import numpy as np
 
 from diagnose.measure.comm.collectives import Communication, communication_of
 from diagnose.measure.comm.communication_waste import CommunicationWaste
-from diagnose.measure.comm.gradient_buckets import GradientBucket, GradientRounds, gradient_buckets, gradient_rounds
-from diagnose.measure.comm.gradient_sizes import gradient_pieces
-from diagnose.measure.comm.late_gradients import LateGradients, late_gradients
+from diagnose.measure.comm.ddp.gradient_buckets import GradientBucket, GradientRounds, gradient_buckets, gradient_rounds
+from diagnose.measure.comm.ddp.gradient_sizes import gradient_pieces
+from diagnose.measure.comm.ddp.late_gradients import LateGradients, late_gradients
 from diagnose.measure.kernels.compiled_regions import CompiledRegions, compiled_regions
 from diagnose.measure.kernels.eager_attention import WrittenAttention, attention_places, written_attention
 from diagnose.measure.kernels.growing_work import GrowingWork, growing_work

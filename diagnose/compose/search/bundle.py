@@ -23,7 +23,7 @@ from diagnose.compose.search.single_trial import BREAKS_DOWN
 from diagnose.compose.search.trials import Trials
 from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Fixer
-from diagnose.measure.comm.bucket_evidence import planned
+from diagnose.measure.comm.ddp.bucket_evidence import planned
 from diagnose.model import TOGETHER, Confidence, Decision, Gate
 from diagnose.program import Program, patch
 from diagnose.session import TrialStarted

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.measure import Measures
-from diagnose.measure.comm import bucket_plan
-from diagnose.measure.comm.bucket_evidence import as_evidence, planned
-from diagnose.measure.comm.bucket_plan import BucketPlan, bucket_plans, earliest_end_ns, least_exposed_ns, plans
-from diagnose.measure.comm.gradient_buckets import GradientBucket, gradient_buckets
-from diagnose.measure.comm.gradient_sizes import evenly, gradient_pieces, whole
+from diagnose.measure.comm.ddp import bucket_plan
+from diagnose.measure.comm.ddp.bucket_evidence import as_evidence, planned
+from diagnose.measure.comm.ddp.bucket_plan import BucketPlan, bucket_plans, earliest_end_ns, least_exposed_ns, plans
+from diagnose.measure.comm.ddp.gradient_buckets import GradientBucket, gradient_buckets
+from diagnose.measure.comm.ddp.gradient_sizes import evenly, gradient_pieces, whole
 from diagnose.model import Confidence, Finding, Severity
 from diagnose.trace import Collective
 from diagnose.trace.drawn import drawn

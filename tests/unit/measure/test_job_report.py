@@ -14,8 +14,8 @@ from diagnose import plugins
 from diagnose.cli import main
 from diagnose.measure import Measures
 from diagnose.measure.comm.calibration_curves import calibrated_ns, curve_of
+from diagnose.measure.comm.ddp.gradient_buckets import gradient_buckets
 from diagnose.measure.comm.fsdp_modules import ROOT, sharded_modules
-from diagnose.measure.comm.gradient_buckets import gradient_buckets
 from diagnose.measure.job.bus_bandwidth import CALIBRATED
 from diagnose.measure.job.job_replay import Blocking, blocking_communication
 from diagnose.measure.job.job_report import between_ranks

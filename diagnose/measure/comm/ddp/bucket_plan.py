@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diagnose.measure.comm.bucket_evidence import as_evidence
 from diagnose.measure.comm.calibration_curves import calibrated_ns, curve_of
+from diagnose.measure.comm.ddp.bucket_evidence import as_evidence
 from diagnose.measure.comm.overheads import BESIDE
 from diagnose.model import Evidence
 from diagnose.trace.schema import Float64, Int64

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diagnose.measure.comm.gradient_buckets import GradientBucket
+from diagnose.measure.comm.ddp.gradient_buckets import GradientBucket
 from diagnose.measure.views.names import named
 from diagnose.measure.views.shapes import parsed_shapes
 from diagnose.trace.schema import Int64

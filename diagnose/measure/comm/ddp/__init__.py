@@ -1,0 +1,5 @@
+"""How DistributedDataParallel reduces gradients: its buckets, and what it searches for.
+
+gradient_buckets ──▶ gradient_sizes ──▶ bucket_plan ──▶ bucket_evidence ──▶ fixers
+late_gradients: gradients reduced after the backward pass;  unused_parameters: the search for them
+"""
