@@ -32,9 +32,9 @@ from diagnose.measure.kernels.misaligned_matmuls import MisalignedMatmuls, misal
 from diagnose.measure.kernels.new_shapes import NewShapes, new_shapes
 from diagnose.measure.kernels.pointwise_chains import COMPOSITES, Chain, chained, pointwise_chains
 from diagnose.measure.kernels.practical_ceiling import practical_ceiling
-from diagnose.measure.kernels.preempted_kernels import stretched
 from diagnose.measure.kernels.recomputation import Recomputations, recomputations
-from diagnose.measure.kernels.time_slices import handed_over
+from diagnose.measure.kernels.sharing.preempted_kernels import stretched
+from diagnose.measure.kernels.sharing.time_slices import handed_over
 from diagnose.measure.kernels.wide_formats import WideFormats, wide_formats
 from diagnose.measure.lines.host_side import HostSide
 from diagnose.measure.memory.allocating_ops import AllocatingOps

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diagnose.measure.kernels.preempted_kernels import SAME, alike_steps
+from diagnose.measure.kernels.sharing.preempted_kernels import SAME, alike_steps
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.trace.schema import Bool, CopyDirection, Float64, Int64
 
