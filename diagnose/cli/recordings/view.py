@@ -24,10 +24,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Open the screen until the user leaves it."""
-    from diagnose.cli.target import explored, run_of
+    from diagnose.cli.recordings.target import explored, run_of
 
     if args.json:
-        from diagnose.cli import report
+        from diagnose.cli.recordings import report
 
         return report.run(argparse.Namespace(target=args.target, format="json", output=None))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _demonstrate(args: argparse.Namespace, folder: Path) -> int:
-    from diagnose.cli.watched_run import Fixing, Watching
+    from diagnose.cli.programs.watched_run import Fixing, Watching
     from diagnose.collect.recipe import Recipe
     from diagnose.plugins import load
     from diagnose.program import Program

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import diagnose
 from diagnose import compose
-from diagnose.cli.argv_split import Split
-from diagnose.cli.findings import terminal_width, wants_colour
-from diagnose.cli.fixer_selection import limited, names_in
+from diagnose.cli.programs.argv_split import Split
+from diagnose.cli.programs.fixer_selection import limited, names_in
+from diagnose.cli.recordings.findings import terminal_width, wants_colour
 from diagnose.cli.streams import result, standard_output_to_stderr, talk
 from diagnose.collect.inside.hooks import inductor_cache_workaround
 from diagnose.collect.recipe import Recipe
@@ -215,7 +215,7 @@ def leaving_on(stop: threading.Event) -> Iterator[None]:
 
 def watching(args: argparse.Namespace, command: str) -> Watching:
     """What `run` and `fix` were asked for. Raises UsageError, InputError or EnvironmentLacks."""
-    from diagnose.cli.argv_split import program_of
+    from diagnose.cli.programs.argv_split import program_of
 
     words = program_of(args.words[1:], args.words[0])
     program = Program.parse(words.program, module=words.module, launcher=words.launcher)
@@ -227,7 +227,7 @@ def watching(args: argparse.Namespace, command: str) -> Watching:
 
 def fixing_of(args: argparse.Namespace) -> Fixing:
     """The options of `fix`. Raises UsageError for a budget that is no duration, and for a job on several hosts."""
-    from diagnose.cli.argv_split import program_of
+    from diagnose.cli.programs.argv_split import program_of
 
     on_one_host(program_of(args.words[1:], args.words[0]))
     return Fixing(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from diagnose.cli.recordings.target import run_of
 from diagnose.cli.streams import result, talk
-from diagnose.cli.target import run_of
 from diagnose.errors import UsageError
 from diagnose.session import JOURNAL
 
@@ -27,7 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Put together, diagnose, print."""
-    from diagnose.cli.findings import print_diagnosis
+    from diagnose.cli.recordings.findings import print_diagnosis
     from diagnose.engine import diagnose
     from diagnose.measure import Measures
     from diagnose.measure.job.ranks import job_of

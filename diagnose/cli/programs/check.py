@@ -48,11 +48,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Watch briefly, ask, gate, print."""
-    from diagnose.cli.argv_split import required, split_check
-    from diagnose.cli.findings import terminal_width, wants_colour
-    from diagnose.cli.fixer_selection import known
+    from diagnose.cli.programs.argv_split import required, split_check
+    from diagnose.cli.programs.fixer_selection import known
+    from diagnose.cli.programs.watched_run import budget_of, on_one_host, require_torch
+    from diagnose.cli.recordings.findings import terminal_width, wants_colour
     from diagnose.cli.streams import result, standard_output_to_stderr
-    from diagnose.cli.watched_run import budget_of, on_one_host, require_torch
     from diagnose.plugins import load
     from diagnose.program import Program
     from diagnose.report.checks import as_json, as_text
@@ -95,7 +95,7 @@ def _checked(
     program: Program, catalogue: Catalogue, names: Sequence[str], setting: dict[str, str], budget_ns: int | None
 ) -> list[EditCheck]:
     """The answers. Raises ProgramFailed where the program fails as found, and Cancelled."""
-    from diagnose.cli.watched_run import INTERRUPTED, judged, leaving_on, plain_lines
+    from diagnose.cli.programs.watched_run import INTERRUPTED, judged, leaving_on, plain_lines
     from diagnose.collect.recipe import Recipe
     from diagnose.compose.check import check
     from diagnose.observe import observe

@@ -45,8 +45,8 @@ def add_watch_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Watch, diagnose, print; with --fix, try fixes."""
-    from diagnose.cli.findings import failed
-    from diagnose.cli.watched_run import fixing_of, watching
+    from diagnose.cli.programs.watched_run import fixing_of, watching
+    from diagnose.cli.recordings.findings import failed
 
     watched = watching(args, "fix" if args.fix else "run")
     code = watched.carry_out(fixing_of(args) if args.fix else None, args.plain, args.json)

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _some(run: Path, whole: Patch, args: argparse.Namespace) -> tuple[Path, Patch]:
     """The patch with some of its fixes, and the folder that is to keep it. Says that it is not what was measured."""
-    from diagnose.cli.fixer_selection import known, names_in
+    from diagnose.cli.programs.fixer_selection import known, names_in
     from diagnose.compose.stack import stack_store  # brings LibCST and numpy along
     from diagnose.plugins import load
 

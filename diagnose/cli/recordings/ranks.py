@@ -35,8 +35,8 @@ def add_calibration_option(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, compare, print."""
-    from diagnose.cli.findings import terminal_width
-    from diagnose.cli.target import run_of
+    from diagnose.cli.recordings.findings import terminal_width
+    from diagnose.cli.recordings.target import run_of
     from diagnose.errors import InputError
     from diagnose.measure import Measures
     from diagnose.measure.job.job_report import between_ranks

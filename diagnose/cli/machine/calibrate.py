@@ -49,7 +49,7 @@ def _members(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure here, as one rank of a job, or start the ranks."""
-    from diagnose.cli.watched_run import require_torch
+    from diagnose.cli.programs.watched_run import require_torch
 
     require_torch()
     try:
@@ -139,7 +139,7 @@ def _measure(args: argparse.Namespace, budget_ns: int) -> int:
 
 def _groups_of(recording: Path) -> tuple[tuple[int, ...], ...]:
     """The groups of ranks that a recorded job's collectives name."""
-    from diagnose.cli.target import run_of
+    from diagnose.cli.recordings.target import run_of
     from diagnose.trace.readers import open_traces
 
     traces = open_traces([run_of(recording) or recording])

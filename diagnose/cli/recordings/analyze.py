@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnose.cli.ranks import add_calibration_option
+from diagnose.cli.recordings.ranks import add_calibration_option
 from diagnose.cli.streams import result, talk
 from diagnose.errors import InputError, UsageError
 
@@ -45,7 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Read, diagnose, print."""
-    from diagnose.cli.findings import failed, print_diagnosis
+    from diagnose.cli.recordings.findings import failed, print_diagnosis
     from diagnose.engine import diagnose
     from diagnose.measure.roofline.calibrations import with_calibrations
     from diagnose.plugins import load_rules
@@ -76,8 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _opened(paths: list[Path]) -> list[Trace]:
     """The recordings; where a path is none, of the run that it names, or of the latest one of that project."""
-    from diagnose.cli.progress_bar import show_progress
-    from diagnose.cli.target import run_of
+    from diagnose.cli.recordings.target import run_of
     from diagnose.trace.readers import open_traces
 
     try:
@@ -107,3 +108,21 @@ def _without_recording(runs: list[Path]) -> InputError | None:
         if (run / JOURNAL).is_file() and not is_run_folder(run):
             return InputError(run, f"nothing was recorded in this run; `diagnose report {run}` says how it ended")
     return None
+
+
+_CELLS = 24
+
+
+def show_progress(done: int, total: int) -> None:
+    """Draw how far the reading of many files has come, on one line; nothing where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        return
+    line = "" if done >= total else bar(done, total, shutil.get_terminal_size().columns - 1)
+    sys.stderr.write(f"\r\x1b[K{line}")
+    sys.stderr.flush()
+
+
+def bar(done: int, total: int, width: int) -> str:
+    """`reading ━━━━━━──────  3 of 8 files`, in at most `width` cells."""
+    cells = _CELLS * done // total
+    return f"reading {'━' * cells}{'─' * (_CELLS - cells)}  {done} of {total} files"[:width]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from diagnose.cli.apply import by_hand, elsewhere, is_project, named, report, require_near, run_folders
+from diagnose.cli.patches.apply import by_hand, elsewhere, is_project, named, report, require_near, run_folders
 from diagnose.cli.streams import result
 from diagnose.errors import PatchConflict, UsageError
 from diagnose.program import patch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from diagnose.cli.run import add_watch_options
+from diagnose.cli.programs.run import add_watch_options
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,6 +40,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Watch until traced, then try."""
-    from diagnose.cli.watched_run import fixing_of, watching
+    from diagnose.cli.programs.watched_run import fixing_of, watching
 
     return watching(args, "fix").carry_out(fixing_of(args), args.plain, args.json)

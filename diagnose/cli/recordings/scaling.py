@@ -25,7 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Read all runs, compare, print."""
-    from diagnose.cli.target import run_of as run_folder_of
+    from diagnose.cli.recordings.target import run_of as run_folder_of
     from diagnose.comparison.scaling import run_of, scaling_of
     from diagnose.measure import Measures
     from diagnose.report import scaling as report

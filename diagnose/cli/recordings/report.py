@@ -46,8 +46,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Read, render, print or write."""
-    from diagnose.cli.findings import terminal_width, wants_colour
-    from diagnose.cli.target import diagnosis_of, explored, run_of, state_of
+    from diagnose.cli.recordings.findings import terminal_width, wants_colour
+    from diagnose.cli.recordings.target import diagnosis_of, explored, run_of, state_of
     from diagnose.program.atomic import write_atomic
     from diagnose.report import checklist, formats, text
 
@@ -94,7 +94,7 @@ def _refuse_input(output: Path, target: Path | None) -> None:
 
 
 def _write_trace(target: Path, output: Path | None) -> int:
-    from diagnose.cli.target import diagnosed
+    from diagnose.cli.recordings.target import diagnosed
     from diagnose.program.atomic import write_atomic
     from diagnose.report.profile.trace_events import render
 

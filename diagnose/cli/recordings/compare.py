@@ -46,7 +46,7 @@ def percent(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Read both, compare, print."""
-    from diagnose.cli.findings import terminal_width, wants_colour
+    from diagnose.cli.recordings.findings import terminal_width, wants_colour
     from diagnose.comparison import compare
     from diagnose.report import comparison as report
 
@@ -87,7 +87,7 @@ def _pair(args: argparse.Namespace) -> tuple[Portrait, Portrait] | None:
 
 def _portrait(path: Path) -> Portrait:
     """A run by its folder or name, or a recording."""
-    from diagnose.cli.target import run_of
+    from diagnose.cli.recordings.target import run_of
     from diagnose.comparison import portrait_of
     from diagnose.engine import diagnose
     from diagnose.measure import Measures
