@@ -4,4 +4,5 @@ collectives ──▶ communication_waste ◀── links, calibration_curves   
      ├──▶ redundant_collectives, faster_collectives ◀── overheads
      └──▶ ddp/                                          buckets of gradients
 fsdp_modules ──▶ fsdp_resharding
+rank_collectives: the view of a rank that has them;  collective_lines: which lines issue them
 """

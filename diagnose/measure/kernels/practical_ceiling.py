@@ -26,10 +26,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.kernels.device_work import DeviceWork
 from diagnose.measure.kernels.launch_order import LaunchOrder
 from diagnose.measure.roofline.ceilings import Ceilings
 from diagnose.measure.roofline.op_costs import FORMATS
@@ -40,9 +40,6 @@ from diagnose.model import PracticalCeiling
 from diagnose.trace.schema import MISSING, Bool, Float64, Int64
 from diagnose.units import NS_PER_S
 
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
-
 REACHED_FLOPS, REACHED_BYTES = 0.82, 0.92
 KERNEL_NS = 1_000
 MODELLED = 0.95
@@ -50,7 +47,7 @@ _ITEM_BYTES = 2  # of a 16-bit format
 _FORMAT_BYTES = np.array([{"fp64": 8, "fp32": 4, "tf32": 4, "fp8": 1, "int8": 1}.get(form, 2) for form in FORMATS])
 
 
-def practical_ceiling(measures: Measures) -> PracticalCeiling | None:
+def practical_ceiling(measures: DeviceWork) -> PracticalCeiling | None:
     """The ceiling of a mean step; None where the device is unknown or too few products have shapes."""
     work, ceilings = measures.step_work, measures.ceilings
     if work is None or ceilings is None or work.modelled < MODELLED:
@@ -76,7 +73,7 @@ def practical_ceiling(measures: Measures) -> PracticalCeiling | None:
     )
 
 
-def _products_ns(measures: Measures, ceilings: Ceilings, ops: Int64) -> tuple[Float64, Bool]:
+def _products_ns(measures: DeviceWork, ceilings: Ceilings, ops: Int64) -> tuple[Float64, Bool]:
     """Per operator that multiplies matrices, what it needs, and whether the launch limit decides."""
     work, ops = measures.op_work, np.unique(ops)
     rate = ceilings.flops_per_s[ceilings.best_format] * (1.0 if ceilings.is_measured else REACHED_FLOPS)
@@ -90,7 +87,7 @@ def _products_ns(measures: Measures, ceilings: Ceilings, ops: Int64) -> tuple[Fl
     return np.maximum(least, KERNEL_NS), np.asarray(least <= KERNEL_NS, np.bool_)
 
 
-def _in_written_attention(measures: Measures) -> tuple[Int64, Int64]:
+def _in_written_attention(measures: DeviceWork) -> tuple[Int64, Int64]:
     """Operators of products within attention written out, and those of them whose mask is causal."""
     op = measures.program_order.op
     inside = [op[list(one.products)] for one in measures.written_attention]
@@ -99,7 +96,7 @@ def _in_written_attention(measures: Measures) -> tuple[Int64, Int64]:
     return np.concatenate([nothing, *inside]), np.concatenate([nothing, *halved])
 
 
-def _passes_ns(order: LaunchOrder, ceilings: Ceilings, apart: Bool, again: Bool, measures: Measures) -> Float64:
+def _passes_ns(order: LaunchOrder, ceilings: Ceilings, apart: Bool, again: Bool, measures: DeviceWork) -> Float64:
     """What one pass over memory takes for each stretch between products."""
     bandwidth = ceilings.bytes_per_s * (1.0 if ceilings.is_measured else REACHED_BYTES)
     free = again | (order.kind == KernelClass.OPTIMIZER)

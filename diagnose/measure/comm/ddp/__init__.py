@@ -2,4 +2,5 @@
 
 gradient_buckets ──▶ gradient_sizes ──▶ bucket_plan ──▶ bucket_evidence ──▶ fixers
 late_gradients: gradients reduced after the backward pass;  unused_parameters: the search for them
+rank_gradients: the view of a rank that has them
 """

@@ -15,18 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from diagnose.measure.comm.calibration_curves import calibrated_ns, curve_of
 from diagnose.measure.comm.ddp.bucket_evidence import as_evidence
+from diagnose.measure.comm.ddp.rank_gradients import RankGradients
 from diagnose.measure.comm.overheads import BESIDE
 from diagnose.model import Evidence
 from diagnose.trace.schema import Float64, Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 TimeOf = Callable[[Int64], Float64]
 """Bytes of messages → what each takes, in ns."""
@@ -105,7 +102,7 @@ def earliest_end_ns(size_bytes: Int64, ready_ns: Int64, time_of: TimeOf) -> int:
     return round(float((ready + at_least).max()))
 
 
-def least_exposed_ns(measures: Measures) -> int | None:
+def least_exposed_ns(measures: RankGradients) -> int | None:
     """What every choice of buckets leaves exposed of this rank's gradients, per step: what is still to be reduced when
     the backward pass has nothing left to compute.
 
@@ -125,20 +122,20 @@ def least_exposed_ns(measures: Measures) -> int | None:
     return min(max(end - rounds.computes_ns, 0), recorded)
 
 
-def planned_buckets(measures: Measures) -> list[Evidence]:
+def planned_buckets(measures: RankGradients) -> list[Evidence]:
     """The best plan as evidence of a finding, by which it gets to a fixer; empty where there is none."""
     found, least = bucket_plans(measures), least_exposed_ns(measures)
     bound = [] if least is None else [Evidence("exposed by any buckets, at least", least, "ns")]
     return [*bound, *as_evidence(found[0].size_bytes)] if found else []
 
 
-def bucket_plans(measures: Measures) -> tuple[BucketPlan, ...]:
+def bucket_plans(measures: RankGradients) -> tuple[BucketPlan, ...]:
     """Plans for the gradients of this rank's backward pass, the best first; empty where sizes or times are unknown."""
     sizes, time_of = measures.gradient_pieces, _time_of(measures)
     return () if sizes is None or time_of is None else tuple(plans(*sizes, time_of, BESIDE))
 
 
-def _time_of(measures: Measures) -> TimeOf | None:
+def _time_of(measures: RankGradients) -> TimeOf | None:
     """By the machine's calibrated curve, else by the line through this recording's own gradient collectives."""
     curve = curve_of(measures.trace.facts.curves or (), "all_reduce", measures.trace.world_size or 0)
     if curve is not None:
@@ -150,7 +147,7 @@ def _time_of(measures: Measures) -> TimeOf | None:
     return lambda size: each + by_byte * size.astype(np.float64)
 
 
-def _at_best(measures: Measures) -> TimeOf:
+def _at_best(measures: RankGradients) -> TimeOf:
     """No latency, and the rate of the fastest gradient collective."""
     comm = measures.communication
     mine = comm.gradients & (comm.size_bytes > 0)

@@ -11,15 +11,12 @@ starts when this rank arrives at the collective, and ends with it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.comm.rank_collectives import RankCollectives
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.trace.schema import Bool, Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ class GradientRounds:
         return int(np.median(self.end_ns - self.begin_ns))
 
     @staticmethod
-    def ready_ns(measures: Measures, issued_ns: Int64) -> Int64:
+    def ready_ns(measures: RankCollectives, issued_ns: Int64) -> Int64:
         """When the work launched before each moment of the host had ended; the moment itself without a device."""
         work, launched = _compute_rows(measures)
         if not len(work):
@@ -68,7 +65,7 @@ class GradientRounds:
         return np.where(last >= 0, np.maximum(ends[np.maximum(last, 0)], issued_ns), issued_ns)
 
 
-def gradient_rounds(measures: Measures) -> GradientRounds | None:
+def gradient_rounds(measures: RankCollectives) -> GradientRounds | None:
     """The rounds of the steps that have the usual number of collectives; None without any."""
     rounds = [found for step in range(measures.step_count) if len(found := _last_round(measures, step))]
     if not rounds:
@@ -81,11 +78,11 @@ def gradient_rounds(measures: Measures) -> GradientRounds | None:
     return GradientRounds(rows, number, *_computing(measures, rows, number))
 
 
-def gradient_buckets(measures: Measures) -> tuple[GradientBucket, ...]:
+def gradient_buckets(measures: RankCollectives, rounds: GradientRounds | None) -> tuple[GradientBucket, ...]:
     """The buckets in the order in which they are sent; of steps with different numbers of them, the usual one."""
-    comm, rounds = measures.communication, measures.gradient_rounds
     if rounds is None:
         return ()
+    comm = measures.communication
     rows, begin, end = rounds.rows, rounds.begin_ns, rounds.end_ns
     start, stop = comm.start_ns[rows], comm.end_ns[rows]
     alone = _alone(start, stop)
@@ -116,13 +113,13 @@ def _alone(start: Int64, stop: Int64) -> Int64:
     return np.asarray(np.minimum(np.maximum(start, before), stop), np.int64)
 
 
-def _exposed(measures: Measures, begin: Int64, end: Int64) -> Int64:
+def _exposed(measures: RankCollectives, begin: Int64, end: Int64) -> Int64:
     """The part of each stretch that no compute hides."""
     hidden = measures.compute.covered(begin.reshape(-1), end.reshape(-1)).reshape(begin.shape)
     return np.asarray(end - begin - hidden, np.int64)
 
 
-def _last_round(measures: Measures, step: int) -> Int64:
+def _last_round(measures: RankCollectives, step: int) -> Int64:
     """The gradient collectives of a step's last backward pass, in the order in which they were issued."""
     comm = measures.communication
     mine = np.flatnonzero(comm.gradients & (comm.step == step))
@@ -132,7 +129,7 @@ def _last_round(measures: Measures, step: int) -> Int64:
     return np.asarray(mine[np.argsort(comm.issued_ns[mine], kind="stable")], np.int64)
 
 
-def _computing(measures: Measures, rows: Int64, number: Int64 | None) -> tuple[Int64, Int64]:
+def _computing(measures: RankCollectives, rows: Int64, number: Int64 | None) -> tuple[Int64, Int64]:
     """Per round, when the backward pass of that number began and ended to compute."""
     comm, passes = measures.communication, measures.backward_passes
     if number is None:
@@ -151,7 +148,7 @@ def _computing(measures: Measures, rows: Int64, number: Int64 | None) -> tuple[I
     return device.start_ns[work][first], ends[last]
 
 
-def _compute_rows(measures: Measures) -> tuple[Int64, Int64]:
+def _compute_rows(measures: RankCollectives) -> tuple[Int64, Int64]:
     """Kernels other than collectives in the order in which the host launched them, and when it did."""
     if not measures.has_device:
         return np.empty(0, np.int64), np.empty(0, np.int64)

@@ -1,6 +1,6 @@
 """The gradients that the buckets of a backward pass are made of: the size of each, and when it became ready.
 
-    sizes, ready = gradient_pieces(measures, measures.gradient_buckets)
+    sizes, ready = gradient_pieces(measures, measures.gradient_buckets, measures.gradient_rounds)
 
 Autograd accumulates one gradient after the other, and DistributedDataParallel fills its buckets in that order: where
 shapes were recorded, each bucket is a row of these calls. Where they do not add up to the buckets (no shapes, several
@@ -13,17 +13,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diagnose.measure.comm.ddp.gradient_buckets import GradientBucket
+from diagnose.measure.comm.ddp.gradient_buckets import GradientBucket, GradientRounds
+from diagnose.measure.comm.rank_collectives import RankCollectives
 from diagnose.measure.views.names import named
 from diagnose.measure.views.shapes import parsed_shapes
 from diagnose.trace.schema import Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 _ACCUMULATES = re.compile(r"^torch::autograd::AccumulateGrad$")
 
@@ -34,9 +31,11 @@ _EVENLY = 64
 _WIDEST_BYTES = 8
 
 
-def gradient_pieces(measures: Measures, buckets: Sequence[GradientBucket]) -> tuple[Int64, Int64]:
+def gradient_pieces(
+    measures: RankCollectives, buckets: Sequence[GradientBucket], rounds: GradientRounds | None
+) -> tuple[Int64, Int64]:
     """Bytes in the order in which they become ready, and when they do: in ns on the buckets' clock."""
-    return _of_parameters(measures, buckets) or evenly(buckets)
+    return _of_parameters(measures, buckets, rounds) or evenly(buckets)
 
 
 def evenly(buckets: Sequence[GradientBucket]) -> tuple[Int64, Int64]:
@@ -66,9 +65,10 @@ def whole(size_bytes: Int64, ready_ns: Int64) -> tuple[Int64, Int64]:
     return np.add.reduceat(size_bytes, begins), np.maximum.reduceat(ready_ns, begins)
 
 
-def _of_parameters(measures: Measures, buckets: Sequence[GradientBucket]) -> tuple[Int64, Int64] | None:
+def _of_parameters(
+    measures: RankCollectives, buckets: Sequence[GradientBucket], rounds: GradientRounds | None
+) -> tuple[Int64, Int64] | None:
     """By autograd's calls; None where they are not the buckets'."""
-    rounds = measures.gradient_rounds
     if rounds is None or rounds.passes is None:
         return None
     trace, ops, passes = measures.trace, measures.trace.ops, measures.backward_passes

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from diagnose.measure.comm.collectives import SMALL_BYTES
 from diagnose.measure.comm.communication_waste import Waste
+from diagnose.measure.comm.rank_collectives import RankCollectives
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Bool, Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 _LEFT = 0.1  # of the backward pass may still run when the first gradients go
 
@@ -31,7 +28,7 @@ class LateGradients:
     """Per counted step, how much of its collectives the backward pass before could have hidden."""
 
 
-def late_gradients(measures: Measures) -> LateGradients:
+def late_gradients(measures: RankCollectives) -> LateGradients:
     """Late rounds; of steps whose backward pass is not known, none."""
     comm = measures.communication
     rows = np.zeros(len(comm), np.bool_)
@@ -57,7 +54,7 @@ def late_gradients(measures: Measures) -> LateGradients:
     return LateGradients(rows, Intervals.union(stretches) & measures.counted, hidden)
 
 
-def _computed(measures: Measures, number: int) -> tuple[int, int, int]:
+def _computed(measures: RankCollectives, number: int) -> tuple[int, int, int]:
     """When the compute of a backward pass began and ended, and how much it was."""
     passes = measures.backward_passes
     if not 0 <= number < len(passes):

@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.comm.rank_collectives import RankCollectives
 from diagnose.measure.steps.backward_passes import BackwardPasses
 from diagnose.measure.views.host_activity import calls_of
 from diagnose.measure.views.names import named
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Int32, Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 _EVALUATES = re.compile(r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")
 _ACCUMULATES = re.compile(r"^torch::autograd::AccumulateGrad$")
@@ -39,7 +36,7 @@ class UnusedParameterSearch:
     reads: Intervals
 
 
-def used_map(measures: Measures) -> UnusedParameterSearch:
+def used_map(measures: RankCollectives) -> UnusedParameterSearch:
     """The entries of the map that are written and read in backward passes, where all of a pass are."""
     trace, parent = measures.trace, measures.op_tree.nesting.parent
     ops, passes = trace.ops, measures.backward_passes

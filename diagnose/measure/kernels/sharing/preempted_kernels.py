@@ -17,15 +17,12 @@ Not compared: collectives (they wait for other ranks), copies and sets, and kern
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.steps.timeline import Timeline
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.trace.schema import MISSING, Bool, Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 FEWEST_STEPS = 3
 """Steps that must be alike: the shortest of them counts as what the kernel takes."""
@@ -41,7 +38,7 @@ _INFERRED = ("period", "whole trace", "none")
 _OTHERS = (KernelClass.COLLECTIVE, KernelClass.COPY, KernelClass.SET)
 
 
-def stretched(measures: Measures) -> Int64 | None:
+def stretched(measures: Timeline) -> Int64 | None:
     """Per row of device work, nanoseconds beyond what it takes; None where too few steps are alike."""
     device = measures.trace.device
     steps = alike_steps(measures)
@@ -65,7 +62,7 @@ def _elsewhere_alike(length: Int64, own: Int64, comparable: Bool) -> Bool:
     return np.asarray(in_steps[None, :] & of_step[:, None], np.bool_)
 
 
-def alike_steps(measures: Measures, *, of_shapes: bool = True) -> list[Int64]:
+def alike_steps(measures: Timeline, *, of_shapes: bool = True) -> list[Int64]:
     """The rows of those steps that launched the same work in the same order; of several kinds, the most frequent.
 
     `of_shapes`: and launched it from operators with the same shapes, where those are recorded.
@@ -87,7 +84,7 @@ def alike_steps(measures: Measures, *, of_shapes: bool = True) -> list[Int64]:
     return [part for part, word in zip(parts, words, strict=True) if word == usual]
 
 
-def _alone(measures: Measures) -> Bool:
+def _alone(measures: Timeline) -> Bool:
     """Rows during which nothing else ran on the device."""
     device = measures.trace.device
     order = np.argsort(device.start_ns, kind="stable")

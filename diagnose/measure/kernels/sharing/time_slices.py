@@ -11,15 +11,11 @@ their own do not: while another device of this program is at work, the wait is f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from diagnose.measure.steps.timeline import Timeline
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 SHORTEST_NS = 500_000
 """A turn lasts that long at least: slices of 1 to 2 ms are usual, and seen in recordings."""
@@ -39,7 +35,7 @@ FOR_ANOTHER = 0.5
 """For this part of a gap other devices of the program are at work where it waits for them."""
 
 
-def handed_over(measures: Measures) -> Intervals:
+def handed_over(measures: Timeline) -> Intervals:
     """Gaps of the device that are as long as each other, and end with different work that had been launched."""
     waiting = measures.idle["dependency"] & measures.counted
     if len(waiting) < FEWEST:
@@ -59,13 +55,13 @@ def handed_over(measures: Measures) -> Intervals:
     return Intervals.of(starts[same], ends[same])
 
 
-def _on_other_devices(measures: Measures) -> Intervals:
+def _on_other_devices(measures: Timeline) -> Intervals:
     """When devices of this program are at work that are not the one accounted for."""
     device = measures.trace.device
     return Intervals.of(device.start_ns[~measures.rows], device.end_ns[~measures.rows])
 
 
-def _kinds(measures: Measures, ends: np.typing.NDArray[np.int64]) -> int:
+def _kinds(measures: Timeline, ends: np.typing.NDArray[np.int64]) -> int:
     """How many different kernels and copies begin at the ends of the gaps."""
     device = measures.trace.device
     names = device.name[np.isin(device.start_ns, ends) & measures.rows]

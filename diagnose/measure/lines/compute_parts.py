@@ -15,18 +15,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.lines.host_side import HostSide
 from diagnose.measure.roofline.kernel_bounds import Bound
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.model import ComputePart, Place
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 MOST = 48
 
@@ -43,7 +40,7 @@ class OwnTime:
     ends: Int64
 
 
-def own_time(measures: Measures) -> OwnTime:
+def own_time(measures: HostSide) -> OwnTime:
     """The compute of the device, each nanosecond with the row of device work that began first."""
     device = measures.trace.device
     classes = measures.classes
@@ -56,7 +53,7 @@ def own_time(measures: Measures) -> OwnTime:
     return OwnTime(rows[kept], starts[kept], ends[kept])
 
 
-def compute_kinds(measures: Measures) -> dict[str, Intervals]:
+def compute_kinds(measures: HostSide) -> dict[str, Intervals]:
     """The time of compute by what bounds it (`Bound`, in small letters); disjoint, and together all of it."""
     own = own_time(measures)
     kinds = measures.kernel_bounds.kind[own.rows]
@@ -68,7 +65,7 @@ def compute_kinds(measures: Measures) -> dict[str, Intervals]:
     return found
 
 
-def compute_parts(measures: Measures) -> tuple[ComputePart, ...]:
+def compute_parts(measures: HostSide) -> tuple[ComputePart, ...]:
     """The compute of all counted steps together; empty without a device."""
     if not measures.has_device or not measures.step_count:
         return ()
@@ -106,7 +103,7 @@ def compute_parts(measures: Measures) -> tuple[ComputePart, ...]:
     return tuple(sorted(parts, key=lambda part: -part.time_ns))
 
 
-def _keys(measures: Measures, rows: Int64) -> list[_Key]:
+def _keys(measures: HostSide, rows: Int64) -> list[_Key]:
     """Per row of device work: what bounds it, its format, whether it is of a backward pass, its module and its line."""
     bounds = measures.kernel_bounds
     ops = measures.op_of_work[rows]
@@ -117,7 +114,7 @@ def _keys(measures: Measures, rows: Int64) -> list[_Key]:
     return [(kind, form, *of_op[op]) for kind, form, op in zip(kinds, formats, which.ravel().tolist(), strict=True)]
 
 
-def _of_op(measures: Measures, op: int) -> tuple[bool, str, tuple[str, int, str | None] | None]:
+def _of_op(measures: HostSide, op: int) -> tuple[bool, str, tuple[str, int, str | None] | None]:
     """Of an operator: whether it is of a backward pass, its module, and the innermost line of the program's own."""
     if op == MISSING:
         return False, "", None

@@ -16,17 +16,14 @@ Thresholds
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.replay.host_waits import HostWaits
 from diagnose.measure.views.host_activity import ALLOCATIONS, on_threads
 from diagnose.measure.views.names import named
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 LONG_NS, TIMES = 1_000_000, 10
 
@@ -45,14 +42,14 @@ class NewShapes:
     def __len__(self) -> int:
         return len(self.ops)
 
-    def stalls(self, measures: Measures) -> Intervals:
+    def stalls(self, measures: HostWaits) -> Intervals:
         """When the device was idle in these calls, and neither a wait, nor memory, nor a compiler was the reason."""
         ops = measures.trace.ops
         spans = Intervals.of(ops.start_ns[self.ops], ops.end_ns[self.ops])
         return spans & (measures.idle["dispatch"] | measures.idle["launch"])
 
 
-def new_shapes(measures: Measures) -> NewShapes:
+def new_shapes(measures: HostWaits) -> NewShapes:
     """First calls of a shape that took long, on the threads that train, within the counted steps."""
     ops, steps = measures.trace.ops, measures.steps
     rows = np.flatnonzero(on_threads(ops.thread, measures.training_threads) & (ops.shapes != MISSING))
@@ -70,7 +67,7 @@ def new_shapes(measures: Measures) -> NewShapes:
     return NewShapes(rows[chosen], took[chosen], usual[chosen], step[chosen])
 
 
-def _else(measures: Measures) -> Intervals:
+def _else(measures: HostWaits) -> Intervals:
     """Time on the host in which a call waits for the device, or for memory: a larger tensor takes longer to copy."""
     trace = measures.trace
     allocates = named(trace.names, trace.calls.name, ALLOCATIONS)

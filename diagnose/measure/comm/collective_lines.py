@@ -5,22 +5,19 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.comm.rank_collectives import RankCollectives
 from diagnose.measure.views.names import named
 from diagnose.model import Place
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Bool, Int64
 
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
-
 _ISSUES = re.compile(r"^c10d::\w")
 
 
-def issuing_of(measures: Measures, rows: Bool) -> Intervals:
+def issuing_of(measures: RankCollectives, rows: Bool) -> Intervals:
     """When the training thread was issuing collectives (rows of `measures.communication`): the backward pass for those
     that autograd issued, in which the training thread waits; for the others, from the first to the last of each step's
     phase and round.
@@ -43,7 +40,7 @@ def issuing_of(measures: Measures, rows: Bool) -> Intervals:
     return Intervals.union(found)
 
 
-def issuing_ops(measures: Measures, rows: Int64) -> Intervals:
+def issuing_ops(measures: RankCollectives, rows: Int64) -> Intervals:
     """The operators of torch.distributed in which the host issued some collectives; those of others are missing."""
     ops, issued_ns = measures.trace.ops, np.sort(measures.communication.issued_ns[rows])
     mine = np.flatnonzero(named(measures.trace.names, ops.name, _ISSUES))
@@ -52,7 +49,7 @@ def issuing_ops(measures: Measures, rows: Int64) -> Intervals:
     return Intervals.of(starts[count > 0], ends[count > 0])
 
 
-def places_by_cost(measures: Measures, cost_ns: Int64) -> tuple[Place, ...]:
+def places_by_cost(measures: RankCollectives, cost_ns: Int64) -> tuple[Place, ...]:
     """The lines that issued collectives, by what each kind of them costs (a number for every collective), most first.
 
     How long the host was in a line says nothing about that: a backward pass is long, a call of a collective short.
