@@ -9,8 +9,8 @@ under a cap of memory in which it does not run as it is (`fsdp_cap.py`). Every c
 job, there and back, so that drift cancels; under the cap each has a job of its own. The median step of the slowest rank
 counts, with its quartiles.
 The plan of buckets is the one that `diagnose` makes from a profile of the default
-(`diagnose.measure.comm.bucket_plan`). Of the default and of the plans, all ranks are recorded as well: what of their
-communication is exposed, and what any buckets would leave exposed. The last lines say which goals were met
+(`diagnose.measure.comm.ddp.bucket_plan`). Of the default and of the plans, all ranks are recorded as well: what of
+their communication is exposed, and what any buckets would leave exposed. The last lines say which goals were met
 (`rank_goals.py`); `OUT/<part>.json` holds what is known of a part after every turn, `OUT/ddp_buckets.json` all figures.
 Nothing begins after the time given; what had no turn until then is told as that.
 """

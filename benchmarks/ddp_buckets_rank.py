@@ -25,8 +25,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from diagnose.measure import Measures
-from diagnose.measure.comm.bucket_evidence import planned_mb
-from diagnose.measure.comm.bucket_plan import bucket_plans
+from diagnose.measure.comm.ddp.bucket_evidence import planned_mb
+from diagnose.measure.comm.ddp.bucket_plan import bucket_plans
 from diagnose.trace.readers import open_traces
 
 SWEEP_MB = (1, 5, 10, 25, 50, 100, 200, 400)

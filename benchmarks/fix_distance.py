@@ -28,8 +28,8 @@ from pathlib import Path, PurePath
 from accuracy_programs import SICKBAY, programs
 from accuracy_programs import Program as Patient
 
-from diagnose.compose.greedy_search import GreedySearch
-from diagnose.compose.run_context import RunContext, knowledge
+from diagnose.compose.search.greedy_search import GreedySearch
+from diagnose.compose.stack.run_context import RunContext, knowledge
 from diagnose.engine import diagnose
 from diagnose.fixer import Fixer
 from diagnose.model import (

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from diagnose import plugins
-from diagnose.compose.asking_time import EACH_NS
+from diagnose.compose.stack.asking_time import EACH_NS
 from diagnose.errors import InputError
 from diagnose.fixer import Advice, Edits, Facts, Finding, Fixer, Request
 from diagnose.model import Confidence, Place, Severity

@@ -16,9 +16,9 @@ import numpy as np
 from diagnose.attribution import Settled, settled
 from diagnose.measure import Measures
 from diagnose.measure.job.rank_record import RankRecord, record_of
+from diagnose.measure.lines.compute_parts import compute_parts
 from diagnose.measure.replay.critical_path import critical_path
 from diagnose.measure.replay.savings import replayed, untraced_ns, without
-from diagnose.measure.steps.compute_parts import compute_parts
 from diagnose.measure.steps.loader_capacity import busy_loader_ns
 from diagnose.measure.steps.pace import watched_step_ns
 from diagnose.measure.views.noise import mean_uncertain_by

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, Site, example_request
-from diagnose.measure.comm.bucket_evidence import planned
+from diagnose.measure.comm.ddp.bucket_evidence import planned
 from diagnose.source.distributed.data_parallel import DataParallel, data_parallel
 from diagnose.source.tree.arguments import argument, remove_argument, set_keywords
 from diagnose.source.tree.edits import Splice

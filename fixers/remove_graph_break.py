@@ -311,8 +311,8 @@ FIXER = Fixer(
         *patched(
             _recorded,
             (
-                "import torch\n\n\ndef step(x):\n    y = x + 1\n    print('mean', y.mean())  # here\n    print('done')\n"
-                "    return y\n"
+                "import torch\n\n\ndef step(x):\n    y = x + 1\n    print('mean', y.mean())  # here\n"
+                "    print('done')\n    return y\n"
             ),
             "import torch\n\n\n{-@torch._dynamo.disable\n-}def rope(x):  # here\n    return x + 1\n",
             (

@@ -32,9 +32,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diagnose.measure.comm.bucket_plan import planned_buckets
+from diagnose.measure.comm.collective_lines import places_by_cost
+from diagnose.measure.comm.ddp.bucket_plan import planned_buckets
 from diagnose.measure.comm.faster_collectives import shortened
-from diagnose.measure.lines.collective_lines import places_by_cost
 from diagnose.rule import (
     CannotTell,
     Claim,

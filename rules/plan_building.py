@@ -20,7 +20,7 @@ What fixes it
     `torch.backends.cudnn.benchmark = False` where the search for convolutions is what takes long.
 
 Thresholds
-    LONG_NS, TIMES: see `diagnose.measure.kernels.new_shapes`.
+    LONG_NS, TIMES: see `diagnose.measure.lines.new_shapes`.
     STEPS 2: counted steps in which shapes must be new; fewer may be the last of a start.
 """
 

@@ -30,10 +30,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.comm.collective_lines import issuing_of
 from diagnose.measure.comm.communication_waste import Waste
 from diagnose.measure.comm.fsdp_resharding import worth_keeping
 from diagnose.measure.comm.redundant_collectives import without_collectives
-from diagnose.measure.lines.collective_lines import issuing_of
 from diagnose.rule import (
     CannotTell,
     Claim,

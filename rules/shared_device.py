@@ -23,10 +23,10 @@ What fixes it
     A device of one's own: `CUDA_VISIBLE_DEVICES`, the scheduler, a forgotten process that still runs.
 
 Thresholds
-    diagnose.measure.kernels.preempted_kernels.BEYOND_NS (100 µs) and TIMES (1.5): in recordings of H200, A100, V100 and
-    MI300X that were not shared, no kernel lasted so much longer than itself.
-    diagnose.measure.kernels.time_slices: eight gaps of 0.5 ms and more, three in four within 5 % of the median, in
-    which no other device of this program is at work for half of the time. In that of a shared V100, 23 of 24 are; in
+    diagnose.measure.kernels.sharing.preempted_kernels.BEYOND_NS (100 µs) and TIMES (1.5): in recordings of H200, A100,
+    V100 and MI300X that were not shared, no kernel lasted so much longer than itself.
+    diagnose.measure.kernels.sharing.time_slices: eight gaps of 0.5 ms and more, three in four within 5 % of the median,
+    in which no other device of this program is at work for half of the time. In that of a shared V100, 23 of 24 are; in
     all others with so many, one in five at most.
     FEWEST (3) kernels per recording: a single one may be a mishap of the machine. HANDOVER_NS (200 µs): launched work
     begins 2 to 10 µs after what is before it.

@@ -29,9 +29,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.comm.collective_lines import issuing_of
 from diagnose.measure.comm.communication_waste import Waste
 from diagnose.measure.comm.redundant_collectives import without_collectives
-from diagnose.measure.lines.collective_lines import issuing_of
 from diagnose.rule import CannotTell, Claim, Evidence, Measures, Rule, Symptom, drawn, format_bytes, format_ns
 from diagnose.trace import Collective
 

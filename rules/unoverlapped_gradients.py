@@ -34,10 +34,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.comm.collective_lines import issuing_of
 from diagnose.measure.comm.communication_waste import BUCKET_BYTES
 from diagnose.measure.comm.faster_collectives import shortened
 from diagnose.measure.comm.overheads import held_share
-from diagnose.measure.lines.collective_lines import issuing_of
 from diagnose.measure.replay.replay import Cut
 from diagnose.rule import (
     CannotTell,

@@ -33,10 +33,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.measure.comm.collective_lines import issuing_of
 from diagnose.measure.comm.collectives import Phase
-from diagnose.measure.comm.ddp_unused_parameters import UnusedParameterSearch, used_map
+from diagnose.measure.comm.ddp.unused_parameters import UnusedParameterSearch, used_map
 from diagnose.measure.comm.faster_collectives import shortened
-from diagnose.measure.lines.collective_lines import issuing_of
 from diagnose.measure.replay.savings import recoverable_ns
 from diagnose.measure.views.names import named
 from diagnose.rule import (

@@ -37,7 +37,7 @@ TALLY = "recording"
 @pytest.fixture
 def nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """The patched arms of a composition leave no windows that could be read, unless a test says what is found there."""
-    monkeypatch.setattr("diagnose.compose.candidates.open_traces", lambda _paths: [])
+    monkeypatch.setattr("diagnose.compose.proposals.candidates.open_traces", lambda _paths: [])
 
 
 SLOW_FOLDERS = {"adversarial", "live", "recordings"}

@@ -1,5 +1,8 @@
 """The `diagnose` command. Each subcommand is one module with `add_parser` and `run`; only `main` catches errors.
 
+words ──▶ main ──▶ programs/ (start a program)   recordings/ (read what was recorded)
+                   patches/ (change its files)   machine/ (this machine)   explain (rules and fixers)
+
 Results go to stdout, talk goes to stderr. Modules keep heavy imports inside `run`, so that `diagnose --help` answers
 without numpy, torch or textual.
 """
@@ -13,6 +16,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import TextIO
 
 import diagnose
@@ -20,28 +24,28 @@ from diagnose.cli.encoding_fallback import speak
 from diagnose.cli.streams import talk, terminal_is_lost
 from diagnose.errors import Cancelled, DiagnoseError, UsageError
 
-COMMANDS = (
-    "run",
-    "fix",
-    "check",
-    "probe",
-    "apply",
-    "revert",
-    "analyze",
-    "view",
-    "report",
-    "compare",
-    "ranks",
-    "gather",
-    "scaling",
-    "calibrate",
-    "explain",
-    "doctor",
-    "cache",
-    "completion",
-    "demo",
-)
-"""Modules of this package, in the order of `--help`."""
+COMMANDS = {
+    "run": "programs.run",
+    "fix": "programs.fix",
+    "check": "programs.check",
+    "probe": "programs.probe",
+    "apply": "patches.apply",
+    "revert": "patches.revert",
+    "analyze": "recordings.analyze",
+    "view": "recordings.view",
+    "report": "recordings.report",
+    "compare": "recordings.compare",
+    "ranks": "recordings.ranks",
+    "gather": "recordings.gather",
+    "scaling": "recordings.scaling",
+    "calibrate": "machine.calibrate",
+    "explain": "explain",
+    "doctor": "machine.doctor",
+    "cache": "machine.cache",
+    "completion": "machine.completion",
+    "demo": "programs.demo",
+}
+"""Each command, in the order of `--help`, with its module in this package."""
 
 _FIRST_STEPS = (
     "Start with `diagnose run train.py` on a program of yours, `diagnose analyze trace.json.gz` on a recording, or "
@@ -65,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = _parsed(words)
         args.words = words
-        run = importlib.import_module(f"diagnose.cli.{args.command}").run
+        run = _module(args.command).run
         return int(run(args))
     except DiagnoseError as error:
         _last_word(f"diagnose: {error}")
@@ -149,8 +153,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-V", "--version", action="version", version=f"diagnose {diagnose.__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for command in COMMANDS:
-        importlib.import_module(f"diagnose.cli.{command}").add_parser(subparsers)
+        _module(command).add_parser(subparsers)
     return parser
+
+
+def _module(command: str) -> ModuleType:
+    return importlib.import_module(f"diagnose.cli.{COMMANDS[command]}")
 
 
 def command_parsers() -> dict[str, tuple[str, argparse.ArgumentParser]]:
@@ -166,7 +174,7 @@ _NAMED = {"check": "--all", "probe": "--list"}
 
 def _without_program(words: list[str]) -> list[str]:
     """The words that belong to `diagnose` itself: those before the user's program begins, where it starts one."""
-    from diagnose.cli.argv_split import split, split_named
+    from diagnose.cli.programs.argv_split import split, split_named
 
     if words and words[0] in _NAMED:
         return [words[0], *split_named(words[1:], _NAMED[words[0]])[1].options]

@@ -6,9 +6,9 @@ import os
 import shlex
 from pathlib import Path
 
-from diagnose.cli import apply, revert
-from diagnose.cli.argv_split import program_of
-from diagnose.cli.watched_run import PAGE, on_one_host, require_torch
+from diagnose.cli.patches import apply, revert
+from diagnose.cli.programs.argv_split import program_of
+from diagnose.cli.programs.watched_run import PAGE, on_one_host, require_torch
 from diagnose.errors import InputError, UsageError
 from diagnose.program import Program, patch
 from diagnose.program.atomic import write_atomic

@@ -1,11 +1,11 @@
 """Which fixes hold together: tries them one by one, each on top of those already kept, and merges what is left.
 
-`greedy_search` goes through the fixers: `proposals` says which promises most, `constraints` what they ask of each
-other, `proposed_edits` what one would do, `asking_time` for how long it may look, `budget` what there is time for.
-`leave_one_out` takes away again what the later fixes made needless, `final_check` judges what is left as a whole.
-`stack` is the program's text with the kept fixes in it, `stack_store` the same on disk. `oom_rescue` is for a program
-that runs out of memory as found, `oom_rescue_bundle` for one for which no fix is enough, and `oom_survival` runs what
-those two try. `dry_run` tells what would be tried, and runs nothing.
+findings ──▶ proposals/ ──▶ search/ ──▶ Outcome ──▶ stack/ (texts, patch)
+                 │             ▲
+                 │             └── oom/         for a program that runs out of memory as found
+                 ├──▶ dry_run                   what would be tried; runs nothing
+                 └──▶ check                     asks fixers whatever the findings say
+journal: what all of them tell
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from diagnose.compose import stack_store
 from diagnose.compose.dry_run import preview
-from diagnose.compose.greedy_search import WITHOUT_ASKING, GreedySearch
 from diagnose.compose.journal import NOTHING_TO_CHANGE, Journal, Record
-from diagnose.compose.oom_rescue import rescue
+from diagnose.compose.oom.oom_rescue import rescue
 from diagnose.compose.outcome import Outcome
-from diagnose.compose.run_context import RunContext, knowledge
+from diagnose.compose.search.greedy_search import WITHOUT_ASKING, GreedySearch
+from diagnose.compose.stack import stack_store
+from diagnose.compose.stack.run_context import RunContext, knowledge
 from diagnose.model import Decision, Diagnosis, Gate, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch

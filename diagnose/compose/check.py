@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnose.compose.candidates import candidates
 from diagnose.compose.journal import NOTHING_TO_CHANGE, Journal, Record
-from diagnose.compose.proposals import Proposal
-from diagnose.compose.proposed_edits import ProposedEdits, Variant, ask
-from diagnose.compose.run_context import knowledge
-from diagnose.compose.stack import Stack
+from diagnose.compose.proposals.candidates import candidates
+from diagnose.compose.proposals.proposals import Proposal
+from diagnose.compose.proposals.proposed_edits import ProposedEdits, Variant, ask
+from diagnose.compose.stack.run_context import knowledge
+from diagnose.compose.stack.stack import Stack
 from diagnose.errors import UsageError
 from diagnose.fixer import Fixer
 from diagnose.model import Confidence, Diagnosis, EditCheck, Finding, Place, Scalar, Severity

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from diagnose.compose.candidates import candidates
 from diagnose.compose.journal import Journal, Record
-from diagnose.compose.proposals import Proposal, proposals
-from diagnose.compose.proposed_edits import Variant, ask
-from diagnose.compose.run_context import RunContext
-from diagnose.compose.stack import Stack
-from diagnose.compose.unnamed import UNNAMED, unnamed
+from diagnose.compose.proposals.candidates import candidates
+from diagnose.compose.proposals.proposals import Proposal, proposals
+from diagnose.compose.proposals.proposed_edits import Variant, ask
+from diagnose.compose.proposals.unnamed import UNNAMED, unnamed
+from diagnose.compose.stack.run_context import RunContext
+from diagnose.compose.stack.stack import Stack
 from diagnose.model import Decision, Diagnosis, Gate, Scalar, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from diagnose.compose.proposals import Proposal
+from diagnose.compose.proposals.proposals import Proposal
 from diagnose.model import TOGETHER, Decision, Interval, Verdict
 from diagnose.session import AnyEvent, ControlMeasured, PhaseChanged, TrialBlock, VerdictReached, Warned, with_verdict
 from diagnose.trial.ab.aa_control import AAControl

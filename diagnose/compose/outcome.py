@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diagnose.compose.proposals import Proposal
-from diagnose.compose.stack import Stack
+from diagnose.compose.proposals.proposals import Proposal
+from diagnose.compose.stack.stack import Stack
 from diagnose.model import Verdict
 from diagnose.program import patch
 from diagnose.session import FinalMeasured

@@ -4,6 +4,10 @@ It looks for places in the model's graph that a fused operator of `diagnose.kern
 held, checks on the values of the first call that the operator does the same there, forward and backward, puts it in
 their place, and hands the rest to Inductor or runs it as it is. `report()` says what became of every place.
 
+a model's graph ──▶ backend ──▶ site_search ──▶ capture ──▶ equivalence, timing ──▶ decision ──▶ the rewritten graph
+                                    ▲                                                  │
+                                patterns/                             account ──▶ report()
+
 torch finds the backend where the package is installed; where it only lies on the path, importing this registers it.
 """
 

@@ -12,8 +12,8 @@ import torch
 from diagnose.kernels.backend import compute_dtype, runs_triton
 from diagnose.kernels.direct import differentiable, direct
 from diagnose.kernels.fallbacks import left_to_torch
+from diagnose.kernels.launch.tuning import fused_pays
 from diagnose.kernels.layout import as_rows, buffer_like
-from diagnose.kernels.tuning import fused_pays
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

@@ -14,8 +14,8 @@ from diagnose.kernels.backend import compute_dtype, runs_triton
 from diagnose.kernels.direct import differentiable, direct
 from diagnose.kernels.fallbacks import left_to_torch
 from diagnose.kernels.gated_unit import gradient_buffers, output_buffer
+from diagnose.kernels.launch.tuning import fused_pays
 from diagnose.kernels.layout import as_rows
-from diagnose.kernels.tuning import fused_pays
 
 Approximate = Literal["none", "tanh"]
 """The error function itself, or the formula with tanh: `torch.nn.functional.gelu` calls them so."""

@@ -15,8 +15,8 @@ import torch
 from diagnose.kernels.backend import compute_dtype, runs_triton, without_autocast
 from diagnose.kernels.direct import differentiable, direct
 from diagnose.kernels.fallbacks import left_to_torch
+from diagnose.kernels.launch.tuning import fused_pays
 from diagnose.kernels.layout import buffer_like, rows_of
-from diagnose.kernels.tuning import fused_pays
 
 WIDEST = 16384
 """Columns of a row beyond which Triton's program, which holds one, would spill registers."""

@@ -5,6 +5,12 @@ measures.mean_ns                # the mean counted step
 measures.accounting_of(0)       # classes that sum to step 0
 measures.idle["sync"]           # the idle time that waits for the device caused, as intervals
 measures.places(measures.idle["sync"], "sync")
+
+Each view adds its values to the one before it. A function takes the first view that has what it reads, so no module
+below imports this one.
+
+steps.timeline ──▶ kernels.device_work ──▶ replay.host_waits ──▶ lines.host_side ──▶ comm.rank_collectives ──▶
+    comm.ddp.rank_gradients ──▶ Measures, with memory and what is computed from several views
 """
 
 from __future__ import annotations
@@ -15,143 +21,30 @@ from functools import cached_property
 
 import numpy as np
 
-from diagnose.measure.comm.collectives import Communication, communication_of
-from diagnose.measure.comm.communication_waste import CommunicationWaste
-from diagnose.measure.comm.gradient_buckets import GradientBucket, GradientRounds, gradient_buckets, gradient_rounds
-from diagnose.measure.comm.gradient_sizes import gradient_pieces
-from diagnose.measure.comm.late_gradients import LateGradients, late_gradients
-from diagnose.measure.kernels.compiled_regions import CompiledRegions, compiled_regions
-from diagnose.measure.kernels.eager_attention import WrittenAttention, attention_places, written_attention
-from diagnose.measure.kernels.growing_work import GrowingWork, growing_work
-from diagnose.measure.kernels.launch_order import LaunchOrder, program_order
-from diagnose.measure.kernels.layout_conversions import layout_conversions
-from diagnose.measure.kernels.loss_work import LossWork, loss_work
-from diagnose.measure.kernels.matmuls import Matmuls, products_of
-from diagnose.measure.kernels.memory_chains import MemoryChain, memory_chains
-from diagnose.measure.kernels.misaligned_matmuls import MisalignedMatmuls, misaligned
-from diagnose.measure.kernels.new_shapes import NewShapes, new_shapes
-from diagnose.measure.kernels.pointwise_chains import COMPOSITES, Chain, chained, pointwise_chains
+from diagnose.measure.comm.ddp.rank_gradients import RankGradients
 from diagnose.measure.kernels.practical_ceiling import practical_ceiling
-from diagnose.measure.kernels.preempted_kernels import stretched
-from diagnose.measure.kernels.recomputation import Recomputations, recomputations
-from diagnose.measure.kernels.time_slices import handed_over
 from diagnose.measure.kernels.wide_formats import WideFormats, wide_formats
-from diagnose.measure.lines.host_side import HostSide
+from diagnose.measure.lines.compute_parts import compute_kinds
+from diagnose.measure.lines.new_shapes import NewShapes, new_shapes
 from diagnose.measure.memory.allocating_ops import AllocatingOps
 from diagnose.measure.memory.allocator_calls import DeviceAllocation, device_allocation
 from diagnose.measure.memory.peak import memory_peak
 from diagnose.measure.memory.usage import MemoryUse, main_memory, memory_use
-from diagnose.measure.roofline.ceilings import Ceilings, ceilings_of
-from diagnose.measure.roofline.kernel_bounds import Bound, KernelBounds, kernel_bounds
-from diagnose.measure.roofline.kernel_counters import kernel_counters
-from diagnose.measure.roofline.kernel_work import kernel_work
-from diagnose.measure.roofline.occupancy import fill_of
-from diagnose.measure.roofline.op_costs import OpWork, work_of
-from diagnose.measure.roofline.roofline import MATRIX_CLASSES, Roofline, arithmetic_of, roofline_of
-from diagnose.measure.steps.backward_passes import BackwardPasses, backward_passes, only_infers
-from diagnose.measure.steps.compute_parts import compute_kinds
-from diagnose.measure.steps.optimizer_work import own_starts_ns
 from diagnose.measure.views.counters import readings
-from diagnose.measure.views.kernel_classes import KernelClass
-from diagnose.model import MemoryPeak, PracticalCeiling, StepWork
+from diagnose.model import MemoryPeak, PracticalCeiling
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import Bool, CopyDirection, Float64, Int64, WorkKind
+from diagnose.trace.schema import Float64
 
 __all__ = ["Measures"]
 
 
-class Measures(HostSide):
+class Measures(RankGradients):
     """Named, cached values over the trace of one rank. Times are integer nanoseconds on the trace's clock."""
-
-    @cached_property
-    def program_order(self) -> LaunchOrder:
-        """Device work in the order in which the program launched it, each piece under its operator's name."""
-        return program_order(self)
-
-    @cached_property
-    def products(self) -> Matmuls:
-        """The matrix products whose sizes are recorded."""
-        return products_of(self.program_order)
-
-    @cached_property
-    def misaligned(self) -> MisalignedMatmuls:
-        """Products that are slow because their matrices are not aligned."""
-        return misaligned(self.program_order, self.products)
-
-    @cached_property
-    def loss_work(self) -> LossWork:
-        """The work of the loss."""
-        return loss_work(self.program_order)
-
-    @cached_property
-    def chains(self) -> tuple[Chain, ...]:
-        """Chains of elementwise kernels, outside the optimizer, written attention and the loss."""
-        return pointwise_chains(self.program_order, self._explained)
-
-    @cached_property
-    def chain_places(self) -> Bool:
-        """Which places of the program order belong to chains."""
-        return chained(self.program_order, self.chains)
-
-    @cached_property
-    def memory_chains(self) -> tuple[MemoryChain, ...]:
-        """Chains of eager, memory-bound work that has no rule of its own; none where the ceilings are unknown."""
-        if self.ceilings is None:
-            return ()
-        return memory_chains(self.program_order, self.kernel_bounds, self.ceilings, self._has_own_rule)
 
     @cached_property
     def wide_formats(self) -> WideFormats | None:
         """What is done in 32 bits and would be shorter in 16; None where nothing is known of the device's formats."""
         return wide_formats(self)
-
-    @cached_property
-    def eager_memory_ns(self) -> int:
-        """Device time of the eager, memory-bound work that `memory_chains` is made of, its bytes known or not."""
-        order = self.program_order
-        memory = (self.kernel_bounds.kind[order.rows] == Bound.MEMORY) & ~np.isin(order.kind, MATRIX_CLASSES)
-        return int(order.length_ns[order.eager & memory & ~self._has_own_rule].sum())
-
-    @cached_property
-    def _has_own_rule(self) -> Bool:
-        order = self.program_order
-        own = self.attention_places | self.chain_places | (order.kind == KernelClass.OPTIMIZER)
-        own[self.loss_work.places] = True
-        return np.asarray(own | self.layout_conversions[order.rows], np.bool_)
-
-    @cached_property
-    def _explained(self) -> Bool:
-        order = self.program_order
-        explained: Bool = self.attention_places | (order.kind == KernelClass.OPTIMIZER)
-        explained[self.loss_work.places] = True
-        # What an operator of PyTorch's own is made of, where it has no kernel for it, the program did not write out.
-        explained |= order.within(COMPOSITES)
-        return explained
-
-    @cached_property
-    def written_attention(self) -> tuple[WrittenAttention, ...]:
-        """Every pass over an attention that is written out."""
-        return written_attention(self.program_order)
-
-    @cached_property
-    def attention_places(self) -> Bool:
-        """Which places of the program order belong to attention written out."""
-        return attention_places(self.program_order, self.written_attention)
-
-    @cached_property
-    def fill(self) -> Float64:
-        """Per row of device work, the share (0 to 1) of the device that its grid fills; NaN where it is unknown."""
-        return fill_of(self.trace, self.classes, self.op_of_work)
-
-    @cached_property
-    def compiled_regions(self) -> CompiledRegions:
-        """The calls of functions that torch.compile compiled, and what their graph breaks cost the host."""
-        return compiled_regions(self.trace, self.op_tree)
-
-    @cached_property
-    def layout_conversions(self) -> Bool:
-        """Which rows of device work only write a convolution's tensor again in another memory format."""
-        return layout_conversions(self.trace, self.op_tree, self.launches, self.classes)
 
     @cached_property
     def memory(self) -> MemoryUse:
@@ -178,116 +71,13 @@ class Measures(HostSide):
         return device_allocation(self.trace, self.steps, self.op_tree)
 
     @cached_property
-    def recomputations(self) -> Recomputations:
-        """What the backward pass computed a second time."""
-        return recomputations(self.trace, self.op_tree)
-
-    @cached_property
-    def growing_work(self) -> GrowingWork | None:
-        """Kernels that take longer in every step than in the step before; None where none do."""
-        return growing_work(self)
-
-    @cached_property
     def new_shapes(self) -> NewShapes:
         """Calls in which an operator first saw a shape, and took far longer than with one that it knew."""
         return new_shapes(self)
 
-    @cached_property
-    def stretched(self) -> Int64 | None:
-        """Per row of device work, ns beyond what the kernel takes in other steps; None where no steps are alike."""
-        return stretched(self)
-
-    @cached_property
-    def handed_over(self) -> Intervals:
-        """Gaps of the device in which another process had its turn, as they betray themselves by their length."""
-        return handed_over(self)
-
     def readings(self, names: Sequence[str]) -> Mapping[str, Float64]:
         """Counters of the busiest device, moment by moment; NaN where a moment lacks one."""
         return readings(self.trace, names)
-
-    @cached_property
-    def backward_passes(self) -> BackwardPasses:
-        """When the host issued which backward pass."""
-        return backward_passes(self.trace)
-
-    @cached_property
-    def only_infers(self) -> bool:
-        """Whether operators were recorded, and no training: neither a backward pass nor an optimizer."""
-        return only_infers(self.trace)
-
-    def optimizer_starts_ns(self, rows: Int64) -> Int64:
-        """When the optimizer's own work begins in each of its ranges: after the passes of a closure that it calls."""
-        return own_starts_ns(self.trace, rows)
-
-    @cached_property
-    def communication(self) -> Communication:
-        """The collectives of the counted steps."""
-        return communication_of(self.trace, self.launches, self.classes, self.rows, self.steps, self.backward_passes)
-
-    @cached_property
-    def exchange(self) -> CommunicationWaste:
-        """The collectives of the counted steps, with the time that each wastes, by cause."""
-        return CommunicationWaste(self.trace, self.communication)
-
-    @cached_property
-    def gradient_rounds(self) -> GradientRounds | None:
-        """The gradients that each counted step's optimizer waits for; None where none are reduced."""
-        return gradient_rounds(self)
-
-    @cached_property
-    def gradient_buckets(self) -> tuple[GradientBucket, ...]:
-        """The buckets in which they are reduced, in the order of sending."""
-        return gradient_buckets(self)
-
-    @cached_property
-    def gradient_pieces(self) -> tuple[Int64, Int64] | None:
-        """Sizes and ready times of the gradients that all ranks reduce; None where sizes are not recorded."""
-        buckets = [bucket for bucket in self.gradient_buckets if bucket.kind == "all_reduce"]
-        known = buckets and min(bucket.size_bytes for bucket in buckets) > 0
-        return gradient_pieces(self, buckets) if known else None
-
-    @cached_property
-    def late_gradients(self) -> LateGradients:
-        """Gradients that are reduced after the backward pass."""
-        return late_gradients(self)
-
-    @cached_property
-    def ceilings(self) -> Ceilings | None:
-        """What the device can do at most; None for a device that nobody measured and no table has."""
-        return ceilings_of(self.trace)
-
-    @cached_property
-    def op_work(self) -> OpWork:
-        """Per row of `trace.ops`, the arithmetic and the bytes of what launched device work; -1 for unknown."""
-        return work_of(self.trace, np.unique(self.op_of_work))
-
-    @cached_property
-    def roofline(self) -> Roofline | None:
-        """How near the ceilings the operators of the counted steps came; None without ceilings."""
-        if self.ceilings is None:
-            return None
-        kernels = self.rows_within_steps(self.trace.device.kind == WorkKind.KERNEL)
-        return roofline_of(self.trace, kernels, self.op_of_work, self.op_work, self.ceilings)
-
-    @cached_property
-    def kernel_bounds(self) -> KernelBounds:
-        """What bounds each piece of device work of the counted steps, and what it would take at that bound."""
-        device = self.trace.device
-        rows = self.rows_within_steps(
-            (device.kind != WorkKind.COPY) | (device.direction == CopyDirection.DEVICE_TO_DEVICE)
-        )
-        work = kernel_work(self.trace, rows, self.classes, self.op_of_work, self.op_work)
-        return kernel_bounds(
-            self.trace,
-            rows,
-            self.classes,
-            self.op_of_work,
-            work,
-            self.fill,
-            self.ceilings,
-            kernel_counters(self.trace),
-        )
 
     @cached_property
     def compute_kinds(self) -> Mapping[str, Intervals]:
@@ -298,13 +88,3 @@ class Measures(HostSide):
     def practical_ceiling(self) -> PracticalCeiling | None:
         """The shortest step that this model could have on this device; None where too little is known."""
         return practical_ceiling(self)
-
-    @cached_property
-    def step_work(self) -> StepWork | None:
-        """The arithmetic of a step and how near the ceiling it came; None where nothing is known of it."""
-        if self.roofline is None or self.ceilings is None or self.step_count == 0:
-            return None
-        matrix = self.rows_within_steps(np.isin(self.classes, MATRIX_CLASSES))
-        again = self.recomputations.launched(self.launches)
-        done = arithmetic_of(self.trace, self.roofline, self.op_work, self.op_of_work, matrix, again)
-        return done.per_step(self.total_ns, self.step_count, self.ceilings)

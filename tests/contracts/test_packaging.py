@@ -27,7 +27,7 @@ def test_every_package_of_the_checkout_is_listed() -> None:
 
 def test_a_program_that_ships_as_data_is_listed_as_data() -> None:
     data = PYPROJECT["tool"]["setuptools"]["package-data"]
-    assert {pattern.split("/")[0] for pattern in data["diagnose.cli"]} == SHIPPED_AS_DATA
+    assert {pattern.split("/")[0] for pattern in data["diagnose.cli.programs"]} == SHIPPED_AS_DATA
 
 
 def test_the_archive_of_sources_holds_what_the_tests_read() -> None:

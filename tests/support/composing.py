@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diagnose.compose import WITHOUT_ASKING, GreedySearch, Outcome
-from diagnose.compose.run_context import knowledge
+from diagnose.compose.stack.run_context import knowledge
 from diagnose.fixer import Answer, Edits, Fixer, Request
 from diagnose.model import (
     TOGETHER,

@@ -9,8 +9,8 @@ from pathlib import Path
 from composing import Stage, finding, fixer, replacing
 
 from diagnose.compose import WITHOUT_ASKING, Outcome
-from diagnose.compose.oom_rescue import rescue
-from diagnose.compose.run_context import knowledge
+from diagnose.compose.oom.oom_rescue import rescue
+from diagnose.compose.stack.run_context import knowledge
 from diagnose.fixer import Fixer
 from diagnose.model import Accounting, Decision, Diagnosis, Gate, Steps
 from diagnose.plugins import Catalogue

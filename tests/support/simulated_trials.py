@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from diagnose.compose import GreedySearch, Outcome
-from diagnose.compose.run_context import knowledge
+from diagnose.compose.stack.run_context import knowledge
 from diagnose.fixer import Fixer
 from diagnose.model import Diagnosis, Gate, Mechanism
 from diagnose.plugins import Catalogue

@@ -1,4 +1,9 @@
-"""The patterns, one a file, in the order in which they choose: what saves most first."""
+"""The patterns, one a file, in the order in which they choose: what saves most first.
+
+losses ──────▶ linear_cross_entropy, cross_entropy
+norms ───────▶ add_rms_norm, add_layer_norm
+gated_units ─▶ swiglu, geglu                          rotary, masked_softmax
+"""
 
 from diagnose.graph.patterns import (
     add_layer_norm,

@@ -7,7 +7,7 @@ from torch import fx
 from torch.nn import functional
 
 from diagnose import kernels
-from diagnose.graph.norms import norms_of_sums, site_of
+from diagnose.graph.patterns.norms import norms_of_sums, site_of
 from diagnose.graph.site import Example, Inner, Pattern, Site, floats, left_to_compilers
 
 

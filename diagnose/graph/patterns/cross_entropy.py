@@ -11,8 +11,8 @@ from torch import fx
 from torch.nn import functional
 
 from diagnose import kernels
-from diagnose.graph.losses import LossCall, loss_call
 from diagnose.graph.nodes import dtype, hinted, is_cast, only_read_by
+from diagnose.graph.patterns.losses import LossCall, loss_call
 from diagnose.graph.site import FUSED_BY_COMPILER, Example, Inner, Pattern, Site, classes, floats
 
 LEAST_SAVED_BYTES = 64 << 20

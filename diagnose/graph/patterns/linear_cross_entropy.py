@@ -13,10 +13,10 @@ from torch import fx
 from torch.nn import functional
 
 from diagnose import kernels
-from diagnose.graph.losses import LossCall, classes_moved, loss_call
 from diagnose.graph.nodes import alike, calls, dtype, hinted, is_cast, only_read_by, operand, shape
+from diagnose.graph.patterns.losses import LossCall, classes_moved, loss_call
 from diagnose.graph.site import Example, Inner, Pattern, Site, classes, floats
-from diagnose.kernels.linear_loss import held_bytes
+from diagnose.kernels.losses.linear_loss import held_bytes
 
 LEAST_SAVED_BYTES = 256 << 20
 """Chunks of logits make more and smaller products: not for less memory than this."""

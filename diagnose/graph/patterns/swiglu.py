@@ -8,8 +8,8 @@ from torch import fx
 from torch.nn import functional
 
 from diagnose import kernels
-from diagnose.graph.gated_units import gated, saved_bytes
 from diagnose.graph.nodes import calls, factors, only_read_by, operand
+from diagnose.graph.patterns.gated_units import gated, saved_bytes
 from diagnose.graph.site import Example, Inner, Pattern, Site, floats, left_to_compilers
 
 

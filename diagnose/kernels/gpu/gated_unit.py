@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 from diagnose.kernels.gpu.launch import COMPUTE, cdiv, load, on_device_of, row_start, start, store
+from diagnose.kernels.launch.tuning import Config, bucket, choose
 from diagnose.kernels.layout import extent
-from diagnose.kernels.tuning import Config, bucket, choose
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, start
-from diagnose.kernels.tuning import Config, bucket
+from diagnose.kernels.launch.tuning import Config, bucket
 
 PARTS = (512, 256)
 """Programs of a backward pass, about: each sums over rows of its own. Few have fewer such sums to write and read, many

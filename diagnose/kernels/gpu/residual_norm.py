@@ -6,7 +6,7 @@ import triton.language as tl
 
 from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, start
 from diagnose.kernels.gpu.parts import candidates_of_parts, candidates_of_row, sums_of_parts
-from diagnose.kernels.tuning import Config, bucket, choose
+from diagnose.kernels.launch.tuning import Config, bucket, choose
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, start
-from diagnose.kernels.tuning import Config, bucket, choose
+from diagnose.kernels.launch.tuning import Config, bucket, choose
 
 LOSS_CANDIDATES = tuple(
     Config(block=block, threads=threads)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.comm.rank_collectives import RankCollectives
 from diagnose.measure.replay.replay import Cut
 from diagnose.measure.replay.savings import NEGLIGIBLE, scaled_ns
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -28,7 +25,7 @@ class FasterCollectives:
     """The change itself; None without a device."""
 
 
-def shortened(measures: Measures, from_ns: Int64, to_ns: Int64) -> FasterCollectives:
+def shortened(measures: RankCollectives, from_ns: Int64, to_ns: Int64) -> FasterCollectives:
     """The gain if each collective (a row of `measures.communication`) that takes `from_ns` at its end took `to_ns`.
 
     Never more than the exposed part of what goes, nor than the replay says where there is one. Where a profiler
@@ -50,7 +47,7 @@ def shortened(measures: Measures, from_ns: Int64, to_ns: Int64) -> FasterCollect
     return FasterCollectives(most, exposed, Cut(scale=scale))
 
 
-def _without_waits_ns(measures: Measures, goes: Int64) -> int:
+def _without_waits_ns(measures: RankCollectives, goes: Int64) -> int:
     """What shorter transfers give back if every rank arrives in time."""
     comm = measures.communication
     transfer = np.maximum(comm.transfer_ns, 1)

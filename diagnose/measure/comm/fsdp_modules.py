@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.comm.rank_collectives import RankCollectives
 from diagnose.trace.schema import MISSING, Bool, Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 ROOT = "(root)"
 _RANGE = re.compile(r"^FSDP::(all_gather|all_gather_copy_out|post_backward_reduce)(?: \((.*)\))?$")
@@ -50,7 +47,7 @@ class ShardedModule:
     """Of `late_ns`, what falls to gathers that repeat one."""
 
 
-def sharded_modules(measures: Measures) -> tuple[ShardedModule, ...]:
+def sharded_modules(measures: RankCollectives) -> tuple[ShardedModule, ...]:
     """In the order in which they are first gathered; none where FSDP named none."""
     if not measures.has_device or measures.step_count == 0:
         return ()
@@ -79,7 +76,7 @@ class _Named:
     module: tuple[str, ...]
 
 
-def _ranges(measures: Measures) -> dict[str, _Named]:
+def _ranges(measures: RankCollectives) -> dict[str, _Named]:
     trace, table = measures.trace, measures.trace.ranges
     told = {number: match for number, name in enumerate(trace.names) if (match := _RANGE.match(name))}
     rows = np.flatnonzero(np.isin(table.name, list(told)))
@@ -103,7 +100,7 @@ def _names(ranges: _Named, issued_ns: Int64, wanted: Bool, names: dict[str, None
     return np.where(inside, of_range[np.where(inside, last, MISSING)], MISSING)
 
 
-def _unpacked(measures: Measures, ranges: _Named) -> dict[str, tuple[Int64, Int64]]:
+def _unpacked(measures: RankCollectives, ranges: _Named) -> dict[str, tuple[Int64, Int64]]:
     """By module: when the host began to unpack its parameters, and when the device did."""
     launched = measures.launches.start_ns
     rows = np.flatnonzero(measures.rows & measures.launches.linked)
@@ -120,7 +117,12 @@ def _unpacked(measures: Measures, ranges: _Named) -> dict[str, tuple[Int64, Int6
 
 
 def _module(
-    measures: Measures, name: str, gathers: Bool, reduces: Bool, exposed: Int64, unpacked: tuple[Int64, Int64] | None
+    measures: RankCollectives,
+    name: str,
+    gathers: Bool,
+    reduces: Bool,
+    exposed: Int64,
+    unpacked: tuple[Int64, Int64] | None,
 ) -> ShardedModule:
     comm, steps = measures.communication, measures.step_count
     again = gathers & measures.exchange.regathered

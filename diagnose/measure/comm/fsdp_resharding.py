@@ -10,13 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
 from diagnose.measure.comm.fsdp_modules import ROOT, ShardedModule, sharded_modules
+from diagnose.measure.comm.rank_collectives import RankCollectives
 from diagnose.model import Evidence, Finding
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 _MODULE = re.compile(r"to keep (\d+) of \d+: (.+)$")
 
@@ -38,7 +35,7 @@ def by_worth(modules: Sequence[ShardedModule]) -> list[ShardedModule]:
     return sorted(latest_first, key=lambda one: -median(costs[one.gather_bytes]))
 
 
-def worth_keeping(measures: Measures) -> list[Evidence]:
+def worth_keeping(measures: RankCollectives) -> list[Evidence]:
     """All of them as evidence of a finding; empty where FSDP named no modules."""
     found = by_worth(sharded_modules(measures))
     return [

@@ -12,16 +12,13 @@ apart. Both name the operators that do so.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.comm.rank_collectives import RankCollectives
 from diagnose.measure.views.names import named
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Bool, Float64, Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 BESIDE = 0.25
 """The part of its rate that computing loses beside a collective, where the recording does not tell what the collective
@@ -46,7 +43,7 @@ _OWN_STREAM = re.compile(r"fsdp::all_gather_copy_in")
 _AROUND = re.compile(r"^c10d::|^FSDP::(?:all_gather \(|backward_prefetch)")
 
 
-def packing(measures: Measures, rows: Bool) -> Bool:
+def packing(measures: RankCollectives, rows: Bool) -> Bool:
     """Rows of device work that copy together what some collectives (rows of `measures.communication`) send, or apart
     what they received."""
     trace, comm = measures.trace, measures.communication
@@ -70,7 +67,7 @@ def packing(measures: Measures, rows: Bool) -> Bool:
 class _Issued:
     """The collectives of a kind as the host issued them, some of which are wanted."""
 
-    def __init__(self, measures: Measures, rows: Bool, kind: str) -> None:
+    def __init__(self, measures: RankCollectives, rows: Bool, kind: str) -> None:
         comm = measures.communication
         mine = np.flatnonzero(comm.kind == kind)
         mine = mine[np.argsort(comm.issued_ns[mine], kind="stable")]
@@ -86,7 +83,7 @@ class _Issued:
         return np.asarray(self._wanted[np.searchsorted(self._issued, times_ns, side="right")], np.bool_)
 
 
-def slowed(measures: Measures, rows: Bool, copies: Bool) -> Float64:
+def slowed(measures: RankCollectives, rows: Bool, copies: Bool) -> Float64:
     """Per row of device work, the part of its time that would be left if some collectives, and the copies that pack
     and unpack them, did not run beside it."""
     device, comm = measures.trace.device, measures.communication
@@ -104,7 +101,7 @@ def slowed(measures: Measures, rows: Bool, copies: Bool) -> Float64:
     return np.where(measures.rows & ~copies, np.clip(1 - lost / length, 0.0, 1.0), 1.0)
 
 
-def issuing(measures: Measures, rows: Bool) -> Intervals:
+def issuing(measures: RankCollectives, rows: Bool) -> Intervals:
     """Host time within operators and ranges that issue some collectives with their copies, and nothing else."""
     trace, comm = measures.trace, measures.communication
     order = np.argsort(comm.issued_ns, kind="stable")
@@ -123,7 +120,7 @@ def issuing(measures: Measures, rows: Bool) -> Intervals:
     return Intervals.union(found) & _host_counted(measures)
 
 
-def held_share(measures: Measures) -> Float64:
+def held_share(measures: RankCollectives) -> Float64:
     """Per row of `measures.communication`, the part of its rate that computing beside it loses."""
     comm = measures.communication
     if not measures.trace.has_device:
@@ -133,19 +130,19 @@ def held_share(measures: Measures) -> Float64:
     return np.where(known, np.minimum(_CLUSTERS * np.round(blocks, 3), _MOST_HELD), BESIDE)
 
 
-def _host_counted(measures: Measures) -> Intervals:
+def _host_counted(measures: RankCollectives) -> Intervals:
     """The time in which the host issued the counted steps."""
     return Intervals.of(measures.steps.host_start_ns, measures.steps.host_end_ns)
 
 
-def _inside(measures: Measures, pattern: re.Pattern[str]) -> Bool:
+def _inside(measures: RankCollectives, pattern: re.Pattern[str]) -> Bool:
     """Rows of device work that were launched within operators of some names."""
     ops = measures.trace.ops
     chosen = np.flatnonzero(named(measures.trace.names, ops.name, pattern))
     return Intervals.of(ops.start_ns[chosen], ops.end_ns[chosen]).contains(measures.launches.start_ns)
 
 
-def _compute(measures: Measures) -> Int64:
+def _compute(measures: RankCollectives) -> Int64:
     """The stream with most work other than collectives."""
     device, work = measures.trace.device, measures.rows.copy()
     work[measures.communication.row] = False

@@ -7,19 +7,16 @@ to issue it: hidden behind compute, a collective that nobody needs still costs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from diagnose.measure.comm.overheads import issuing, packing, slowed
+from diagnose.measure.comm.rank_collectives import RankCollectives
 from diagnose.measure.replay.replay import Cut
 from diagnose.measure.replay.savings import gained_ns
 from diagnose.model import Evidence
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Bool
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 _CONTENDED = 1.5
 """A collective that takes so many times as long as the fastest of its kind shares links and memory with other work;
@@ -53,7 +50,7 @@ class RedundantCollectives:
         )
 
 
-def without_collectives(measures: Measures, rows: Bool) -> RedundantCollectives:
+def without_collectives(measures: RankCollectives, rows: Bool) -> RedundantCollectives:
     """What is gained if some collectives (rows of `measures.communication`) do not take place."""
     comm, trace, counted = measures.communication, measures.trace, measures.counted
     goes = np.where(rows, np.minimum(comm.duration_ns, _CONTENDED * comm.transfer_ns), 0).astype(np.int64)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.measure import Measures
-from diagnose.measure.comm.bucket_plan import least_exposed_ns
+from diagnose.measure.comm.ddp.bucket_plan import least_exposed_ns
+from diagnose.measure.comm.ddp.gradient_buckets import GradientBucket
 from diagnose.measure.comm.fsdp_modules import ShardedModule, sharded_modules
-from diagnose.measure.comm.gradient_buckets import GradientBucket
 from diagnose.measure.job.bus_bandwidth import BusBandwidth, bus_bandwidth
 from diagnose.measure.job.job_replay import Blocking, blocking_communication
 from diagnose.measure.job.process_groups import Bubble, RankGroup, pipeline_bubble, rank_groups

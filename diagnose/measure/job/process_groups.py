@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure import Measures
 from diagnose.measure.comm.collectives import REDUCING, SMALL_BYTES, Phase
 from diagnose.trace import Collective
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Bool
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 _FEWEST_SUMS = 2  # of activations in a forward pass: one alone may be a loss or a norm
 

@@ -12,16 +12,13 @@ few kinds longer: those that copy and read it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diagnose.measure.kernels.preempted_kernels import SAME, alike_steps
+from diagnose.measure.kernels.sharing.preempted_kernels import SAME, alike_steps
+from diagnose.measure.steps.timeline import Timeline
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.trace.schema import Bool, CopyDirection, Float64, Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 FEWEST_STEPS = 5
 """That many lengths are in order by chance once in 120 times, and hardly ever so far apart."""
@@ -50,7 +47,7 @@ class GrowingWork:
     """And in the last one."""
 
 
-def growing_work(measures: Measures) -> GrowingWork | None:
+def growing_work(measures: Timeline) -> GrowingWork | None:
     """What grows over the counted steps; None where nothing does, or too few steps are alike to tell."""
     steps = alike_steps(measures, of_shapes=False)
     if len(steps) < FEWEST_STEPS:
@@ -76,7 +73,7 @@ def growing_work(measures: Measures) -> GrowingWork | None:
     )
 
 
-def _most_kinds_grow(measures: Measures, rows: Int64) -> bool:
+def _most_kinds_grow(measures: Timeline, rows: Int64) -> bool:
     """Whether more than a few kinds of kernels, by their names, take longer in the last step than in the first."""
     device = measures.trace.device
     _, kind = np.unique(device.name[rows[0]], return_inverse=True)
@@ -84,7 +81,7 @@ def _most_kinds_grow(measures: Measures, rows: Int64) -> bool:
     return bool((last > SAME * first).mean() > FEW)
 
 
-def _batches_grow(measures: Measures, rows: Int64) -> bool:
+def _batches_grow(measures: Timeline, rows: Int64) -> bool:
     """Whether the last step gets more from the host than the first, where the sizes of copies are recorded."""
     device = measures.trace.device
     copied: Bool = (device.direction[rows[0]] == CopyDirection.HOST_TO_DEVICE) & (device.size_bytes[rows] > 0).all(

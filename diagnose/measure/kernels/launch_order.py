@@ -15,19 +15,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.measure.steps.timeline import Timeline
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.measure.views.names import named
 from diagnose.measure.views.op_tree import OpTree
 from diagnose.trace import Trace
 from diagnose.trace.schema import MISSING, Bool, CopyDirection, Int64, WorkKind
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 _NODE = re.compile(r"^autograd::engine::evaluate_function: ")
 _NAMESPACE = re.compile(r"^aten::")
@@ -135,7 +132,7 @@ class LaunchOrder:
 _BACKWARD_WORD = re.compile(r".*[bB]ackward.*|.*_bwd.*|.*_grad_.*")
 
 
-def program_order(measures: Measures) -> LaunchOrder:
+def program_order(measures: Timeline) -> LaunchOrder:
     """The work of the busiest device within the counted steps, without collectives and copies to or from the host."""
     trace, device, launches = measures.trace, measures.trace.device, measures.launches
     away = np.isin(device.direction, (CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST))

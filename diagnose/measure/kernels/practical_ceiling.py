@@ -30,10 +30,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.kernels.device_work import DeviceWork
 from diagnose.measure.kernels.launch_order import LaunchOrder
 from diagnose.measure.roofline.ceilings import Ceilings
 from diagnose.measure.roofline.op_costs import FORMATS
@@ -44,9 +44,6 @@ from diagnose.model import PracticalCeiling
 from diagnose.trace.schema import MISSING, Bool, Float64, Int64
 from diagnose.units import NS_PER_S
 
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
-
 REACHED_FLOPS, REACHED_BYTES = 0.82, 0.92
 KERNEL_NS = 1_000
 MODELLED = 0.95
@@ -54,7 +51,7 @@ _ITEM_BYTES = 2  # of a 16-bit format
 _FORMAT_BYTES = np.array([{"fp64": 8, "fp32": 4, "tf32": 4, "fp8": 1, "int8": 1}.get(form, 2) for form in FORMATS])
 
 
-def practical_ceiling(measures: Measures) -> PracticalCeiling | None:
+def practical_ceiling(measures: DeviceWork) -> PracticalCeiling | None:
     """The ceiling of a mean step; None where the device is unknown or too few products have shapes."""
     work, ceilings = measures.step_work, measures.ceilings
     if work is None or ceilings is None or work.modelled < MODELLED:
@@ -101,7 +98,7 @@ class _Rates:
 
 
 def _same_training_ns(
-    measures: Measures, rates: _Rates, order: LaunchOrder, ops: Int64, products: Bool, again: Bool
+    measures: DeviceWork, rates: _Rates, order: LaunchOrder, ops: Int64, products: Bool, again: Bool
 ) -> int:
     """The ceiling of a program that trains as this one does: in its own formats, its optimizer and loss as they are."""
     formats = _formats_in_use(measures, order, ops)
@@ -116,7 +113,7 @@ def _same_training_ns(
     return round((float(needed_ns.sum()) + float(passes_ns.sum()) + as_they_are) / measures.step_count)
 
 
-def _formats_in_use(measures: Measures, order: LaunchOrder, ops: Int64) -> Int64:
+def _formats_in_use(measures: DeviceWork, order: LaunchOrder, ops: Int64) -> Int64:
     """Per operator, the number format in which its kernels multiply, as their names tell: no tensor is of TF32."""
     formats = measures.op_work.format.astype(np.int64)
     by_kernel = measures.kernel_bounds.format[order.rows]
@@ -126,7 +123,7 @@ def _formats_in_use(measures: Measures, order: LaunchOrder, ops: Int64) -> Int64
 
 
 def _products_ns(
-    measures: Measures, rates: _Rates, ops: Int64, flops_per_s: Float64 | None = None, item_bytes: Int64 | None = None
+    measures: DeviceWork, rates: _Rates, ops: Int64, flops_per_s: Float64 | None = None, item_bytes: Int64 | None = None
 ) -> tuple[Float64, Bool]:
     """Per operator that multiplies matrices, what it needs, and whether the launch limit decides.
 
@@ -144,7 +141,7 @@ def _products_ns(
     return np.maximum(least, KERNEL_NS), np.asarray(least <= KERNEL_NS, np.bool_)
 
 
-def _in_written_attention(measures: Measures) -> tuple[Int64, Int64]:
+def _in_written_attention(measures: DeviceWork) -> tuple[Int64, Int64]:
     """Operators of products within attention written out, and those of them whose mask is causal."""
     op = measures.program_order.op
     inside = [op[list(one.products)] for one in measures.written_attention]
@@ -154,7 +151,7 @@ def _in_written_attention(measures: Measures) -> tuple[Int64, Int64]:
 
 
 def _passes_ns(
-    order: LaunchOrder, rates: _Rates, apart: Bool, again: Bool, measures: Measures, item_bytes: float = _ITEM_BYTES
+    order: LaunchOrder, rates: _Rates, apart: Bool, again: Bool, measures: DeviceWork, item_bytes: float = _ITEM_BYTES
 ) -> Float64:
     """What one pass over memory takes for each stretch between products, with numbers of that size."""
     free = again | (order.kind == KernelClass.OPTIMIZER)

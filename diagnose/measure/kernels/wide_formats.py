@@ -18,19 +18,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.kernels.device_work import DeviceWork
 from diagnose.measure.roofline.kernel_bounds import TF32_PRODUCTS, Bound
 from diagnose.measure.roofline.op_costs import FORMATS
 from diagnose.measure.views.kernel_classes import KernelClass, matmul_format
 from diagnose.measure.views.names import named
 from diagnose.measure.views.operands import NotRecorded, operands
 from diagnose.trace.schema import MISSING, Bool, Float64, Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 _HALF = 0.5
 _KEPT_WIDE = re.compile(
@@ -61,7 +58,7 @@ class WideFormats:
     """Of those in 16 bits or fewer."""
 
 
-def wide_formats(measures: Measures) -> WideFormats | None:
+def wide_formats(measures: DeviceWork) -> WideFormats | None:
     """What 16 bits would shorten; None where the device's ceilings are unknown, or it multiplies no such format."""
     ceilings, bounds, trace = measures.ceilings, measures.kernel_bounds, measures.trace
     form = next((form for form in ("bf16", "fp16") if ceilings and form in ceilings.flops_per_s), None)
@@ -85,7 +82,7 @@ def wide_formats(measures: Measures) -> WideFormats | None:
     return WideFormats(form, gaining, memory, left, int(length[wide].sum()), int(length[narrow].sum()))
 
 
-def _rates(measures: Measures, rows: Int64) -> Float64:
+def _rates(measures: DeviceWork, rows: Int64) -> Float64:
     """The ceiling of each product as it is multiplied now, or once its plain fp32 has become TF32."""
     assert measures.ceilings is not None
     rates = measures.ceilings.flops_per_s
@@ -96,7 +93,7 @@ def _rates(measures: Measures, rows: Int64) -> Float64:
     return np.nan_to_num(np.where(plain, with_tf32, tf32), nan=np.inf)
 
 
-def _plain_products(measures: Measures, rows: Int64, flops: Mapping[str, float]) -> Bool:
+def _plain_products(measures: DeviceWork, rows: Int64, flops: Mapping[str, float]) -> Bool:
     """Products that `fp32-matmul` takes to 16 bits: where TF32 is allowed, or no faster than fp32 on this device."""
     trace = measures.trace
     allowed = trace.facts.matmul_precision in ("high", "medium")
@@ -107,7 +104,7 @@ def _plain_products(measures: Measures, rows: Int64, flops: Mapping[str, float])
     return np.asarray(plain[trace.device.name[rows]], np.bool_)
 
 
-def _halves(measures: Measures, rows: Int64) -> Bool:
+def _halves(measures: DeviceWork, rows: Int64) -> Bool:
     """Which memory-bound rows move tensors of fp32 that autocast, or a model in 16 bits, would halve."""
     trace, order = measures.trace, measures.program_order
     if not len(trace.ops):
@@ -123,7 +120,7 @@ def _halves(measures: Measures, rows: Int64) -> Bool:
     return np.asarray(is_float & ~kept[ops] & ~kept[node[rows]] & ~excluded[rows] & (ops != MISSING), np.bool_)
 
 
-def _moves_floats(measures: Measures, rows: Int64) -> Bool:
+def _moves_floats(measures: DeviceWork, rows: Int64) -> Bool:
     """Whether the largest argument of a row's operator is of fp32; by the kernel's name where that is not recorded."""
     trace = measures.trace
     ops = measures.op_of_work[rows]

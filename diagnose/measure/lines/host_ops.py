@@ -11,17 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.replay.host_waits import HostWaits
 from diagnose.measure.steps.idle import ISSUE_NS
 from diagnose.measure.views.host_activity import loading, on_threads
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure.lines.host_side import HostSide
 
 REPEATED = 0.75
 """Of the counted steps: an operator that is long in so many of them computes."""
@@ -39,7 +36,7 @@ class HostOps:
     """ns of all counted steps, the most first."""
 
 
-def host_computing(measures: HostSide) -> HostOps:
+def host_computing(measures: HostWaits) -> HostOps:
     """Idle time of the counted steps in operators that compute on the host; empty where no step repeats."""
     trace = measures.trace
     late = measures.idle["dispatch"] & measures.counted
@@ -61,7 +58,7 @@ def host_computing(measures: HostSide) -> HostOps:
     return HostOps(Intervals.union(stretches), dict(sorted(spent.items(), key=lambda entry: -entry[1])))
 
 
-def _alone(measures: HostSide) -> Int64:
+def _alone(measures: HostWaits) -> Int64:
     """Rows of training's operators that hold no other one and no call of the runtime, outside of loaders."""
     trace, tree = measures.trace, measures.op_tree
     holds = np.zeros(len(trace.ops) + 1, np.bool_)  # the last is for what lies in none

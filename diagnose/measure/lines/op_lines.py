@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.lines.host_side import HostSide
 from diagnose.measure.lines.line_attribution import ranked_places
 from diagnose.model import Place
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Bool, Int64
 
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
-
 _MOST = 512  # stretches looked up: they repeat from layer to layer and step to step
 _BETWEEN_NS = 30_000  # the Python between two operators of one expression belongs to it
 
 
-def places_of_ops(measures: Measures, ops: Int64) -> tuple[Place, ...]:
+def places_of_ops(measures: HostSide, ops: Int64) -> tuple[Place, ...]:
     """The lines that operators (rows of `trace.ops`, -1 is left out) were called from, the biggest share first.
 
     From lines that were followed, each counts by the device time of its operators, and the line that called the
@@ -34,7 +31,7 @@ def places_of_ops(measures: Measures, ops: Int64) -> tuple[Place, ...]:
     return measures.places(spans) if len(spans) else ()
 
 
-def _followed(measures: Measures, ops: Int64) -> tuple[Place, ...]:
+def _followed(measures: HostSide, ops: Int64) -> tuple[Place, ...]:
     trace = measures.trace
     rows = np.unique(ops[ops != MISSING])
     if not len(rows):
@@ -69,7 +66,7 @@ def _callers(trace: Trace, stacks: Counter[int], places: tuple[Place, ...]) -> t
     )
 
 
-def op_spans(measures: Measures, ops: Int64) -> Intervals:
+def op_spans(measures: HostSide, ops: Int64) -> Intervals:
     """When the host was in some operators, or in the forward operators that they differentiate."""
     table = measures.trace.ops
     rows = np.unique(ops[ops != MISSING])
@@ -85,7 +82,7 @@ def op_spans(measures: Measures, ops: Int64) -> Intervals:
     return Intervals(spans.starts[::every], spans.ends[::every])
 
 
-def _forward(measures: Measures, rows: Int64) -> tuple[Int64, Bool]:
+def _forward(measures: HostSide, rows: Int64) -> tuple[Int64, Bool]:
     """Per operator, the forward operator that it, or what is around it, differentiates; whether it does so at all."""
     tree = measures.op_tree
     found, behind, above = tree.forward[rows], tree.backward[rows], rows

@@ -11,17 +11,14 @@ began last is taken.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.lines.host_side import HostSide
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.views.names import named
 from diagnose.model import Place
 from diagnose.trace.schema import MISSING, Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 _ENGINE = re.compile(r"^autograd::engine::")
 
@@ -29,7 +26,7 @@ _ENGINE = re.compile(r"^autograd::engine::")
 class AllocatingOps:
     """The operators of one rank, by the moments at which memory was asked for."""
 
-    def __init__(self, measures: Measures) -> None:
+    def __init__(self, measures: HostSide) -> None:
         self._measures = measures
         self._ops = measures.trace.ops
         self._tree = measures.op_tree

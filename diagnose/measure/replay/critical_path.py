@@ -15,18 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from diagnose.measure.replay.graph import NodeKind
+from diagnose.measure.replay.host_waits import HostWaits
 from diagnose.measure.views.host_activity import activity
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +45,7 @@ class CriticalPath:
         return {name: took // self.steps for name, took in self.composition.items() if took >= self.steps}
 
 
-def critical_path(measures: Measures) -> CriticalPath | None:
+def critical_path(measures: HostWaits) -> CriticalPath | None:
     """The critical path of the counted steps; None without a device or where the replay is not to be trusted."""
     if not measures.has_device or measures.step_count == 0 or not measures.replay.trusted:
         return None
@@ -91,7 +88,7 @@ def _walked(times: Int64, first: Int64, first_ns: Int64, second: Int64, last: in
     return np.array(path, np.int64)
 
 
-def _by_class(measures: Measures, rows: Int64, took: Int64) -> dict[str, int]:
+def _by_class(measures: HostWaits, rows: Int64, took: Int64) -> dict[str, int]:
     classes = measures.classes[rows]
     comm, copy = classes == KernelClass.COLLECTIVE, classes == KernelClass.COPY
     return {
@@ -101,7 +98,7 @@ def _by_class(measures: Measures, rows: Int64, took: Int64) -> dict[str, int]:
     }
 
 
-def _by_cause(measures: Measures, host: Intervals, total: int) -> dict[str, int]:
+def _by_cause(measures: HostWaits, host: Intervals, total: int) -> dict[str, int]:
     """Host time by what the host was doing; what nothing tells is Python."""
     graph, calls = measures.replay.graph, measures.trace.calls
     nodes = graph.on_training[1:]

@@ -13,23 +13,18 @@ have had to wait for then. Without a device, or where the replay misses, the acc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from diagnose.measure.replay.host_waits import HostWaits
 from diagnose.measure.replay.replay import Cut
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Bool, Float64, Int64
-
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
-
 
 NEGLIGIBLE = 0.001
 """A bound below this part of the steps is not worth a replay: a finding begins at five times as much."""
 
 
-def recoverable_ns(measures: Measures, intervals: Intervals) -> int:
+def recoverable_ns(measures: HostWaits, intervals: Intervals) -> int:
     """Time that all counted steps together would lose without `intervals` and without the waits in them."""
     most = int(measures.per_step(intervals).sum())
     if most and not replayed(measures):
@@ -37,7 +32,7 @@ def recoverable_ns(measures: Measures, intervals: Intervals) -> int:
     return gained_ns(measures, without(measures, intervals), most) if most else 0
 
 
-def without_waiting_ns(measures: Measures, intervals: Intervals) -> int:
+def without_waiting_ns(measures: HostWaits, intervals: Intervals) -> int:
     """How much shorter the counted steps would be without stretches that are idle because the host waited for the
     device.
 
@@ -52,7 +47,7 @@ def without_waiting_ns(measures: Measures, intervals: Intervals) -> int:
     return gained_ns(measures, without_waits(measures), most) if most else 0
 
 
-def without_host_ns(measures: Measures, host: Intervals, idle: Intervals) -> int:
+def without_host_ns(measures: HostWaits, host: Intervals, idle: Intervals) -> int:
     """Time that all counted steps together would lose if the host did nothing in `host`, at most what is `idle`.
 
     Also of what the host does while the device works: coming to the next launch sooner, it is less late there.
@@ -63,7 +58,7 @@ def without_host_ns(measures: Measures, host: Intervals, idle: Intervals) -> int
     return gained_ns(measures, Cut(host=host), most)
 
 
-def scaled_ns(measures: Measures, scale: Float64) -> int | None:
+def scaled_ns(measures: HostWaits, scale: Float64) -> int | None:
     """Time that all counted steps together would lose if each row of device work took `scale` times as long.
 
     None where the replay is not to be trusted.
@@ -71,7 +66,7 @@ def scaled_ns(measures: Measures, scale: Float64) -> int | None:
     return measures.replay.saved_ns(Cut(scale=scale)) if replayed(measures) else None
 
 
-def gained_ns(measures: Measures, cut: Cut, at_most_ns: int) -> int:
+def gained_ns(measures: HostWaits, cut: Cut, at_most_ns: int) -> int:
     """Time that all counted steps together would lose under a change, of which the accounting knows an upper bound.
 
     Where a live run knows the step without a profiler, a change that leaves the device's work as it is saves no more
@@ -85,24 +80,24 @@ def gained_ns(measures: Measures, cut: Cut, at_most_ns: int) -> int:
     return min(at_most_ns, measures.replay.saved_ns(cut))
 
 
-def untraced_ns(measures: Measures) -> int:
+def untraced_ns(measures: HostWaits) -> int:
     """The length of all counted steps, of which savings are part: without the profiler, where its cost is known."""
     return measures.replay.base_ns if replayed(measures) and measures.replay.recording_scale else measures.total_ns
 
 
-def replayed(measures: Measures) -> bool:
+def replayed(measures: HostWaits) -> bool:
     """Whether the replay answers: there is a device, and unchanged steps come out as they were recorded."""
     return measures.has_device and measures.step_count > 0 and measures.replay.trusted
 
 
-def without(measures: Measures, intervals: Intervals) -> Cut:
+def without(measures: HostWaits, intervals: Intervals) -> Cut:
     """The change that takes stretches of time out, with the waits in them and the work of the device in them."""
     # What lies under device work is that work's own time: the host may well have been ahead of it.
     idle = intervals - measures.busy
     return Cut(host=idle, waits=_waits_in(measures, idle), scale=_left(measures, intervals & measures.busy))
 
 
-def without_waits(measures: Measures) -> Cut:
+def without_waits(measures: HostWaits) -> Cut:
     """The change that lets all waits return at once, but those that belong to copies from pageable memory.
 
     The operators that wait because they read a value take no time any more.
@@ -110,20 +105,20 @@ def without_waits(measures: Measures) -> Cut:
     return Cut(host=measures.value_reads, waits=~_waits_in(measures, measures.pageable_waits))
 
 
-def sped_up(measures: Measures, rows: Int64, left: float | Float64) -> Cut:
+def sped_up(measures: HostWaits, rows: Int64, left: float | Float64) -> Cut:
     """The change that makes some rows of device work take `left` times as long; 0.0 leaves them out."""
     scale = np.ones(len(measures.trace.device), np.float64)
     scale[rows] = left
     return Cut(scale=scale)
 
 
-def _waits_in(measures: Measures, intervals: Intervals) -> Bool:
+def _waits_in(measures: HostWaits, intervals: Intervals) -> Bool:
     """Rows of calls that begin or end within some intervals."""
     calls = measures.trace.calls
     return np.asarray(intervals.covered(calls.start_ns, calls.end_ns) > 0, np.bool_)
 
 
-def _left(measures: Measures, intervals: Intervals) -> Float64 | None:
+def _left(measures: HostWaits, intervals: Intervals) -> Float64 | None:
     """Per row of device work, the part of it that lies outside some intervals; None where they hold no work."""
     if len(intervals) == 0:
         return None

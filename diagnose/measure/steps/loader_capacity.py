@@ -13,18 +13,15 @@ Thresholds
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:
-    from diagnose.measure import Measures
+from diagnose.measure.steps.timeline import Timeline
 
 FEWEST = 3
 _BUSY, _WORKERS = "host.workers_cpu", "host.workers"
 
 
-def busy_loader_ns(measures: Measures) -> int | None:
+def busy_loader_ns(measures: Timeline) -> int | None:
     """The least step, in ns; None where the program has no workers or nobody watched them."""
     loads_in_workers = any(
         site.kind == "DataLoader" and site.arguments.get("num_workers") for site in measures.trace.sites

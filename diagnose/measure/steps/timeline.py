@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.measure.steps.accounting import Occupation, account, added, device_occupation, main_device
+from diagnose.measure.steps.backward_passes import BackwardPasses, backward_passes, only_infers
 from diagnose.measure.steps.host_accounting import host_idle, host_occupation
 from diagnose.measure.steps.idle import CAUSES, device_idle
-from diagnose.measure.steps.optimizer_work import launched_by_optimizer
+from diagnose.measure.steps.optimizer_work import launched_by_optimizer, own_starts_ns
 from diagnose.measure.steps.step_marks import training_thread
 from diagnose.measure.steps.steps import StepSpans, find_steps
 from diagnose.measure.views.kernel_classes import classes_of
@@ -183,3 +184,17 @@ class Timeline:
     def time_of(self, rows: Int64) -> Intervals:
         """The time of some rows of device work within the counted steps."""
         return Intervals.of(self.trace.device.start_ns[rows], self.trace.device.end_ns[rows]) & self.counted
+
+    @cached_property
+    def backward_passes(self) -> BackwardPasses:
+        """When the host issued which backward pass."""
+        return backward_passes(self.trace)
+
+    @cached_property
+    def only_infers(self) -> bool:
+        """Whether operators were recorded, and no training: neither a backward pass nor an optimizer."""
+        return only_infers(self.trace)
+
+    def optimizer_starts_ns(self, rows: Int64) -> Int64:
+        """When the optimizer's own work begins in each of its ranges: after the passes of a closure that it calls."""
+        return own_starts_ns(self.trace, rows)

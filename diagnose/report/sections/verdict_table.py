@@ -18,7 +18,7 @@ _ITS_OWN = re.compile(r" \([^()]*\)$")
 _SAVED = " of the step saved ("
 _ASKS = "--allow training"
 _LATE = "the budget "
-"""How every reason begins that is a lack of time (`diagnose.compose.budget`)."""
+"""How every reason begins that is a lack of time (`diagnose.compose.search.budget`)."""
 _IDLE = "nothing to change"
 """How the reason begins of a fixer that a finding names and that has no edit here (`diagnose.compose.journal`)."""
 _RESTLESS = 0.05

@@ -13,7 +13,7 @@ import pytest
 from watching import LIGHT_TORCH, LIMIT_S
 
 from diagnose.cli import main
-from diagnose.cli.argv_split import Split, split_named
+from diagnose.cli.programs.argv_split import Split, split_named
 from diagnose.model import EditCheck, GateAnswer, GateCheck
 from diagnose.plugins import load
 from diagnose.report.terminal.checks import as_json, as_text

@@ -17,7 +17,7 @@ from watching import LIMIT_S
 
 from diagnose.cli import COMMANDS, main
 from diagnose.cli.encoding_fallback import _PLAIN, speak
-from diagnose.cli.watched_run import Watching
+from diagnose.cli.programs.watched_run import Watching
 from diagnose.collect.recipe import Recipe
 from diagnose.errors import InputError, UsageError
 from diagnose.plugins import Catalogue
@@ -172,7 +172,7 @@ def test_a_script_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pyte
 
 
 def test_doctor_tells_a_missing_gpu_from_one_that_pytorch_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    from diagnose.cli import doctor
+    from diagnose.cli.machine import doctor
 
     monkeypatch.setattr(doctor, "_with_nvml", lambda _: None)
     assert "host rules can" in doctor._without_gpu()
@@ -181,7 +181,7 @@ def test_doctor_tells_a_missing_gpu_from_one_that_pytorch_does_not_see(monkeypat
 
 
 def test_doctor_sees_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from diagnose.cli.doctor import _writable
+    from diagnose.cli.machine.doctor import _writable
 
     assert str(tmp_path) in (_writable(tmp_path) or "")
     monkeypatch.setattr(os, "access", lambda *_: False)
@@ -258,6 +258,6 @@ def test_a_run_that_goes_on_to_fixes_is_told_as_one_that_fixes(
         asked.append(name)
         raise UsageError("no further")
 
-    monkeypatch.setattr("diagnose.cli.watched_run.watching", watching)
+    monkeypatch.setattr("diagnose.cli.programs.watched_run.watching", watching)
     assert main(words) == 2
     assert asked == [command]

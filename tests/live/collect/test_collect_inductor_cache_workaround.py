@@ -15,7 +15,7 @@ import pytest
 import torch
 from watching import run
 
-from diagnose.cli.watched_run import judged
+from diagnose.cli.programs.watched_run import judged
 from diagnose.collect.inside.hooks import inductor_cache_workaround
 from diagnose.collect.launch import Outcome
 from diagnose.trace.readers import open_traces

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from watching import PROGRAMS, Ran, run
 
-from diagnose.cli.watched_run import judged
+from diagnose.cli.programs.watched_run import judged
 from diagnose.collect.launch import Outcome
 from diagnose.engine import diagnose
 from diagnose.model import Diagnosis, Severity

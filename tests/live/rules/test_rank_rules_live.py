@@ -13,7 +13,7 @@ from diagnose import plugins
 from diagnose.engine import DiagnosisWithClaims, examine
 from diagnose.measure import Measures
 from diagnose.measure.comm.communication_waste import Waste
-from diagnose.measure.comm.ddp_unused_parameters import used_map
+from diagnose.measure.comm.ddp.unused_parameters import used_map
 from diagnose.trace.readers import open_traces
 
 pytest.importorskip("torch")

@@ -17,7 +17,7 @@ from composing import finding, fixer, replacing
 from watching import LIMIT_S, left_of
 
 from diagnose import compose
-from diagnose.cli.watched_run import leaving_on
+from diagnose.cli.programs.watched_run import leaving_on
 from diagnose.errors import Cancelled
 from diagnose.model import Accounting, Diagnosis, Steps
 from diagnose.plugins import Catalogue

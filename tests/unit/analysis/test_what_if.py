@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.compose.bundle import gather
-from diagnose.compose.candidates import candidates
-from diagnose.compose.latent_findings import with_foreseen
-from diagnose.compose.run_context import RunContext
-from diagnose.compose.stack import Stack
+from diagnose.compose.proposals.candidates import candidates
+from diagnose.compose.search.bundle import gather
+from diagnose.compose.search.latent_findings import with_foreseen
+from diagnose.compose.stack.run_context import RunContext
+from diagnose.compose.stack.stack import Stack
 from diagnose.engine import diagnose
 from diagnose.model import Confidence, Finding, Gate
 from diagnose.plugins import Catalogue, load

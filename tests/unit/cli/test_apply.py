@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.cli import apply, revert
+from diagnose.cli.patches import apply, revert
 from diagnose.errors import InputError, PatchConflict, UsageError
 from diagnose.program import atomic, patch
 from diagnose.session import RunStarted, Session

@@ -10,7 +10,8 @@ from composing import SOURCE, Stage, finding, fixer
 from test_apply import typed
 
 from diagnose import plugins
-from diagnose.compose import candidates, stack_store
+from diagnose.compose.proposals import candidates
+from diagnose.compose.stack import stack_store
 from diagnose.errors import InputError, PatchConflict, UsageError
 from diagnose.fixer import Edits
 from diagnose.model import Decision

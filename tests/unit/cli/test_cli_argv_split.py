@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-from diagnose.cli.argv_split import TAKES_VALUE, Split, program_of, split
+from diagnose.cli.programs.argv_split import TAKES_VALUE, Split, program_of, split
 from diagnose.errors import UsageError
 
 
@@ -44,7 +44,7 @@ def test_the_example_is_of_the_command_that_was_typed() -> None:
 def test_the_options_that_take_a_value_are_known(command: str) -> None:
     """An option missing from the list would swallow the script's name as its value, or not swallow its own."""
     subparsers = argparse.ArgumentParser().add_subparsers()
-    importlib.import_module(f"diagnose.cli.{command}").add_parser(subparsers)
+    importlib.import_module(f"diagnose.cli.programs.{command}").add_parser(subparsers)
     parser = subparsers.choices[command]
     valued = {flag for action in parser._actions if action.nargs is None for flag in action.option_strings}
     assert valued <= TAKES_VALUE

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from diagnose.cli import main
-from diagnose.kernels import tuning_file
-from diagnose.kernels.tuning_file import Choice, Config, Key
+from diagnose.kernels.launch import tuning_file
+from diagnose.kernels.launch.tuning_file import Choice, Config, Key
 
 pytest.importorskip("torch")
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from diagnose.cli.progress_bar import bar, show_progress
+from diagnose.cli.recordings.analyze import bar, show_progress
 
 
 class Terminal(io.StringIO):

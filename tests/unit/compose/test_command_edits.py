@@ -10,9 +10,9 @@ import libcst as cst
 import pytest
 from composing import finding, fixer
 
-from diagnose.compose import stack_store
-from diagnose.compose.run_context import RunContext
-from diagnose.compose.stack import Stack
+from diagnose.compose.stack import stack_store
+from diagnose.compose.stack.run_context import RunContext
+from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Answer, Edits, Request
 from diagnose.model import Facts
 from diagnose.program import Program, patch

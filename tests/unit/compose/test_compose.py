@@ -9,7 +9,7 @@ import pytest
 from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 
 from diagnose import compose
-from diagnose.compose.run_context import knowledge
+from diagnose.compose.stack.run_context import knowledge
 from diagnose.fixer import Advice, Edits, Request
 from diagnose.model import (
     TOGETHER,

@@ -10,14 +10,14 @@ from typing import cast
 import pytest
 from composing import ITEM, LOADER, Stage, finding, fixer, replacing
 
-from diagnose.compose import candidates
-from diagnose.compose.budget import Budget
-from diagnose.compose.budget_fit import better_apart
-from diagnose.compose.bundle import Bundle
-from diagnose.compose.proposals import Proposal
-from diagnose.compose.proposed_edits import ProposedEdits, Variant
-from diagnose.compose.stack import Stack
-from diagnose.compose.trials import Trials
+from diagnose.compose.proposals import candidates
+from diagnose.compose.proposals.proposals import Proposal
+from diagnose.compose.proposals.proposed_edits import ProposedEdits, Variant
+from diagnose.compose.search.budget import Budget
+from diagnose.compose.search.budget_fit import better_apart
+from diagnose.compose.search.bundle import Bundle
+from diagnose.compose.search.trials import Trials
+from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Edits, Fixer
 from diagnose.model import TOGETHER, Decision, Gate, GateResult
 from diagnose.session import PatchAccepted, fold

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from composing import ALL, ITEM, LOADER, MODEL, SOURCE, Stage, finding, fixer, replacing, together
 
-from diagnose.compose import WITHOUT_ASKING, candidates, greedy_search
-from diagnose.compose.bundle import as_one, gather
-from diagnose.compose.edit_conflicts import takes_back
-from diagnose.compose.run_context import knowledge
-from diagnose.compose.stack import Stack
+from diagnose.compose import WITHOUT_ASKING
+from diagnose.compose.proposals import candidates
+from diagnose.compose.search import greedy_search
+from diagnose.compose.search.bundle import as_one, gather, takes_back
+from diagnose.compose.stack.run_context import knowledge
+from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Advice, Edits, Fixer, Request
 from diagnose.model import TOGETHER, Confidence, Decision, Diagnosis, Evidence, Gate, Interval, Steps
 from diagnose.model import Accounting as Nothing

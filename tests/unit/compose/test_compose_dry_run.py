@@ -9,9 +9,9 @@ import pytest
 from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 
 from diagnose import compose
-from diagnose.cli.fixer_selection import limited, names_in
+from diagnose.cli.programs.fixer_selection import limited, names_in
 from diagnose.compose.dry_run import NOT_ALLOWED, not_allowed
-from diagnose.compose.proposed_edits import Variant
+from diagnose.compose.proposals.proposed_edits import Variant
 from diagnose.errors import UsageError
 from diagnose.fixer import Advice, Edits, Fixer, Request
 from diagnose.model import Accounting, Decision, Diagnosis, Finding, Gate, Steps, Verdict

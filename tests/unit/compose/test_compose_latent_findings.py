@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from composing import ITEM, LOADER, Stage, finding, fixer, replacing
 
-from diagnose.compose import candidates, greedy_search
-from diagnose.compose import latent_findings as foreseen_fixes
-from diagnose.compose.greedy_search import WITHOUT_ASKING
+from diagnose.compose.proposals import candidates
+from diagnose.compose.search import greedy_search
+from diagnose.compose.search import latent_findings as foreseen_fixes
+from diagnose.compose.search.greedy_search import WITHOUT_ASKING
 from diagnose.fixer import Edits, Fixer, Request
 from diagnose.model import TOGETHER, Confidence, Decision, Finding, Gate
 from diagnose.session import TrialStarted, VerdictReached

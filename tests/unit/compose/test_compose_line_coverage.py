@@ -10,11 +10,12 @@ import pytest
 from composing import SOURCE, Stage, finding, fixer, replacing
 
 from diagnose import compose
-from diagnose.compose import WITHOUT_ASKING, candidates
-from diagnose.compose.bundle import Bundle, gather
-from diagnose.compose.line_coverage import part_left, promised_ns, promised_share, promised_together_ns
-from diagnose.compose.run_context import knowledge
-from diagnose.compose.stack import Stack
+from diagnose.compose import WITHOUT_ASKING
+from diagnose.compose.proposals import candidates
+from diagnose.compose.proposals.line_coverage import part_left, promised_ns, promised_share, promised_together_ns
+from diagnose.compose.search.bundle import Bundle, gather
+from diagnose.compose.stack.run_context import knowledge
+from diagnose.compose.stack.stack import Stack
 from diagnose.engine import DiagnosisWithClaims
 from diagnose.fixer import Fixer
 from diagnose.model import Accounting, Confidence, Decision, Diagnosis, Finding, Gate, Place, Severity, Steps, Verdict

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 
-from diagnose.compose.proposals import Proposal
+from diagnose.compose.proposals.proposals import Proposal
 from diagnose.fixer import Advice, Edits, Request
 from diagnose.model import (
     TOGETHER,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from composing import ITEM, LOADER, Stage, finding, fixer, replacing
 
-from diagnose.compose import candidates
+from diagnose.compose.proposals import candidates
 from diagnose.engine import DiagnosisWithClaims
 from diagnose.model import (
     Accounting,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from composing import ALL, ITEM, MODEL, SOURCE, TORCH_AGAIN, Stage, fixer, kept_text, together
 
-from diagnose.compose.tuning import outcome
+from diagnose.compose.search.tuning import outcome
 from diagnose.fixer import Edits, Request
 from diagnose.model import Decision, Gate, GateResult, Interval, Scalar
 from diagnose.program import Program

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 
-from diagnose.compose.final_check import interaction
+from diagnose.compose.search.final_check import interaction
 from diagnose.fixer import Answer, Edits, Fixer, Request
 from diagnose.model import Decision, Gate, Interval, Verdict
 from diagnose.report.wording.phrases import interplay

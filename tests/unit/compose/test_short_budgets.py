@@ -14,8 +14,9 @@ from composing import finding, fixer, replacing
 from simulated_trials import GIB, Machine, composed, simulated, table
 
 from diagnose import verdict
-from diagnose.compose import Outcome, greedy_search
-from diagnose.compose.candidates import Review
+from diagnose.compose import Outcome
+from diagnose.compose.proposals.candidates import Review
+from diagnose.compose.search import greedy_search
 from diagnose.fixer import Fixer
 from diagnose.model import Accounting, Decision, Diagnosis, Gate, Steps
 from diagnose.program import Program

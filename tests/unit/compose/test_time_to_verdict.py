@@ -16,8 +16,9 @@ from composing import finding, fixer, replacing
 from simulated_trials import GIB, Machine, composed, simulated, table
 
 from diagnose import compose, verdict
-from diagnose.compose import Outcome, greedy_search
-from diagnose.compose.candidates import Candidate, Review
+from diagnose.compose import Outcome
+from diagnose.compose.proposals.candidates import Candidate, Review
+from diagnose.compose.search import greedy_search
 from diagnose.fixer import Fixer
 from diagnose.model import TOGETHER, Accounting, Confidence, Decision, Diagnosis, Finding, Gate, Steps
 from diagnose.program import Program

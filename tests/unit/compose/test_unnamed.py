@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from composing import LOADER, MODEL, Stage, finding
 
-from diagnose.compose.candidates import Candidate
-from diagnose.compose.unnamed import UNNAMED, unnamed
+from diagnose.compose.proposals.candidates import Candidate
+from diagnose.compose.proposals.unnamed import UNNAMED, unnamed
 from diagnose.fixer import Advice
 from diagnose.model import Accounting, Confidence, Decision, Diagnosis, Facts, Finding, Severity, Steps
 from diagnose.plugins import Catalogue
@@ -39,7 +39,7 @@ def test_a_busy_device_has_the_fixers_of_a_whole_step_tried() -> None:
 
 
 def test_they_promise_nothing_and_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diagnose.compose.greedy_search.unnamed", lambda *_: [Candidate(UNTOLD, BROAD)])
+    monkeypatch.setattr("diagnose.compose.search.greedy_search.unnamed", lambda *_: [Candidate(UNTOLD, BROAD)])
     decisions = {"faster-loader": Decision.KEPT, "broad": Decision.KEPT}
     stage = Stage(tmp_path, [LOADER, BROAD], [finding("a", 9, "faster-loader")], decisions)
     outcome = stage.run()
@@ -50,7 +50,7 @@ def test_they_promise_nothing_and_come_last(tmp_path: Path, monkeypatch: pytest.
 def test_what_has_nothing_for_them_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer: Advice | None = None
     idle = replace(BROAD, rewrite=lambda _request: answer)
-    monkeypatch.setattr("diagnose.compose.greedy_search.unnamed", lambda *_: [Candidate(UNTOLD, idle)])
+    monkeypatch.setattr("diagnose.compose.search.greedy_search.unnamed", lambda *_: [Candidate(UNTOLD, idle)])
     assert Stage(tmp_path, [idle], []).run().verdicts == ()
     answer = Advice("by hand")
     assert Stage(tmp_path, [idle], []).run().verdicts == ()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from diagnose.compose.constraints import conflict, goes_first
+from diagnose.compose.proposals.constraints import conflict, goes_first
 from diagnose.fixer import Edits, example_request
 from diagnose.plugins import load
 

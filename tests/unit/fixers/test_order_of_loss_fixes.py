@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.compose.candidates import Candidate
-from diagnose.compose.proposals import next_up
+from diagnose.compose.proposals.candidates import Candidate
+from diagnose.compose.proposals.proposals import next_up
 from diagnose.engine import diagnose
 from diagnose.fixer import Edits, example_request
 from diagnose.model import Finding

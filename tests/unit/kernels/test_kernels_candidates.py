@@ -14,7 +14,7 @@ from kernel_checks import DEVICE, check, drawn, labels
 from torch.nn import functional
 
 from diagnose import kernels
-from diagnose.kernels.tuning import Config
+from diagnose.kernels.launch.tuning import Config
 
 triton = pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

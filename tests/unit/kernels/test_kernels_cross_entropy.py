@@ -11,7 +11,7 @@ from kernel_checks import DEVICE, check, close, drawn, implementation, labels, p
 from torch.nn import functional
 
 from diagnose import kernels
-from diagnose.kernels.tuning import Config
+from diagnose.kernels.launch.tuning import Config
 
 __all__ = ["implementation", "poisoned"]
 # Poisoned memory comes with deterministic algorithms, and devices do not have all of them.

@@ -18,7 +18,7 @@ import triton.language as tl
 from triton.compiler import CompiledKernel
 
 from diagnose.kernels.gpu import launch
-from diagnose.kernels.tuning import Config
+from diagnose.kernels.launch.tuning import Config
 
 COMPILED = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels are not compiled")
 

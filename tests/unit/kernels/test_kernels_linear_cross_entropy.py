@@ -12,7 +12,7 @@ from kernel_checks import DEVICE, check, close, drawn, implementation, labels, p
 from torch.nn import functional
 
 from diagnose import kernels
-from diagnose.kernels import gradient_reuse, linear_loss
+from diagnose.kernels.losses import gradient_reuse, linear_loss
 
 __all__ = ["implementation", "poisoned"]
 # Poisoned memory comes with deterministic algorithms, and devices do not have all of them.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from diagnose.kernels import offload
-from diagnose.kernels.activation_offload import SMALLEST_BYTES, _is_dense, _is_worth_it
+from diagnose.kernels.host_memory.activation_offload import SMALLEST_BYTES, _is_dense, _is_worth_it
 
 needs_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.kernels.prefetch_budget import PART, Ahead
+from diagnose.kernels.host_memory.prefetch_budget import PART, Ahead
 
 
 class Curve:

@@ -13,7 +13,8 @@ import torch
 from late_copies import Arrival, Device
 from torch import Tensor, nn
 
-from diagnose.kernels import offload_state, optimizer_offload
+from diagnose.kernels import offload_state
+from diagnose.kernels.host_memory import optimizer_offload
 
 needs_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device")
 

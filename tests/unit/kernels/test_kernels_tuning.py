@@ -12,17 +12,10 @@ import pytest
 import torch
 
 from diagnose import kernels
-from diagnose.kernels import (
-    gated_unit,
-    gelu_unit,
-    residual_layer_norm,
-    residual_norm,
-    tuning,
-    tuning_clock,
-    tuning_file,
-)
-from diagnose.kernels.tuning import Config, bucket, choose, fused_pays
-from diagnose.kernels.tuning_file import Choice, Key
+from diagnose.kernels import gated_unit, gelu_unit, residual_layer_norm, residual_norm
+from diagnose.kernels.launch import tuning, tuning_clock, tuning_file
+from diagnose.kernels.launch.tuning import Config, bucket, choose, fused_pays
+from diagnose.kernels.launch.tuning_file import Choice, Key
 
 A, B, C = Config(block=1024, threads=128), Config(block=2048, threads=256), Config(block=4096, threads=512)
 CANDIDATES = (A, B, C)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.measure import Measures
-from diagnose.measure.comm import bucket_plan
-from diagnose.measure.comm.bucket_evidence import as_evidence, planned
-from diagnose.measure.comm.bucket_plan import BucketPlan, bucket_plans, earliest_end_ns, least_exposed_ns, plans
-from diagnose.measure.comm.gradient_buckets import GradientBucket, gradient_buckets
-from diagnose.measure.comm.gradient_sizes import evenly, gradient_pieces, whole
+from diagnose.measure.comm.ddp import bucket_plan
+from diagnose.measure.comm.ddp.bucket_evidence import as_evidence, planned
+from diagnose.measure.comm.ddp.bucket_plan import BucketPlan, bucket_plans, earliest_end_ns, least_exposed_ns, plans
+from diagnose.measure.comm.ddp.gradient_buckets import GradientBucket
+from diagnose.measure.comm.ddp.gradient_sizes import evenly, gradient_pieces, whole
 from diagnose.model import Confidence, Finding, Severity
 from diagnose.trace import Collective
 from diagnose.trace.drawn import drawn
@@ -130,7 +130,7 @@ def measured(shapes: dict[str, tuple[str, ...]]) -> Measures:
 
 def test_a_gradient_is_not_cut_where_autograd_names_it() -> None:
     measures = measured(SHAPES)
-    sizes, ready = gradient_pieces(measures, gradient_buckets(measures))
+    sizes, ready = gradient_pieces(measures, measures.gradient_buckets, measures.gradient_rounds)
     assert (sizes // MB).tolist() == [4, 4, 32]
     assert ready.tolist() == [3_000_000, 5_000_000, 7_000_000]
     assert bucket_plans(measures)[0].size_bytes == (8 * MB, 32 * MB)
@@ -139,8 +139,8 @@ def test_a_gradient_is_not_cut_where_autograd_names_it() -> None:
 @pytest.mark.parametrize("shapes", [{}, {**SHAPES, "a": ("[[1000, 1024]]", '["float"]')}, {"a": SHAPES["a"]}])
 def test_calls_that_do_not_add_up_to_the_buckets_say_nothing_of_them(shapes: dict[str, tuple[str, ...]]) -> None:
     measures = measured(shapes)
-    buckets = gradient_buckets(measures)
-    assert [column.tolist() for column in gradient_pieces(measures, buckets)] == [
+    buckets = measures.gradient_buckets
+    assert [column.tolist() for column in gradient_pieces(measures, buckets, measures.gradient_rounds)] == [
         column.tolist() for column in evenly(buckets)
     ]
 
@@ -166,14 +166,14 @@ def test_of_gradients_that_are_all_sent_after_the_backward_pass_nobody_knows_whe
     two = LATE.replace("gggggggg", "ggggGGGG")
     half = Collective("all_reduce", 16 * MB, 2, "pg")
     late = Measures(drawn(two, repeat=4, kernels={"b": "gemm", "x": "optimizer"}, comms={"g": half, "G": half}))
-    assert len(gradient_buckets(late)) == 2
+    assert len(late.gradient_buckets) == 2
     assert least_exposed_ns(late) is None
 
 
 def test_the_bound_is_never_more_than_what_the_recorded_buckets_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket_plan, "_time_of", lambda _: lambda size: size.astype(np.float64))
     measures = measured(SHAPES)
-    assert least_exposed_ns(measures) == sum(bucket.tail_ns for bucket in gradient_buckets(measures)) > 0
+    assert least_exposed_ns(measures) == sum(bucket.tail_ns for bucket in measures.gradient_buckets) > 0
 
 
 def test_sizes_beyond_the_measured_ones_take_as_long_as_the_largest_of_those_at_least() -> None:

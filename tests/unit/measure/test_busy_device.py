@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.measure import Measures
 from diagnose.measure.kernels.memory_chains import GENERATED
-from diagnose.measure.steps.compute_parts import compute_parts, own_time
+from diagnose.measure.lines.compute_parts import compute_parts, own_time
 from diagnose.model import Facts
 from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose import plugins
 from diagnose.measure import Measures
-from diagnose.measure.comm.ddp_unused_parameters import used_map
+from diagnose.measure.comm.ddp.unused_parameters import used_map
 from diagnose.rule import Claim
 from diagnose.trace.drawn import drawn
 

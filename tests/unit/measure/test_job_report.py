@@ -15,7 +15,6 @@ from diagnose.cli import main
 from diagnose.measure import Measures
 from diagnose.measure.comm.calibration_curves import calibrated_ns, curve_of
 from diagnose.measure.comm.fsdp_modules import ROOT, sharded_modules
-from diagnose.measure.comm.gradient_buckets import gradient_buckets
 from diagnose.measure.job.bus_bandwidth import CALIBRATED
 from diagnose.measure.job.job_replay import Blocking, blocking_communication
 from diagnose.measure.job.job_report import between_ranks
@@ -73,7 +72,7 @@ BUCKETS = {"g": Collective("all_reduce", 25 * MIB, 2, "pg"), "h": Collective("al
 
 
 def test_a_bucket_is_ready_when_the_work_before_it_has_ended_and_exposed_where_nothing_is_computed() -> None:
-    first, last = gradient_buckets(measured(TWO_BUCKETS, BUCKETS))
+    first, last = measured(TWO_BUCKETS, BUCKETS).gradient_buckets
     assert (first.size_bytes, last.size_bytes) == (25 * MIB, 10 * MIB)
     # The backward pass computes from 2 to 6 ms of the step; the first bucket is sent at 4, the second at 7.
     assert (first.ready_ns, first.start_ns, first.end_ns) == (2 * MS, 2 * MS, 5 * MS)
@@ -83,38 +82,34 @@ def test_a_bucket_is_ready_when_the_work_before_it_has_ended_and_exposed_where_n
 
 def test_a_bucket_that_was_ready_and_not_sent_has_queued() -> None:
     """The second is issued at 8 ms, and goes when the first is through, at 9."""
-    first, last = gradient_buckets(
-        measured(
-            """
+    first, last = measured(
+        """
             host  : l l l l l l    s
             gpu   : kkbbbbdd     xx
             gpu 20:       ggghhh
             bwd   :   BBBBBBB
             opt   :               OO
             """,
-            BUCKETS,
-        )
-    )
+        BUCKETS,
+    ).gradient_buckets
     assert first.start_ns == first.ready_ns
     assert last.start_ns == last.ready_ns + 1 * MS
 
 
 def test_a_job_without_gradients_has_no_buckets() -> None:
-    assert gradient_buckets(measured("gpu : kkkk\nopt :    O", {})) == ()
+    assert measured("gpu : kkkk\nopt :    O", {}).gradient_buckets == ()
 
 
 def test_only_the_last_round_of_a_step_counts() -> None:
-    found = gradient_buckets(
-        measured(
-            """
+    found = measured(
+        """
             gpu   : kbbb kbbb  xx
             gpu 20:    gg   hh
             bwd   :  BBB  BBB
             opt   :             O
             """,
-            BUCKETS,
-        )
-    )
+        BUCKETS,
+    ).gradient_buckets
     assert [one.size_bytes for one in found] == [10 * MIB]
 
 
@@ -283,8 +278,8 @@ def test_no_time_is_waited_or_exposed_twice_where_several_collectives_run_at_onc
     assert between.waits == ((0, 2 * MS), (0, 0))
     together = measured(early, dict.fromkeys("gh", BUCKETS["g"]))
     assert [group.exposed_ns for group in rank_groups(together)] == [4 * MS]
-    assert sum(bucket.exposed_ns for bucket in gradient_buckets(together)) == 4 * MS
-    assert sum(bucket.tail_ns for bucket in gradient_buckets(together)) == 4 * MS
+    assert sum(bucket.exposed_ns for bucket in together.gradient_buckets) == 4 * MS
+    assert sum(bucket.tail_ns for bucket in together.gradient_buckets) == 4 * MS
 
 
 def test_bandwidth_is_that_of_the_rank_that_came_last() -> None:

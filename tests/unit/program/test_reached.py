@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.compose.run_context import knowledge
-from diagnose.compose.stack import Stack
+from diagnose.compose.stack.run_context import knowledge
+from diagnose.compose.stack.stack import Stack
 from diagnose.model import Confidence, Diagnosis, Finding, Severity
 from diagnose.program import Program
 from diagnose.program.reached import LARGEST_CONFIG_BYTES, reached

@@ -9,8 +9,8 @@ from pathlib import Path
 import journals
 import pytest
 
-from diagnose.cli import report, view
-from diagnose.cli.target import run_of
+from diagnose.cli.recordings import report, view
+from diagnose.cli.recordings.target import run_of
 from diagnose.errors import InputError, UsageError
 from diagnose.report import formats
 from diagnose.session import Session

@@ -13,11 +13,11 @@ from diagnose import plugins
 from diagnose.engine import diagnose, diagnose_digests
 from diagnose.job import together
 from diagnose.measure import Measures
+from diagnose.measure.comm.collective_lines import places_by_cost
 from diagnose.measure.comm.collectives import Phase, kind_of
 from diagnose.measure.comm.communication_waste import Waste
 from diagnose.measure.comm.links import link_of, wire_share
 from diagnose.measure.job.ranks import Job
-from diagnose.measure.lines.collective_lines import places_by_cost
 from diagnose.measure.steps.backward_passes import backward_passes
 from diagnose.model import Facts
 from diagnose.plugins import Catalogue

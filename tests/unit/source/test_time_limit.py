@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import libcst as cst
 import pytest
 
-from diagnose.compose.asking_time import EACH_NS, LEAST_NS, PROMISING, SHARE, AskingTime
+from diagnose.compose.stack.asking_time import EACH_NS, LEAST_NS, PROMISING, SHARE, AskingTime
 from diagnose.source.tree.syntax import Source
 from diagnose.source.tree.time_limit import TookTooLong, check_time, time_limit
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 import journals
 import pytest
 
-from diagnose.compose.budget import Budget
 from diagnose.compose.journal import NOTHING_TO_CHANGE
+from diagnose.compose.search.budget import Budget
 from diagnose.model import TOGETHER, Confidence, Decision, Gate, GateResult, Interval, Mechanism, Place, Verdict
 from diagnose.report.export import github, markdown
 from diagnose.report.page import html
@@ -20,7 +20,7 @@ from diagnose.report.wording.phrases import particulars
 from diagnose.session import ControlMeasured, PatchAccepted, RunEnded, RunStarted, State, TrialStarted, TrialState, fold
 
 if TYPE_CHECKING:
-    from diagnose.compose.trials import Trials
+    from diagnose.compose.search.trials import Trials
     from diagnose.trial.schedule import Deadline
 
 STARTED = RunStarted(command="fix", program="train.py --big", cwd="/home/user", version="0.1.0")

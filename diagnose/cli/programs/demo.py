@@ -1,0 +1,47 @@
+"""`diagnose demo`: the whole loop on a slow program that ships with the package."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+from diagnose.cli.streams import talk
+
+PROGRAM = Path(__file__).resolve().parent / "demo_program" / "train.py"
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to `diagnose`."""
+    parser = subparsers.add_parser(
+        "demo",
+        help="find, fix and re-measure a slow program that ships with the package",
+        description="Copies a slow training program into a temporary folder and does to it what `diagnose fix` does.",
+    )
+    parser.add_argument("--plain", action="store_true", help="lines instead of a screen, also on a terminal")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--keep", metavar="DIR", type=Path, help="work in DIR and leave it there")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Copy, watch, fix, answer."""
+    if args.keep is not None:
+        args.keep.mkdir(parents=True, exist_ok=True)
+        return _demonstrate(args, args.keep.resolve())
+    with tempfile.TemporaryDirectory(prefix="diagnose-demo-") as folder:
+        return _demonstrate(args, Path(folder))
+
+
+def _demonstrate(args: argparse.Namespace, folder: Path) -> int:
+    from diagnose.cli.programs.watched_run import Fixing, Watching
+    from diagnose.collect.recipe import Recipe
+    from diagnose.plugins import load
+    from diagnose.program import Program
+
+    script = folder / PROGRAM.name
+    shutil.copy(PROGRAM, script)
+    talk(f"a slow training program lies in {script}; `diagnose fix {PROGRAM.name}` would do what follows")
+    program = Program.parse([PROGRAM.name], cwd=folder)
+    watched = Watching(program, Recipe(stop_after_trace=True), load(), "fix", root=folder)
+    return watched.carry_out(Fixing(quick=True), args.plain, args.json)

@@ -1,0 +1,375 @@
+"""What `run`, `fix` and `demo` do alike: a session, a screen or plain lines, a watched program, perhaps trials."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import diagnose
+from diagnose import compose
+from diagnose.cli.programs.argv_split import Split
+from diagnose.cli.programs.fixer_selection import limited, names_in
+from diagnose.cli.recordings.findings import terminal_width, wants_colour
+from diagnose.cli.streams import result, standard_output_to_stderr, talk
+from diagnose.collect.inside.hooks import inductor_cache_workaround
+from diagnose.collect.recipe import Recipe
+from diagnose.collect.records import END
+from diagnose.errors import Cancelled, DiagnoseError, EnvironmentLacks, ProgramFailed, UsageError
+from diagnose.model import Gate
+from diagnose.observe import Observation, observe
+from diagnose.plugins import Catalogue, load
+from diagnose.probing.choice import Probing
+from diagnose.probing.trial import run_probes
+from diagnose.program import Program
+from diagnose.program.rendezvous import names_several_hosts
+from diagnose.report import formats
+from diagnose.report.style.vocabulary import how_it_ended, named_count
+from diagnose.report.terminal import probes, text
+from diagnose.report.terminal.progress import Progress
+from diagnose.session import AnyEvent, RunEnded, RunStarted, Session, State, Warned
+from diagnose.trial.schedule import Schedule
+from diagnose.trial.skip_request import SkipRequest
+from diagnose.units import NS_PER_S, format_ns, parse_duration_ns, printable
+
+DEFAULT_BUDGET, NO_BUDGET = "10m", "none"
+INTERRUPTED = Cancelled.exit_code
+CLOSING_NS = 3 * NS_PER_S
+"""The part of a budget that ends processes, removes copies and writes the report; starting Python counts too."""
+PAGE = "report.html"
+PROGRAM_FAILED = ProgramFailed.exit_code
+_SILENT = (-signal.SIGSEGV, -signal.SIGBUS)
+"""Ends of a program that leave no word of it."""
+
+Tell = Callable[[AnyEvent], None]
+
+
+@dataclass(frozen=True)
+class Fixing:
+    """How to go on once the program is diagnosed."""
+
+    budget_ns: int | None = None
+    allow_training: bool = False
+    quick: bool = False
+    only: tuple[str, ...] = ()
+    """The fixers that the user named; empty for all."""
+    dry: bool = False
+    """Tell what would be tried, and try nothing."""
+
+    @property
+    def allow(self) -> frozenset[Gate]:
+        """Classes of fixes that may be tried."""
+        return frozenset(Gate) if self.allow_training else compose.WITHOUT_ASKING
+
+    def after(self, spent_ns: int) -> Fixing:
+        """What is left of the budget: it bounds the whole command, from the start of the program."""
+        return self if self.budget_ns is None else replace(self, budget_ns=max(0, self.budget_ns - spent_ns))
+
+
+class Watching:
+    """One command on one program."""
+
+    def __init__(self, program: Program, recipe: Recipe, catalogue: Catalogue, command: str, root: Path | None = None):
+        require_torch()
+        self.program = program
+        self.recipe = recipe
+        self.catalogue = catalogue
+        self.command = command
+        self.probing: Probing | None = None
+        """Which probes to run once the program is diagnosed."""
+        self.state = State()
+        self.session = Session.create(program.name, self._happened, root)
+        self._show: Tell = lambda _event: None
+        self._stop = threading.Event()
+        self.skip = SkipRequest()
+        self._returncode: int | None = None
+
+    def carry_out(self, fixing: Fixing | None, plain: bool, as_json: bool) -> int:
+        """Watch the program, with `fixing` try fixes too, print the answer; returns the exit code."""
+        goes_on = False
+        try:
+            with leaving_on(self._stop):
+                if wants_screen(plain or as_json):
+                    # Textual takes about 0.3 s to import: only a screen pays for it.
+                    from diagnose.cli.screen_actions import RunActions
+                    from diagnose.tui.open import run_screen
+
+                    actions = RunActions(self.session.path, self.skip if fixing is not None else None)
+                    left = run_screen(lambda show: self._work(fixing, show, on_screen=True), self._stop.set, actions)
+                    code, goes_on = left.code, left.wants_fix
+                else:
+                    with standard_output_to_stderr(as_json):
+                        code = self._work(fixing, plain_lines(), on_screen=False)
+        finally:
+            self.session.close()
+        result(self._answer(as_json))
+        self._keep_page()
+        if goes_on:
+            from diagnose.cli.screen_actions import start_fix
+
+            return start_fix(self.state)
+        return code
+
+    def _keep_page(self) -> None:
+        """Leave the report in the run folder as a page too, and say where all of it lies."""
+        if self.state.diagnosis is None or self.state.diagnosis.steps.count == 0:
+            return
+        page = self.session.write(PAGE, formats()["html"].render(self.state))
+        if page is not None and page.is_relative_to(Path.cwd()):  # else it goes with the folder that it is in
+            talk(f"Report: {page.relative_to(Path.cwd())}")
+            talk("View:   diagnose view")
+
+    def _answer(self, as_json: bool) -> str:
+        if as_json:
+            return formats()["json"].render(self.state)
+        if self.command == "probe" and self.state.probes:
+            return "\n" + probes.as_text(self.state.probes, terminal_width(), colour=wants_colour())
+        # The program has written to the same place, and what it wrote last may not have ended its line.
+        return "\n" + text.render(self.state, width=terminal_width(), colour=wants_colour())
+
+    def _happened(self, event: AnyEvent) -> None:
+        self.state = self.state.after(event)
+        self._show(event)
+
+    def _work(self, fixing: Fixing | None, show: Tell, on_screen: bool) -> int:
+        self._show = show
+        code, message = 1, "ended by an error of diagnose itself"
+        try:
+            code, message = self._observe_and_fix(fixing, on_screen)
+        except (Cancelled, KeyboardInterrupt):
+            code, message = INTERRUPTED, "interrupted"
+        except DiagnoseError as error:
+            code, message = error.exit_code, str(error)
+            raise
+        except OSError as error:
+            message = f"ended where the machine refused something: {error}"
+            raise
+        finally:
+            self.session.record(RunEnded(returncode=self._returncode, exit_code=code, message=message))
+        return code
+
+    def _observe_and_fix(self, fixing: Fixing | None, on_screen: bool) -> tuple[int, str]:
+        began_ns = time.monotonic_ns()
+        started = RunStarted(
+            command=self.command,
+            program=self.program.typed,
+            cwd=str(self.program.cwd),
+            version=diagnose.__version__,
+            pid=os.getpid(),
+            dry=fixing is not None and fixing.dry,
+        )
+        self.session.record(started)
+        bounded = fixing or self.probing
+        recipe = self.recipe if bounded is None else self.recipe.ending_within(bounded.budget_ns)
+        seen = observe(self.program, recipe, self.session, self.catalogue, self._stop, on_screen)
+        self._returncode = seen.outcome.returncode
+        code, message = judged(seen, self._stop.is_set(), _error_of(self.session.path))
+        spent_ns = time.monotonic_ns() - began_ns + CLOSING_NS
+        left = fixing.after(spent_ns) if fixing is not None else None
+        if code == 0 and self.probing is not None:
+            message = self._probe(seen, self.probing.after(spent_ns))
+        elif code == 0 and left is not None:
+            message, _ = self._fix(seen, left)
+        elif code == PROGRAM_FAILED and left is not None and _ran_out_of_memory(seen):
+            said, runs = self._fix(seen, left, died=True)
+            code, message = (0, said) if runs else (code, f"{message}; {said}")
+        return code, message
+
+    def _fix(self, seen: Observation, fixing: Fixing, died: bool = False) -> tuple[str, bool]:
+        """A word on what came of it, and whether there is a patch; `died`: memory ran out."""
+        named = {name for finding in seen.diagnosis.findings for name in finding.fixers}
+        if idle := [name for name in fixing.only if name not in named]:
+            self.session.record(Warned(message=f"no finding of this run calls for {', '.join(idle)}: not tried"))
+        if fixing.dry:
+            compose.dry_run(
+                self.program, seen.diagnosis, seen.traces, self.catalogue, self._record_unless_cancelled, fixing.allow
+            )
+            return "dry run: nothing was tried", False
+        outcome = compose.fix(
+            self.program,
+            seen.diagnosis,
+            seen.traces,
+            self.catalogue,
+            self._record_unless_cancelled,
+            self.session.path,
+            Schedule.quick() if fixing.quick else Schedule(),
+            fixing.budget_ns,
+            fixing.allow,
+            died,
+            self._stop.is_set,
+            self.state.started.at_ns if self.state.started is not None else None,
+            self.skip,
+        )
+        return compose.summary(outcome), outcome.patch is not None
+
+    def _probe(self, seen: Observation, probing: Probing) -> str:
+        """A word on what came of it."""
+        chosen = probing.chosen(seen.diagnosis.findings)
+        if not chosen:
+            return "no probe would settle a finding of this run"
+        results = run_probes(
+            self.program,
+            seen.diagnosis,
+            seen.traces,
+            chosen,
+            self._record_unless_cancelled,
+            self.session.path,
+            Schedule.quick() if probing.quick else Schedule(),
+            probing.budget_ns,
+            self._stop.is_set,
+            self.state.started.at_ns if self.state.started is not None else None,
+        )
+        return f"{named_count(sum(not one.refused for one in results), 'probe')} answered"
+
+    def _record_unless_cancelled(self, event: AnyEvent) -> None:
+        self.session.record(event)
+        if self._stop.is_set():
+            raise Cancelled
+
+
+@contextlib.contextmanager
+def leaving_on(stop: threading.Event) -> Iterator[None]:
+    """A request to end, or a terminal that is gone, is the user leaving: copies are taken away, as after a Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    # What is ignored, as under nohup, or has a handler of somebody else's, stays so.
+    mine = [number for number, handler in before.items() if handler is signal.SIG_DFL]
+    for number in mine:
+        signal.signal(number, lambda _number, _frame: stop.set())
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, before[number])
+
+
+def watching(args: argparse.Namespace, command: str, words: Split | None = None) -> Watching:
+    """What `run`, `fix` and `probe` were asked for; `words` are the program's where the caller has found them. Raises
+    UsageError, InputError or EnvironmentLacks."""
+    from diagnose.cli.programs.argv_split import program_of
+
+    words = words or program_of(args.words[1:], args.words[0])
+    program = Program.parse(words.program, module=words.module, launcher=words.launcher)
+    recipe = Recipe(args.steps, args.warmup, args.stop_after_trace, ranks=args.trace_ranks)
+    catalogue = load(args.rules, args.fixers)
+    only, skip = names_in(getattr(args, "only", None)), names_in(getattr(args, "skip", None))
+    return Watching(program, recipe, limited(catalogue, only, skip) if only or skip else catalogue, command)
+
+
+def fixing_of(args: argparse.Namespace) -> Fixing:
+    """The options of `fix`. Raises UsageError for a budget that is no duration, and for a job on several hosts."""
+    from diagnose.cli.programs.argv_split import program_of
+
+    on_one_host(program_of(args.words[1:], args.words[0]))
+    return Fixing(
+        budget_of(args, DEFAULT_BUDGET),
+        getattr(args, "allow", None) == "training",
+        getattr(args, "quick", False),
+        names_in(getattr(args, "only", None)),
+        getattr(args, "dry_run", False),
+    )
+
+
+def probing_of(args: argparse.Namespace, names: tuple[str, ...], words: Split | None = None) -> Probing:
+    """The options of `probe`; no names stand for those that would settle the top findings. Raises UsageError."""
+    from diagnose.cli.programs.argv_split import program_of
+
+    on_one_host(words or program_of(args.words[1:], args.words[0]))
+    return Probing(names, budget_of(args, DEFAULT_BUDGET), getattr(args, "quick", False))
+
+
+def on_one_host(words: Split) -> None:
+    """Raise UsageError for a job on several hosts."""
+    if words.launcher and names_several_hosts(words.program, os.environ):
+        raise UsageError(
+            "the arms of a trial live on one host, and this launcher waits for others: try fixes on the ranks of one "
+            "(--nnodes 1); to see all hosts, start `diagnose run` on each, then `diagnose gather`"
+        )
+
+
+def budget_of(args: argparse.Namespace, default: str = NO_BUDGET) -> int | None:
+    """The value of --budget in ns, or the default's; None for `none`. Raises UsageError for what is no duration."""
+    said = args.budget or default
+    try:
+        budget_ns = parse_duration_ns(said) if said != NO_BUDGET else None
+    except ValueError as error:
+        raise UsageError(f"--budget: {error}") from error
+    if budget_ns is not None and not said.strip()[-1].isalpha():
+        talk(f"diagnose: --budget {said} is taken as {format_ns(budget_ns)}; write {said}m for minutes")
+    return budget_ns
+
+
+def require_torch() -> None:
+    """Raise EnvironmentLacks where the program could not import torch."""
+    if importlib.util.find_spec("torch") is None:
+        raise EnvironmentLacks(
+            f"PyTorch is not installed beside {sys.executable}; install diagnose into the environment in which the "
+            "program runs, or PyTorch into this one (analyze, view and report work without it)"
+        )
+
+
+def wants_screen(plain: bool) -> bool:
+    """Whether there is a terminal for a screen, and the user has not asked for lines."""
+    return not plain and sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def plain_lines() -> Tell:
+    progress = Progress()
+
+    def tell(event: AnyEvent) -> None:
+        line = progress(event)
+        if line is not None:
+            talk(line if line.startswith("diagnose") else f"diagnose: {line}")
+
+    return tell
+
+
+def _error_of(run: Path) -> str:
+    """The exception that ended the program, as the first rank that failed of one left it; empty where none did."""
+    for path in sorted(run.glob(f"rank*/{END}")):
+        try:
+            error = json.loads(path.read_bytes()).get("error")
+        except (OSError, ValueError, AttributeError):
+            continue
+        if isinstance(error, str) and error:
+            return printable(error)
+    return ""
+
+
+def judged(seen: Observation, cancelled: bool, error: str = "") -> tuple[int, str]:
+    """Exit code and a word on how the program ended; `error` is the exception that it ended of."""
+    outcome = seen.outcome
+    if cancelled or outcome.interrupted:
+        return INTERRUPTED, "interrupted"
+    if outcome.returncode == 0 or outcome.stopped:
+        return 0, ""
+    how = how_it_ended(outcome.returncode)
+    if _ran_out_of_memory(seen):
+        return PROGRAM_FAILED, f"the program ran out of the device's memory, and ended with {how}"
+    if _left(seen, inductor_cache_workaround.DIED):
+        return PROGRAM_FAILED, f"the program failed with {how}: {inductor_cache_workaround.REMEDY}"
+    if error:
+        return PROGRAM_FAILED, f"the program failed: {error}; {how}"
+    where = ", which says nothing: PYTHONFAULTHANDLER=1 has Python say where" if outcome.returncode in _SILENT else ""
+    return PROGRAM_FAILED, f"the program failed with {how}{where}"
+
+
+def _ran_out_of_memory(seen: Observation) -> bool:
+    """Whether the program ended because an allocation found no room."""
+    return _left(seen, "out of memory")
+
+
+def _left(seen: Observation, kind: str) -> bool:
+    """Whether the program left a site of this kind."""
+    return any(site.kind == kind for trace in seen.traces for site in trace.sites)

@@ -1,0 +1,43 @@
+"""`diagnose view`: the terminal screen on a finished run or on a recording."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from diagnose.errors import UsageError
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to `diagnose`."""
+    parser = subparsers.add_parser("view", help="the terminal screen on a finished run or a recording")
+    parser.add_argument(
+        "target",
+        metavar="RUN|TRACE",
+        nargs="?",
+        type=Path,
+        help="a run folder, its name, or a trace; the latest run when left out",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON instead of opening a screen")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Open the screen until the user leaves it."""
+    from diagnose.cli.recordings.target import explored, run_of
+
+    if args.json:
+        from diagnose.cli.recordings import report
+
+        return report.run(argparse.Namespace(target=args.target, format="json", output=None))
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("a screen needs a terminal; `diagnose report` prints the same without one")
+    journal = run_of(args.target)
+    # Textual takes about 0.3 s to import: only a screen pays for it.
+    from diagnose.cli.screen_actions import RunActions, start_fix
+    from diagnose.tui.open import view_journal, view_state
+
+    if journal is None:
+        return view_state(explored(args.target), RunActions(None)).code
+    left = view_journal(journal, RunActions(journal if journal.is_dir() else journal.parent))
+    return start_fix(left.state) if left.wants_fix else left.code

@@ -1,0 +1,158 @@
+"""The user's budget: what still fits into it, with the time of the last runs set aside.
+
+How long a trial will take is told by those before it, and before the first by the watched run: a start with its
+warm-up, the blocks of its turns, the captures of its gate. What nothing has shown yet, compiling above all, is assumed,
+and that the patched program is no faster. Nothing is begun that cannot end by this, with two exceptions, which the
+budget may cut short, and that is told: a fix that promises a clear saving and may end if an assumption fails; and one
+that promises a large saving while much of the budget is left, or nothing was tried.
+
+What the end needs beside the last runs hangs on what is kept. Where its numbers as a whole were held against the
+original's already, nothing; and a fix that then changes no bit leaves it so. One that rounds otherwise in a program
+whose training was held to the original's asks for a look at that training again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from diagnose.compose.proposals.proposed_edits import ProposedEdits
+from diagnose.compose.search.trials import Trials
+from diagnose.fixer import Fixer
+from diagnose.model import Gate, GateResult
+from diagnose.trial.planning.estimates import Plan
+from diagnose.trial.schedule import Deadline
+from diagnose.units import format_ns
+from diagnose.verdict import CLEAR_SAVING, SURE_SAVING
+
+OUT_OF_BUDGET = "the budget ran out"
+UNSPENT = 3
+"""While one part in so many of a budget is left, nothing that promises a large saving is given up for lack of time."""
+
+
+@dataclass
+class Budget:
+    """What a bench may still begin before a deadline."""
+
+    bench: Trials
+    deadline: Deadline
+    held: bool = True
+    """Whether the numbers of what is kept, as a whole, were held against the original's."""
+    kept: tuple[Fixer, ...] = ()
+    tried: bool = False
+    """Whether any trial was begun."""
+    on_risk: Callable[[str, str], None] = lambda _phase, _detail: None
+    """Told of a trial that may be cut short, and by how much."""
+
+    def __post_init__(self) -> None:
+        self._whole_ns = self.deadline.left_ns or 0
+
+    def grew(self, fixer: Fixer, gate: GateResult | None) -> None:
+        """This one is kept too, which passed a gate."""
+        shown = replace(fixer, gate=gate.gate) if gate is not None else fixer
+        self.held = self._covers(shown)
+        self.kept = (*self.kept, fixer)
+
+    def changed(self) -> None:
+        """What is kept is another program than the one whose numbers were held."""
+        self.held = False
+
+    def _covers(self, fixer: Fixer) -> bool:
+        """Whether the gate of a fix says all that there is to say of the whole with it."""
+        exact = self.held and fixer.gate is Gate.BITWISE and not fixer.compiles
+        whole = (*self.kept, fixer)
+        if any(one.gate is Gate.TRAINING for one in whole):
+            return exact or fixer.gate is Gate.TRAINING
+        # What compiled code does late shows in a trajectory only.
+        return exact or not any(one.compiles for one in whole)
+
+    def affordable(self, ready: ProposedEdits) -> tuple[ProposedEdits, str | None]:
+        """The fix with as many of its settings as there is time for; else why it is not tried."""
+        patched = ready.variants[0].fixer
+        reason = self.refused(patched)
+        if reason is not None and self.risks(Plan(patched, promised=ready.proposal.share)):
+            return replace(ready, variants=ready.variants[:1]), None
+        if reason is not None:
+            return ready, reason
+        count = len(ready.variants)
+        while count > 1 and self.refused(patched, count) is not None:
+            count -= 1
+        return replace(ready, variants=tuple(ready.variants[at] for at in spread(len(ready.variants), count))), None
+
+    def refused(self, fixer: Fixer, settings: int = 1) -> str | None:
+        """Why there is no time for a trial of a fix, or for a choice between so many settings; None where there is."""
+        return self.refused_plan(Plan(fixer, settings))
+
+    def refused_plan(self, plan: Plan) -> str | None:
+        """Why there is no time for a trial; None where there is.
+
+        One last run is enough after it: what was measured to be faster is worth more than a second look at how much.
+        """
+        return self._refused(self.bench.trial_ns(plan), self.bench.final_ns(held=self._covers(plan.fixer), runs=1))
+
+    def begins(self) -> None:
+        """A trial is the next thing."""
+        self.tried = True
+
+    def risks(self, plan: Plan) -> bool:
+        """Whether a refused trial is begun all the same: told if so.
+
+        One that may end in time, as it promises much; then the numbers of the whole are looked at as far as there is
+        time, and while nothing is kept, no last run has its time. Any that promises a large saving while a third of
+        the budget is left, or nothing was tried: estimates are no reason to give that up.
+        """
+        reason, left_ns = self.refused_plan(plan), self.deadline.left_ns
+        if reason is None or left_ns is None or left_ns == 0 or plan.promised <= CLEAR_SAVING:
+            return False
+        at_best_ns, end_ns = self.bench.trial_ns(plan, at_best=True), self.bench.final_ns(held=True, runs=1)
+        fits = self._refused(at_best_ns, end_ns if self.kept else 0) is None
+        large = plan.promised >= SURE_SAVING and (not self.tried or UNSPENT * left_ns >= self._whole_ns)
+        if not (fits or large):
+            return False
+        self.on_risk(f"trying {plan.fixer.name} although it may be cut short", reason)
+        return True
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is a budget at all."""
+        return self.deadline.left_ns is not None
+
+    def has_time_for_each(self, fixers: Sequence[Fixer]) -> bool:
+        """Whether each of these can have a trial of its own, one after the other."""
+        left_ns = self.deadline.left_ns
+        needed_ns = sum(self.bench.trial_ns(Plan(fixer)) for fixer in fixers)
+        return left_ns is None or needed_ns + self.bench.final_ns(held=True, runs=1) <= left_ns
+
+    def refused_check(self) -> str | None:
+        """Why there is no time for one more leave-one-out check; None where there is."""
+        # What is left out leaves another whole.
+        return self._refused(self.bench.check_ns(), self.bench.final_ns(held=False))
+
+    def refused_drop(self) -> str | None:
+        """Why there is no time to hold the numbers of the others against the original's without a fix that is kept;
+        None where there is, or where those of the whole are to be looked at anyway."""
+        if not self.held:
+            return None
+        needed_ns = self.bench.final_ns(held=False, runs=1) - self.bench.final_ns(held=True, runs=1)
+        return self._refused(needed_ns, self.bench.final_ns(held=True, runs=1))
+
+    def _refused(self, needed_ns: int, end_ns: int) -> str | None:
+        left_ns = self.deadline.left_ns
+        if left_ns is None:
+            return None
+        if left_ns == 0:
+            return OUT_OF_BUDGET
+        left_ns = max(0, left_ns - end_ns)
+        if needed_ns <= left_ns:
+            return None
+        rest = f"only {format_ns(left_ns)}" if left_ns else "no time"
+        return f"the budget leaves {rest} before the last runs (this would take about {format_ns(needed_ns)})"
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """`wanted` of `count` places in even distances, the ends among them; of one, the first, which is the cheapest."""
+    if wanted >= count:
+        return list(range(count))
+    if wanted <= 1:
+        return [0]
+    return [round(at * (count - 1) / (wanted - 1)) for at in range(wanted)]

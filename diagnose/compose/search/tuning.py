@@ -1,0 +1,111 @@
+"""The knobs of fixes that were tried at once: set in the end, on the program with all of them, which is fast by then.
+
+In their common trial each had the cheapest of its settings. How many workers a loader needs, or which mode of a
+compiler pays, is a question about the program as it has become. That trial looked at the numbers with the cheapest
+setting; a better one is taken only if it keeps them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from diagnose.compose.journal import Journal
+from diagnose.compose.search.budget import Budget, spread
+from diagnose.compose.search.trials import Trials
+from diagnose.compose.stack.stack import Kept, Stack
+from diagnose.fixer import Edits, Fixer
+from diagnose.model import Gate, GateResult, Interval, Scalar
+from diagnose.program import Program
+from diagnose.session import PatchAccepted
+from diagnose.trial.ab.knob_search import is_scale
+from diagnose.units import format_share
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The choice of settings of one composition."""
+
+    bench: Trials
+    copy: Callable[[Stack, str], Program]
+    """A copy of the program with a stack in it."""
+    journal: Journal
+    budget: Budget
+
+    def run(self, stack: Stack, patched: Program, allow: Collection[Gate]) -> tuple[Stack, Program]:
+        """The stack with the best settings that there was time to find, with a copy of the program that has it in."""
+        for kept in stack.kept:
+            # What was only foreseen is small: its cheapest setting is enough.
+            others = _others(kept, allow) if kept.together and not kept.foreseen else []
+            while others and self.budget.refused(kept.fixer, 1 + len(others)) is not None:
+                others = [others[at] for at in spread(len(others), len(others) - 1)] if len(others) > 1 else []
+            if others:
+                stack, patched = self._choose(stack, patched, kept, others)
+        return stack, patched
+
+    def _choose(
+        self, stack: Stack, patched: Program, kept: Kept, others: list[Mapping[str, Scalar]]
+    ) -> tuple[Stack, Program]:
+        name = kept.fixer.name
+        made = [(setting, stack.with_setting(name, setting)) for setting in others]
+        ways = [(kept.setting, stack), *((setting, other) for setting, other in made if other is not None)]
+        copies = [patched, *(self.copy(other, name) for _, other in ways[1:])]
+        phase = f"choosing the setting of {name}"
+        self.journal.phase(phase, ", ".join(described(setting) for setting, _ in ways))
+
+        beside_it: set[int] = set()
+
+        def tried(number: int, against: int, saving: Interval | None) -> None:
+            self.journal.phase(phase, outcome(ways[number][0], ways[against][0], saving))
+            if against == 0 and saving is not None:
+                beside_it.add(number)
+
+        best = self.bench.choose(copies, tried, scale=is_scale([setting for setting, _ in ways]))[0]
+        # What was never measured beside the setting that is known to run, because that failed here, proves nothing.
+        if best not in beside_it:
+            return stack, patched
+        setting, chosen = ways[best]
+        gate = self._gate(kept.fixer, patched, copies[best])
+        if gate.passed is not True:
+            why = "the numbers change" if gate.passed is False else "the numbers could not be checked"
+            self.journal.warn(
+                f"{name} stays at {described(kept.setting)}: {described(setting)} is faster, but {why}: {gate.detail}"
+            )
+            return stack, patched
+        if gate.gate is not Gate.BITWISE:
+            self.budget.changed()
+        diff = chosen.change(name)
+        self.journal.tell(replace(self.journal.verdict_on(name), setting=dict(setting), diff=diff))
+        self.journal.record(PatchAccepted(diff=chosen.patch.text, fixers=list(chosen.names)))
+        return chosen, copies[best]
+
+    def _gate(self, fixer: Fixer, patched: Program, chosen: Program) -> GateResult:
+        self.journal.phase(f"checking the numbers of {fixer.name} with its new setting", fixer.gate.value)
+        return self.bench.gate(fixer.gate, patched, chosen, fixer.rounds_to, loading=fixer.changes_loading)
+
+
+def described(setting: Mapping[str, Scalar]) -> str:
+    """A setting in words."""
+    return ", ".join(f"{name}={value}" for name, value in setting.items())
+
+
+def outcome(setting: Mapping[str, Scalar], against: Mapping[str, Scalar], saving: Interval | None) -> str:
+    """What came of a setting beside another, in words."""
+    if saving is None:
+        return f"{described(setting)}: gave no answer"
+    less = "less" if saving.estimate >= 0 else "more"
+    found = f"{format_share(abs(saving.estimate))} {less} time per step"
+    return f"{described(setting)}: {found} than with {described(against)}"
+
+
+def _others(kept: Kept, allow: Collection[Gate]) -> list[Mapping[str, Scalar]]:
+    """The other settings that have an edit and promise no less: the stack's promise is that of the first."""
+    found = []
+    for setting in kept.fixer.settings(kept.below.request(kept.findings[0])):
+        answer = kept.below.answer(kept.fixer, kept.findings, setting)
+        if not isinstance(answer, Edits) or dict(setting) == dict(kept.setting):
+            continue
+        promise = answer.gate or kept.fixer.gate
+        if promise in allow and promise.boldness <= kept.fixer.gate.boldness:
+            found.append(setting)
+    return found
