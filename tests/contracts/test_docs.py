@@ -22,6 +22,7 @@ from diagnose.model import Decision, Interval, Severity, Verdict
 from diagnose.report import contract
 from diagnose.report.vocabulary import CLASSES
 from diagnose.session import State
+from diagnose.tui.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONPATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -30,6 +31,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 CI = (ROOT / "docs" / "continuous-integration.md").read_text()
 FIXING = (ROOT / "docs" / "fixing.md").read_text()
 READING = (ROOT / "docs" / "reading.md").read_text()
+SCREEN = (ROOT / "docs" / "screen.md").read_text()
 RULE_FILE, FIXER_FILE = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)
 
 PROGRAM = f"""
@@ -89,7 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-TEXTS = (README, CONTRIBUTING, CI, FIXING, READING)
+TEXTS = (README, CONTRIBUTING, CI, FIXING, READING, SCREEN)
 ALL = list(dict.fromkeys(line for text in TEXTS for line in commands(text)))
 RUN_HERE = [line for line in ALL if line.startswith("diagnose ") and line not in TESTED_ELSEWHERE]
 
@@ -176,6 +178,11 @@ def test_the_shares_of_severities_are_the_engine_s() -> None:
         assert Severity.of_share(share) is severity
         assert Severity.of_share(share - 1e-9) is not severity
         assert re.search(rf"\*\*{severity}\*\*: {100 * share:.0f} %", READING)
+
+
+def test_the_keys_of_the_screen_are_those_that_the_docs_list() -> None:
+    listed = dict(re.findall(r"^\| `(.)` \| (.*) \|$", SCREEN, re.MULTILINE))
+    assert listed == {command.shown: command.about for command in COMMANDS}
 
 
 def test_links_lead_somewhere() -> None:
