@@ -87,7 +87,7 @@ class RunActions:
         if self._skip is None:
             raise UsageError("this screen looks on: a trial is skipped where its run was started")
         self._skip.ask()
-        return "It ends after its current pair of blocks, unless it is decided by then."
+        return "It ends after its current pair of blocks, unless all its pairs are measured."
 
     def _run_folder(self) -> Path:
         if self._folder is None:

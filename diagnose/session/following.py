@@ -48,7 +48,6 @@ class JournalTail:
         self.ended = self.ended or any(isinstance(event, RunEnded) for event in events)
         return events
 
-    @property
     def goes_on(self) -> bool:
         """Whether more may come: the run has not ended, and its process is not known to be gone."""
         return not self.ended and not is_abandoned(self._folder / OWNER)
@@ -57,6 +56,6 @@ class JournalTail:
         """Tell every event from here on, until the run ends, its process is gone, or `stop` is set."""
         more = True
         while more and not stop.wait(LOOK_EVERY_S):
-            more = self.goes_on  # asked first: what was written before the end is still read
+            more = self.goes_on()  # asked first: what was written before the end is still read
             for event in self.new():
                 tell(event)

@@ -20,6 +20,7 @@ from diagnose.tui.widgets.panel import Panel, spread
 from diagnose.units import NS_PER_S
 
 INTERRUPTED = Cancelled.exit_code
+_LEAST_NAME = 12  # columns
 
 
 def elapsed(state: State, now_ns: int | None) -> str:
@@ -62,8 +63,9 @@ class RunHeader(Panel):
             left.append("  ").append(name, "bold")
         if len(left) + len(mark) + len(words) + len(since) + 6 > width and name:
             left = styled(name, "bold")
-        room = width - len(left) - len(since) - 6  # the mark, and two columns around each
-        right = styled(f"{mark} ", colour).append(clipped(words, max(room, width // 2, 8)))
+        # What the run does comes before the program's arguments. The mark, and two columns around each.
+        room = width - min(len(left), _LEAST_NAME) - len(since) - 6
+        right = styled(f"{mark} ", colour).append(clipped(words, max(room, 8)))
         if since:
             right.append(f"  {since}", "bold")
         return [spread(left, right, width)]

@@ -50,7 +50,7 @@ def view_journal(path: Path, actions: Actions | None = None) -> Left:
     folder = path if path.is_dir() else path.parent
     tail = JournalTail(folder)
     seen = tail.new()
-    if seen and tail.goes_on:
+    if seen and tail.goes_on():
         # Without a clock: of a run on another machine nobody can tell that it goes on but by its next event.
         feed = Feed(fold(seen), seen[-1].at_ns)
         return _left(DiagnoseApp(feed, explain=explain, actions=actions, follow=tail.follow))

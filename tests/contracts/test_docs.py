@@ -25,6 +25,7 @@ from diagnose.model import Decision, Interval, Severity, Verdict
 from diagnose.report.export import contract
 from diagnose.report.style.vocabulary import CLASSES
 from diagnose.session import State
+from diagnose.tui.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONPATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -37,6 +38,7 @@ PROBES = (ROOT / "docs" / "probes.md").read_text()
 TUTORIAL, INSTALL, LAUNCHERS, AMD = (
     (ROOT / "docs" / f"{name}.md").read_text() for name in ("tutorial", "install", "launchers", "amd")
 )
+SCREEN = (ROOT / "docs" / "screen.md").read_text()
 RULE_FILE, FIXER_FILE = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)
 
 PROGRAM = f"""
@@ -101,7 +103,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-TEXTS = (README, CONTRIBUTING, CI, FIXING, READING, PROBES, TUTORIAL, INSTALL, LAUNCHERS, AMD)
+TEXTS = (README, CONTRIBUTING, CI, FIXING, READING, PROBES, SCREEN, TUTORIAL, INSTALL, LAUNCHERS, AMD)
 ALL = list(dict.fromkeys(line for text in TEXTS for line in commands(text)))
 RUN_HERE = [line for line in ALL if line.startswith("diagnose ") and line not in TESTED_ELSEWHERE]
 
@@ -226,6 +228,11 @@ def test_the_shares_of_severities_are_the_engine_s() -> None:
         assert Severity.of_share(share) is severity
         assert Severity.of_share(share - 1e-9) is not severity
         assert re.search(rf"\*\*{severity}\*\*: {100 * share:.0f} %", READING)
+
+
+def test_the_keys_of_the_screen_are_those_that_the_docs_list() -> None:
+    listed = dict(re.findall(r"^\| `(.)` \| (.*) \|$", SCREEN, re.MULTILINE))
+    assert listed == {command.shown: command.about for command in COMMANDS}
 
 
 def test_links_lead_somewhere() -> None:

@@ -280,6 +280,8 @@ class _Run:
             for side in (ORIGINAL, PATCHED) if forward else (PATCHED, ORIGINAL):
                 blocks[side] = self.block(side, arms[side], self.found.steps)
             self.add_pair(generation, blocks)
+            if self.duel.skipped():
+                continue  # which ends it, whatever these pairs would have shown
             turn = turn + 1 if not self.lengthen() else 0
             if turn >= screened and patience.passed:
                 return

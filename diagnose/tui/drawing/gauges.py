@@ -43,6 +43,8 @@ def gauges(state: State, rank: int, width: int) -> list[Text]:
     track = min((width - _INDENT) // len(shown) - words, _WIDEST)
     line = styled(" " * _INDENT)
     for gauge in shown:
+        if len(line) > _INDENT and len(line) + len(gauge.label) + len(gauge.reading) + 1 > width:
+            break
         line.append(f"{gauge.label} ", MUTED)
         if track >= _NARROWEST and gauge.share is not None:
             line.append_text(meter(gauge.share, track, gauge.colour)).append(" ")

@@ -42,7 +42,10 @@ class StepPanel(Panel):
         if rank is None or not columns:
             return [styled("Step time", "bold"), *centred(self._empty(width), width, (height or 3) - 1)]
         count = state.steps[rank].count
-        head = spread(_title(state, rank), _figures(columns, count), width)
+        title, figures = _title(state, rank), _figures(columns, count)
+        if len(title) + len(figures) + 2 > width:
+            figures = _figures(columns, count, brief=True)
+        head = spread(title, figures, width)
         tall = self.app.size.height >= _TALL
         counters = gauge_histories(state, rank, width) if tall else gauges(state, rank, width)
         room = max((height or 0) - 1 - len(counters), _LEAST_CHART)
@@ -61,7 +64,7 @@ class StepPanel(Panel):
             return [styled("No live steps: this is a diagnosis of recordings.", FAINT)]
         return [
             styled("Waiting for the first training step …"),
-            styled("Imports, data and compilation come first; nothing is wrong yet."[:width], FAINT),
+            *(styled(line, FAINT) for line in wrap("Imports, data and compilation come first.", width)),
         ]
 
 
@@ -72,13 +75,16 @@ def _title(state: State, rank: int) -> Text:
     return title
 
 
-def _figures(columns: list[Column], count: int) -> Text:
+def _figures(columns: list[Column], count: int, *, brief: bool = False) -> Text:
     middle = median_low(column.whole_ns for column in columns)
     line = styled(format_ns(middle), "bold").append(" median   ", FAINT)
-    line.append(format_ns(columns[-1].whole_ns)).append(" last   ", FAINT)
+    if not brief:
+        line.append(format_ns(columns[-1].whole_ns)).append(" last   ", FAINT)
     whole, waited = sum(column.whole_ns for column in columns), sum(column.input_ns for column in columns)
     if waited > 0:
-        line.append("■ ", WAIT).append(format_share(waited / whole)).append(" input wait   ", FAINT)
+        line.append("■ ", WAIT).append(format_share(waited / whole)).append(
+            " input   " if brief else " input wait   ", FAINT
+        )
     else:
         line.append("■ ", STEP)
     return line.append(f"{count:,}").append(named_count(count, "step").removeprefix(f"{count:,}"), FAINT)

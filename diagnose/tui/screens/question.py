@@ -18,6 +18,7 @@ from diagnose.report.style.vocabulary import ACCENT
 from diagnose.tui.theme import FAINT
 
 _WIDEST = 76
+_BESIDE_TITLE = 10  # columns of the border and the padding
 
 
 class Question(ModalScreen[str]):
@@ -37,6 +38,7 @@ class Question(ModalScreen[str]):
         text = Text("\n").join(self._lines(min(self.app.size.width - 10, _WIDEST)))
         card = Static(text, id="question-card")
         card.border_title = self._title
+        card.styles.min_width = min(len(self._title) + _BESIDE_TITLE, self.app.size.width)
         yield card
 
     def _lines(self, width: int) -> list[Text]:

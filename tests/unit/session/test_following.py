@@ -33,14 +33,15 @@ def test_every_event_is_told_once_and_a_torn_line_when_it_is_whole(tmp_path: Pat
 
 def test_it_is_followed_until_it_ends(tmp_path: Path) -> None:
     own(tmp_path)
-    session, told = Session(tmp_path), []
+    session = Session(tmp_path)
+    told: list[AnyEvent] = []
     tail = JournalTail(tmp_path)
     session.record(ProgramOutput(text="one"))
     session.record(RunEnded(returncode=0, exit_code=0))
-    assert tail.goes_on
+    assert tail.goes_on()
     tail.follow(told.append, threading.Event())
     assert texts(told) == ["one"]
-    assert not tail.goes_on
+    assert not tail.goes_on()
     session.close()
 
 
@@ -51,7 +52,7 @@ def test_a_run_whose_process_is_gone_goes_on_no_more(tmp_path: Path) -> None:
         started = Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[19]
         (tmp_path / OWNER).write_text(json.dumps(note | {"pid": other.pid, "started": int(started)}))
         tail = JournalTail(tmp_path)
-        assert tail.goes_on
+        assert tail.goes_on()
         other.communicate(b"\n")
-    assert not tail.goes_on
+    assert not tail.goes_on()
     assert os.getpid() == note["pid"]
