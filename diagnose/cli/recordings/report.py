@@ -41,6 +41,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--checklist", action="store_true", help="the usual targets with this run's values, and what is open, instead"
     )
+    parser.add_argument(
+        "--tensorboard",
+        metavar="DIR",
+        type=Path,
+        help="write an event file for TensorBoard into DIR instead: steps by class, counters, tables",
+    )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write a file instead of stdout")
 
 
@@ -56,6 +62,10 @@ def run(args: argparse.Namespace) -> int:
         _refuse_input(args.output, args.target)
     journal = run_of(args.target)
     name = args.format or _format_of(args.output)
+    if args.tensorboard is not None:
+        if args.checklist or args.output is not None or args.format is not None:
+            raise UsageError("--tensorboard is written alone; leave out --format, --checklist and -o")
+        return _write_events(journal or Path(args.target), args.tensorboard)
     if name == PERFETTO:
         return _write_trace(journal or Path(args.target), args.output)
     subject: Diagnosis | State
@@ -107,6 +117,21 @@ def _write_trace(target: Path, output: Path | None) -> int:
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror}; name another file with -o") from error
     talk(f"wrote {output}; open it in ui.perfetto.dev")
+    return 0
+
+
+def _write_events(target: Path, folder: Path) -> int:
+    from diagnose.cli.target import diagnosed
+    from diagnose.program.atomic import write_atomic
+    from diagnose.report.export.tensorboard import FILE, render
+
+    traces, diagnosis = diagnosed(target.parent if target.is_file() and target.name == JOURNAL else target)
+    try:
+        for run, data in render(traces, diagnosis).items():
+            write_atomic(folder / run / FILE, data)
+    except OSError as error:
+        raise UsageError(f"cannot write into {folder}: {error.strerror}; name another folder") from error
+    talk(f"wrote {folder}; open it with tensorboard --logdir {folder}")
     return 0
 
 

@@ -29,7 +29,7 @@ def counter_series(trace: Trace) -> tuple[CounterSeries, ...]:
         if len(mine) < _FEWEST_POINTS:
             continue
         parts = np.array_split(mine[np.argsort(table.time_ns[mine], kind="stable")], min(len(mine), MOST_POINTS))
-        times = tuple(int(table.time_ns[part].mean()) - begin for part in parts)
+        times = tuple(int((table.time_ns[part] - begin).mean()) for part in parts)
         found.append(
             CounterSeries(trace.names[name], device, times, tuple(float(table.value[part].mean()) for part in parts))
         )

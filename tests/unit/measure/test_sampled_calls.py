@@ -50,7 +50,7 @@ def test_a_long_series_is_thinned_by_means() -> None:
     count = 10 * MOST_POINTS
     table = Counters.build(
         {
-            "time_ns": [100 + at for at in range(count)],
+            "time_ns": [1_795_253_607_623_133_737 + at for at in range(count)],
             "name": [0] * count,
             "device": [1] * count,
             "value": [float(at) for at in range(count)],
