@@ -157,7 +157,7 @@ def _is_fork(folder: Path, faults: Faults) -> bool:
 def main() -> None:
     folder, program, *failing = sys.argv[1:]
     faults = Faults(*failing) if failing else Faults(None)
-    SourceFileLoader.get_code = _Loader.get_code  # type: ignore[method-assign]
+    SourceFileLoader.get_code = _Loader.get_code  # type: ignore[method-assign, assignment]
     builtins.__faults__ = faults  # type: ignore[attr-defined]
     _watch(Path(folder) / "start")
     sys.argv = [program]

@@ -20,6 +20,7 @@ UNTOLD = {
     "inside.modes.watch.Watch._end",
     "inside.modes.watch.Watch.exiting",
     "inside.process_hooks.ProcessHooks._exit",
+    "inside.process_hooks.ProcessHooks._say_why_not",
     "inside.size_limit.unsignalled",
     "inside.writer.Writer.write_json",
 }

@@ -105,8 +105,13 @@ def test_a_sampler_ends_after_its_most_samples(monkeypatch: pytest.MonkeyPatch) 
     from diagnose.collect.inside.probes import stack_sampler
 
     monkeypatch.setattr(stack_sampler, "MOST_SAMPLES", 10)
-    monkeypatch.setattr(stack_sampler.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
     sampler = stack_sampler.Sampler(thread=0)
-    monkeypatch.setattr(sampler, "sample", lambda: (sampler._samples.append((1, 1)), list(sampler.drain())))
+
+    def sample() -> None:
+        sampler._samples.append((1, 1))
+        list(sampler.drain())
+
+    monkeypatch.setattr(sampler, "sample", sample)
     sampler._run()
     assert sampler._given == 10

@@ -103,7 +103,7 @@ def _page_kinds() -> set[object]:
     return parser.kinds
 
 
-_MARKUP = MarkdownIt("gfm-like")
+_MARKUP: Any = MarkdownIt("gfm-like")
 _MARKUP.linkify.set({"fuzzy_link": False, "fuzzy_email": False}).add("//", None)  # as GitHub
 
 
