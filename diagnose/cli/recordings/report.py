@@ -121,7 +121,7 @@ def _write_trace(target: Path, output: Path | None) -> int:
 
 
 def _write_events(target: Path, folder: Path) -> int:
-    from diagnose.cli.target import diagnosed
+    from diagnose.cli.recordings.target import diagnosed
     from diagnose.program.atomic import write_atomic
     from diagnose.report.export.tensorboard import FILE, render
 
