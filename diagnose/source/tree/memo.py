@@ -9,50 +9,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache, wraps
-from typing import Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from diagnose.source.tree.syntax import Source, parse
 
 __all__ = ["parse_all", "per_program", "per_source"]
 
-_Arguments = ParamSpec("_Arguments")
-_Answer = TypeVar("_Answer")
+_Question = TypeVar("_Question", bound=Callable[..., Any])
 _PROGRAMS = 16
 """States of programs that are kept, for each question: those that a search goes back to."""
 _NONE = object()
 
 
-def per_source(
-    question: Callable[Concatenate[Source, _Arguments], _Answer],
-) -> Callable[Concatenate[Source, _Arguments], _Answer]:
+def per_source(question: _Question) -> _Question:
     """Keep the answers of a function of a parsed file."""
 
     @wraps(question)
-    def ask(source: Source, *arguments: _Arguments.args, **_named: _Arguments.kwargs) -> _Answer:
+    def ask(source: Source, *arguments: Hashable) -> object:
         answers = source.answers.setdefault(question, {})
-        key = cast("tuple[Hashable, ...]", arguments)
-        answer = answers.get(key, _NONE)
+        answer = answers.get(arguments, _NONE)
         if answer is _NONE:
-            answer = answers[key] = question(source, *arguments)  # type: ignore[call-arg]
-        return cast("_Answer", answer)
+            answer = answers[arguments] = question(source, *arguments)
+        return answer
 
-    return ask
+    return cast("_Question", ask)
 
 
-def per_program(
-    question: Callable[Concatenate[Mapping[str, str], _Arguments], _Answer],
-) -> Callable[Concatenate[Mapping[str, str], _Arguments], _Answer]:
+def per_program(question: _Question) -> _Question:
     """Keep the answers of a function of a program's texts by path."""
 
     @lru_cache(maxsize=_PROGRAMS)
-    def kept(texts: tuple[tuple[str, str], ...], arguments: tuple[Hashable, ...]) -> _Answer:
-        return question(dict(texts), *arguments)  # type: ignore[call-arg]
+    def kept(texts: tuple[tuple[str, str], ...], arguments: tuple[Hashable, ...]) -> object:
+        return question(dict(texts), *arguments)
 
     @wraps(question)
-    def ask(texts: Mapping[str, str], *arguments: _Arguments.args, **_named: _Arguments.kwargs) -> _Answer:
-        return kept(tuple(texts.items()), cast("tuple[Hashable, ...]", arguments))
+    def ask(texts: Mapping[str, str], *arguments: Hashable) -> object:
+        return kept(tuple(texts.items()), arguments)
 
-    return ask
+    return cast("_Question", ask)
 
 
 @per_program

@@ -248,7 +248,7 @@ class Source:
                 return cast("_Node", layout.nodes[at])
         return None
 
-    def walk(self, node: cst.CSTNode | None = None, *kinds: type[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+    def walk(self, node: cst.CSTNode | None = None, *kinds: type) -> Iterator[cst.CSTNode]:
         """All nodes below `node` (the module) and itself, or those of some kinds, in the order of the text."""
         check_time()
         layout, at = self._below(node)
