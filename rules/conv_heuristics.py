@@ -74,7 +74,6 @@ _GENERAL = re.compile(
     r"implicit_convolve(Nd)?_sgemm|explicit_convolve|convolve(Nd)?_\w*(dgrad|wgrad|sgemm|engine)|\b[dw]grad_(alg\d_)?\w*engine"
     r"|wgrad_alg\d|dgrad_alg\d|grouped_direct|convolve_common_engine|scudnn|winograd_nonfused|fft[12]d_|vol2col|im2col"
 )
-_CONVOLUTION = re.compile(r"^aten::(cudnn_|miopen_)?(convolution|_convolution|convolution_backward|slow_conv)")
 _HALF = ("fp16", "bf16")
 
 

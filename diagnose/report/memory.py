@@ -14,7 +14,6 @@ from diagnose.report.vocabulary import MEMORY, MUTED, Look
 from diagnose.units import format_bytes, format_share
 
 ONLY_MEMORY = "This is a record of the allocator: it has no training steps, so nothing is said about time."
-_FREE = ("fragments", "free")
 _SMALLEST_PART = 0.01
 _MOST_PARTS = 8
 _ROWS = 6

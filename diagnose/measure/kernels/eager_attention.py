@@ -22,7 +22,6 @@ MOST_STEPS = 12
 _FORWARD = re.compile(r"_softmax|_safe_softmax")
 _BACKWARD = re.compile(r"_softmax_backward_data")
 _BATCHED = re.compile(r"bmm|baddbmm")
-_LINEAR = re.compile(r"mm|addmm|linear")
 _CAUSAL = re.compile(r"triu|tril")
 _ELSEWHERE = re.compile(r"topk|sort|_log_softmax.*|nll_loss.*|embedding.*|scatter.*")
 
