@@ -81,7 +81,8 @@ def observe(
                 early = open_traces([session.path])
                 diagnosis = without_ignored(diagnose(early, catalogue), settings)
                 session.record(DiagnosisMade(diagnosis=diagnosis))
-                _record_profile(early, diagnosis, session)
+                if on_screen:  # only a screen shows it before the end, where it is computed anew
+                    _record_profile(early, diagnosis, session)
 
     outcome = launch.run(
         program.command(sys.executable),

@@ -125,10 +125,6 @@ class Gatekeeper(CaptureRunner):
         gross = rounding(base, patched, rounds_to) if rounds_to is not None else []
         return [*gross, *luck([stands_in, patched], SEEDS, steps)]
 
-    def settle_steps(self, step_ns: int) -> None:
-        """All trajectories have the steps that they should have where a step takes so long."""
-        self._steps = self._steps or trajectory_steps(step_ns)
-
     def _missing(self, wanted: Sequence[Wanted]) -> list[Wanted]:
         return [one for one in wanted if self._key(one) not in self._taken]
 
