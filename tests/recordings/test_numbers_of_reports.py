@@ -16,7 +16,8 @@ import pytest
 from diagnose.engine import diagnose
 from diagnose.model import Diagnosis
 from diagnose.plugins import Catalogue, load
-from diagnose.report import contract, text
+from diagnose.report.export import contract
+from diagnose.report.terminal import text
 from diagnose.trace.readers import open_traces
 
 FOLDER = Path(__file__).resolve().parents[2] / "sample_traces"

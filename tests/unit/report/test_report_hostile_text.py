@@ -22,7 +22,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from diagnose.cli import main
-from diagnose.report import formats, html
+from diagnose.report import formats
+from diagnose.report.page import html
 from diagnose.session import JOURNAL, fold
 
 HARMLESS = "xyz"

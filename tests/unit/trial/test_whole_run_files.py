@@ -67,8 +67,8 @@ def test_a_models_and_an_optimizers_state_are_read(tmp_path: Path) -> None:
 def test_the_form_of_a_saved_optimizers_kernels_is_no_difference_and_its_other_options_are(tmp_path: Path) -> None:
     model = torch.nn.Linear(3, 2)
     plain, fused, slower = (
-        saved(tmp_path / "a.pt", optimizer=torch.optim.SGD(model.parameters(), **options).state_dict())
-        for options in ({"lr": 0.1}, {"lr": 0.1, "fused": True}, {"lr": 0.01})
+        saved(tmp_path / "a.pt", optimizer=torch.optim.SGD(model.parameters(), lr=lr, fused=fused).state_dict())
+        for lr, fused in ((0.1, None), (0.1, True), (0.01, None))
     )
     assert _values("a.pt", plain, fused, [plain, plain], 1e-7) == []
     assert _values("a.pt", plain, slower, [plain, plain], 1e-7) == [
