@@ -112,12 +112,14 @@ LADDER = record(
                         "utilisation": {"type": "number", "minimum": 0},
                         "matmul_now_ns": COUNT,
                         "other_now_ns": COUNT,
+                        "same_training_ns": COUNT,
                     }
                 ),
                 {"type": "null"},
             ]
         },
         "apart": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "loader_ns": {"type": ["integer", "null"]},
     }
 )
 SIZES = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}

@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from diagnose.model import Diagnosis, Facts, Verdict
+from diagnose.model import Diagnosis, Facts, ProbeResult, Verdict
 from diagnose.session import ControlMeasured, FinalMeasured, PatchAccepted
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -46,6 +46,7 @@ class RunObject(TypedDict):
     verdicts: tuple[Verdict, ...]
     patch: PatchAccepted | None
     final: FinalMeasured | None
+    probes: tuple[ProbeResult, ...]
     warnings: list[str]
 
 

@@ -82,6 +82,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessHook
 def test_callbacks_see_the_device_that_is_trained_on_and_the_program_its_own(hub: ProcessHooks, tmp_path: Path) -> None:
     cuda = Devices(0, 7)
     hub.torch = SimpleNamespace(cuda=cuda)  # type: ignore[assignment]  # what a module would be
+    hub._synchronize = cuda.synchronize
     seen: list[int] = []
     hub.on_claim(lambda: seen.append(cuda.current))
     hub.on_step(lambda _index: seen.append(cuda.current))

@@ -319,5 +319,5 @@ def test_only_errors_that_are_caught_around_the_loop_come_as_others(guarded: str
 
 
 def test_the_program_of_the_demo_is_given_workers() -> None:
-    text = (Path(diagnose.cli.__file__).parent / "demo_program" / "train.py").read_text()
+    text = (Path(diagnose.cli.__file__).parent / "programs" / "demo_program" / "train.py").read_text()
     assert isinstance(asked("loader-workers", text), Edits)
