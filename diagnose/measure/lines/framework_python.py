@@ -18,7 +18,7 @@ import numpy as np
 from diagnose.measure.views.host_activity import on_threads
 from diagnose.measure.views.names import named
 from diagnose.measure.views.nesting import nested
-from diagnose.measure.views.stacks import Stack, sampled
+from diagnose.measure.views.stacks import Stack
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Bool
@@ -52,7 +52,7 @@ def framework_python(trace: Trace, thread: int, stretches: Intervals) -> Interva
         ranges = trace.ranges
         known = named(trace.names, ranges.name, _OPTIMIZER) & on_threads(ranges.thread, threads)
         optimizer = Intervals.of(ranges.start_ns[known], ranges.end_ns[known])
-        found = stretches & (optimizer | _backward_starts(trace, thread) | _sampled_in(trace))
+        found = stretches & (optimizer | _backward_starts(trace, thread)) | _sampled_in(trace, stretches)
     return found - found.at_least(_LONGEST_NS)
 
 
@@ -78,9 +78,14 @@ def _innermost_in(trace: Trace, near: Bool, stretches: Intervals) -> Intervals:
     return stretches & Intervals.of(begins, times[1:][own[:-1]])
 
 
-def _sampled_in(trace: Trace) -> Intervals:
-    """Time for which the samples stand that saw the framework's Python run."""
-    return sampled(trace, {index for index, stack in enumerate(trace.stacks) if _is_in_framework(stack)})
+def _sampled_in(trace: Trace, stretches: Intervals) -> Intervals:
+    """Whole stretches in which every sample saw the framework's Python; without a sample nothing is known."""
+    times = trace.samples.time_ns
+    inside = [index for index, stack in enumerate(trace.stacks) if _is_in_framework(stack)]
+    torch = np.concatenate(([0], np.cumsum(np.isin(trace.samples.stack, inside))))
+    first, last = np.searchsorted(times, stretches.starts), np.searchsorted(times, stretches.ends)
+    only = (last > first) & (torch[last] - torch[first] == last - first)
+    return Intervals(stretches.starts[only], stretches.ends[only])
 
 
 def _is_in_framework(stack: Stack) -> bool:

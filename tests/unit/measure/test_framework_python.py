@@ -81,7 +81,7 @@ def test_without_recorded_calls_the_innermost_frame_of_a_sample_tells() -> None:
         host: ol          ol
         gpu :   kkk         kkk
         line:     ssssssss
-        step:                   |
+        step:                  |
         """
     user = ("train.py", 98, "main")
     clip = ("/venv/lib/python3.11/site-packages/torch/nn/utils/clip_grad.py", 36, "_no_grad_wrapper")
