@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from diagnose.collect.inside.hooks.sites import Sites
-from diagnose.collect.inside.probes.blocks import OPERATORS, Blocks
+from diagnose.collect.inside.probes.blocks.block_probe import OPERATORS, Blocks
 from diagnose.model import Site
 
 

@@ -25,15 +25,15 @@ import re
 import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
-from diagnose.source.training.construction_end import after_build
-from diagnose.source.training.image_models import (
+from diagnose.source.models.construction_end import after_build
+from diagnose.source.models.image_models import (
     convolves_first,
     layout_use,
     moved_inputs,
     uses_convolutions,
     views_of_images,
 )
-from diagnose.source.training.model_construction import built_model
+from diagnose.source.models.model_construction import built_model
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import Source, Splice, ensure_import, parse, replace

@@ -36,16 +36,16 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, Site, example_request
 from diagnose.source.derivatives import second_derivative
+from diagnose.source.models.compilation import Compiled, compilations, model_class
+from diagnose.source.models.construction_end import after_build
+from diagnose.source.models.lightning import lightning_models
+from diagnose.source.models.model_construction import Built, built_model
+from diagnose.source.models.model_loss import computes_loss
+from diagnose.source.models.model_methods import called_methods
+from diagnose.source.models.wrapped_uses import use_of_wrapper
 from diagnose.source.rewrite.hooks import module_hook
-from diagnose.source.training.compilation import Compiled, compilations, model_class
-from diagnose.source.training.construction_end import after_build
-from diagnose.source.training.lightning import lightning_models
-from diagnose.source.training.model_construction import Built, built_model
-from diagnose.source.training.model_loss import computes_loss
-from diagnose.source.training.model_methods import called_methods
 from diagnose.source.training.repeated_forward import forward_effect
 from diagnose.source.training.training_loop import TrainingStep, training_steps
-from diagnose.source.training.wrapped_uses import use_of_wrapper
 from diagnose.source.tree.edits import Source, Splice, call_name, free_name, parse
 
 _PADS = re.compile(r"\bpad_sequence\(|padding\s*=\s*(?:True\b|[\"']longest)")

@@ -25,9 +25,9 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request
 from diagnose.source.dataflow.flow import scope_of, uses_of
-from diagnose.source.training.compilation import Compiled, compilations, model_class
-from diagnose.source.training.construction_end import after_build
-from diagnose.source.training.model_construction import Built, built_model
+from diagnose.source.models.compilation import Compiled, compilations, model_class
+from diagnose.source.models.construction_end import after_build
+from diagnose.source.models.model_construction import Built, built_model
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.arguments import argument, has_star, set_keywords
 from diagnose.source.tree.edits import Source, Splice, ensure_import

@@ -38,8 +38,8 @@ from diagnose.source.device.deferred_writes import puts_off
 from diagnose.source.device.device_reads import is_read, training_reads, trains, trains_within
 from diagnose.source.device.progress_bars import does_more, on_progress_bar, show_less_often, shown_at
 from diagnose.source.device.value_kinds import number_kind
+from diagnose.source.models.lightning import logged_reads
 from diagnose.source.training.every_step import batch_loops
-from diagnose.source.training.lightning import logged_reads
 from diagnose.source.tree.edits import Source, call_name, ensure_import, parse, replace, splice
 
 _DEPENDS = frozenset({"nonzero", "masked_select", "unique"})

@@ -27,8 +27,8 @@ from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example
 from diagnose.source.dataflow.flow import within
 from diagnose.source.distributed.data_parallel import data_parallel, wrapper_of
 from diagnose.source.distributed.parameter_loops import ParameterLoop, parameter_loops
+from diagnose.source.models.model_uses import asks_rank
 from diagnose.source.rewrite.removal import remove_statements
-from diagnose.source.training.model_uses import asks_rank
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Source, Splice, call_name, parse

@@ -24,11 +24,11 @@ from __future__ import annotations
 from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
 from diagnose.source.derivatives import second_derivative
 from diagnose.source.losses.loss_forms import has_losses, losses
+from diagnose.source.models.compilation import is_compiled
 from diagnose.source.patterns.cross_entropy import CrossEntropy, classes_last
 from diagnose.source.rewrite.functional import operand
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import call_in_place
-from diagnose.source.training.compilation import is_compiled
 from diagnose.source.tree.edits import Source, Splice, ensure_from_import, parse
 
 

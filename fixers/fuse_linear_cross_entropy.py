@@ -36,14 +36,14 @@ from diagnose.source.losses.loss_of_output import LossOfStep, losses_of_steps
 from diagnose.source.losses.output_layer import OutputProduct
 from diagnose.source.losses.output_loss import OutputLoss, output_losses
 from diagnose.source.losses.unused_outputs import reader_of
+from diagnose.source.models.compilation import compilations
+from diagnose.source.models.model_loss import computes_loss
 from diagnose.source.patterns.attention import Refused
 from diagnose.source.patterns.cross_entropy import CrossEntropy
 from diagnose.source.rewrite.adapted_layers import adaptation
 from diagnose.source.rewrite.functional import operand
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import call_in_place, in_place
-from diagnose.source.training.compilation import compilations
-from diagnose.source.training.model_loss import computes_loss
 from diagnose.source.tree.arguments import set_keywords
 from diagnose.source.tree.edits import (
     Source,

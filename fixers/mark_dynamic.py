@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, Site, example_request, patched
-from diagnose.source.training.compilation import Compiled, compilations
+from diagnose.source.models.compilation import Compiled, compilations
 from diagnose.source.tree.arguments import argument, has_star, set_keywords
 from diagnose.source.tree.edits import Splice
 

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request
 from diagnose.source.batches.micro_batch import MicroBatch, microbatch
-from diagnose.source.training.compilation import compilations
+from diagnose.source.models.compilation import compilations
 from diagnose.source.tree.edits import insert_after, parse, splice, top_of_program
 
 _BUDGETS = (0.7, 0.5, 0.3, 0.15)

@@ -22,8 +22,8 @@ from collections.abc import Mapping, Sequence
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, Site, example_request
 from diagnose.memory import Recorded, plans, read_plan, recorded, written_plan
+from diagnose.source.models.compilation import compilations
 from diagnose.source.training.block_calls import block_call_at, within_context
-from diagnose.source.training.compilation import compilations
 from diagnose.source.tree.edits import Splice, ensure_from_import, parse
 
 _OTHERWISE = re.compile(

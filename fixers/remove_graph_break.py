@@ -41,9 +41,9 @@ from diagnose.fixer import (
 )
 from diagnose.source.dataflow.flow import scope_of, within
 from diagnose.source.dataflow.purity import only_computes
+from diagnose.source.models.compilation import compilations
 from diagnose.source.rewrite.leftovers import without_import
 from diagnose.source.rewrite.removal import remove_statements
-from diagnose.source.training.compilation import compilations
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Source, Splice, call_name, parse
 from diagnose.source.tree.syntax import only_statement

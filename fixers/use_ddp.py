@@ -31,11 +31,11 @@ from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request,
 from diagnose.source.dataflow.flow import loops_around, scope_of, within
 from diagnose.source.distributed.data_parallel import data_parallel
 from diagnose.source.distributed.parameter_loops import ParameterLoop, parameter_loops
+from diagnose.source.models.construction_end import after_build
+from diagnose.source.models.model_construction import Built, built_model
+from diagnose.source.models.model_uses import asked_elsewhere, needs_model, uses_of_model
 from diagnose.source.optimizers.gradient_coverage import idle_gradients
 from diagnose.source.rewrite.removal import remove_statements
-from diagnose.source.training.construction_end import after_build
-from diagnose.source.training.model_construction import Built, built_model
-from diagnose.source.training.model_uses import asked_elsewhere, needs_model, uses_of_model
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, parse

@@ -27,10 +27,10 @@ from collections.abc import Sequence
 import libcst as cst
 
 from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, Site, example_request
-from diagnose.source.training.compilation import Compiled, compilations, model_class
-from diagnose.source.training.construction_end import after_build
-from diagnose.source.training.model_construction import Built, built_model
-from diagnose.source.training.model_loss import computes_loss
+from diagnose.source.models.compilation import Compiled, compilations, model_class
+from diagnose.source.models.construction_end import after_build
+from diagnose.source.models.model_construction import Built, built_model
+from diagnose.source.models.model_loss import computes_loss
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.arguments import argument, has_star, set_keywords
 from diagnose.source.tree.edits import Splice, ensure_from_import

@@ -1,4 +1,4 @@
-"""The blocks of a recorded run, from the sites that its lines left (`collect/inside/probes/blocks.py` measures
+"""The blocks of a recorded run, from the sites that its lines left (`collect/inside/probes/blocks` measures
 them).
 """
 

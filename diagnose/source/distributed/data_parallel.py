@@ -10,7 +10,7 @@ import libcst as cst
 
 from diagnose.model import Scalar, Site
 from diagnose.source.dataflow.flow import within
-from diagnose.source.training.model_construction import built_model
+from diagnose.source.models.model_construction import built_model
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.arguments import argument, has_star
 from diagnose.source.tree.edits import call_name, insert_after, top_of_program

@@ -13,6 +13,8 @@ from diagnose.source.dataflow.flow import binds, scope_of
 from diagnose.source.dataflow.reaching_definitions import names_in, statement_of, unchanged_until
 from diagnose.source.losses.loss_forms import losses
 from diagnose.source.losses.output_layer import OutputProduct, has_size_of, output_product
+from diagnose.source.models.compilation import model_class
+from diagnose.source.models.model_construction import Built, built_model
 from diagnose.source.patterns.attention import Refused
 from diagnose.source.patterns.cross_entropy import (
     CrossEntropy,
@@ -23,7 +25,6 @@ from diagnose.source.patterns.cross_entropy import (
     unlaid,
     why_not_indices,
 )
-from diagnose.source.training.compilation import model_class
 from diagnose.source.training.loss_function import (
     COMPUTES_AS_WRITTEN,
     LossFunction,
@@ -31,7 +32,6 @@ from diagnose.source.training.loss_function import (
     method_of,
     unused_after,
 )
-from diagnose.source.training.model_construction import Built, built_model
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.arguments import has_star
 from diagnose.source.tree.edits import call_name

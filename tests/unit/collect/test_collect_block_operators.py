@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 from diagnose.collect.inside.guard import failures
 from diagnose.collect.inside.hooks.sites import Sites
-from diagnose.collect.inside.probes.allocator_fragmentation import fragments
-from diagnose.collect.inside.probes.block_operators import Operators
-from diagnose.collect.inside.probes.blocks import OPERATORS, Blocks
+from diagnose.collect.inside.probes.blocks.allocator_fragmentation import fragments
+from diagnose.collect.inside.probes.blocks.block_operators import Operators
+from diagnose.collect.inside.probes.blocks.block_probe import OPERATORS, Blocks
 
 ROWS, WIDTH = 4, 8
 ACTIVATION = ROWS * WIDTH * 4

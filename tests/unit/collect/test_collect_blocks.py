@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from diagnose.collect.inside.hooks.sites import Sites
-from diagnose.collect.inside.probes.blocks import KIND, OPERATORS, Blocks, repeated
-from diagnose.collect.inside.probes.saved_tensors import SavedTensors
+from diagnose.collect.inside.probes.blocks.block_probe import KIND, OPERATORS, Blocks, repeated
+from diagnose.collect.inside.probes.blocks.saved_tensors import SavedTensors
 from diagnose.memory import Recorded, recorded
 from diagnose.model import Site
 
@@ -278,7 +278,7 @@ def test_transforms_outside_of_blocks_find_torch_as_it_was(probe: tuple[Blocks, 
 
 @pytest.mark.usefixtures("probe")
 def test_a_program_without_steps_is_let_alone_after_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diagnose.collect.inside.probes.blocks._MOST_CALLS", 10)
+    monkeypatch.setattr("diagnose.collect.inside.probes.blocks.block_probe._MOST_CALLS", 10)
     net = Net()
     for _ in range(2):
         net(torch.ones(ROWS, WIDTH))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from diagnose.collect.inside.hooks.sites import Sites
-from diagnose.collect.inside.probes.blocks import OPERATORS, Blocks
+from diagnose.collect.inside.probes.blocks.block_probe import OPERATORS, Blocks
 from diagnose.fixer import Advice, Edits, Request, Scalar, example_request
 from diagnose.model import Site
 from diagnose.plugins import load

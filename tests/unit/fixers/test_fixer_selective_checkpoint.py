@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from diagnose.collect.inside.hooks.sites import Sites
-from diagnose.collect.inside.probes.blocks import OPERATORS, Blocks
+from diagnose.collect.inside.probes.blocks.block_probe import OPERATORS, Blocks
 from diagnose.fixer import Advice, Edits, Request, Scalar, example_request
 from diagnose.model import Site
 from diagnose.plugins import load

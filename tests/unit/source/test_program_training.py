@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from diagnose.model import Site
-from diagnose.source.training.construction_end import after_build
-from diagnose.source.training.model_construction import built_model
+from diagnose.source.models.construction_end import after_build
+from diagnose.source.models.model_construction import built_model
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.edits import splice
 

@@ -17,7 +17,7 @@ from ..hooks.inductor_cache_workaround import note_it
 from ..hooks.out_of_memory import ended_for_want_of_memory, note_lack, unhandled
 from ..hooks.sites import Sites
 from ..probes.allocations import Allocations
-from ..probes.blocks import Blocks
+from ..probes.blocks.block_probe import Blocks
 from ..probes.compiler_log import CompilerLog
 from ..probes.graph_leaks import Keeping
 from ..probes.memory import MemoryReadings

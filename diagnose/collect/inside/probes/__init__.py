@@ -2,6 +2,6 @@
 
 step ends ──▶ memory, ranges, compilation, graph_leaks, rng_use
 time ──▶ stack_sampler;  one traced step ──▶ line_log, syncs, allocations
-modules ──▶ blocks ◀── block_calls, block_operators, saved_tensors, allocator_fragmentation
+modules ──▶ blocks
 torch.compile ──▶ compiler_log
 """

@@ -80,13 +80,13 @@ def test_without_ceilings_or_kernels_there_is_no_plot() -> None:
     assert roofline_plot(profile(KernelRow("who knows", "other", 1_000_000, 1))) is None
 
 
-def call(depth: int, begin: int, samples: int, function: str, file: str = "/work/train.py") -> SampledCall:
+def call(depth: int, begin: int, samples: int, function: str, file: str = "/project/train.py") -> SampledCall:
     return SampledCall(depth, begin, samples, function, file, 7, owned=file.startswith("/work"))
 
 
 def test_boxes_are_as_wide_as_their_samples() -> None:
     calls = (call(0, 0, 100, "main"), call(1, 0, 75, "forward", "/lib/torch/nn.py"), call(1, 75, 25, "load"))
-    graph = flame_graph(calls, "/work")
+    graph = flame_graph(calls, "/project")
     assert graph is not None
     assert [(box.x, box.y, box.width) for box in graph.boxes] == [
         (0, 0, FLAME_WIDTH),

@@ -14,7 +14,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import parameter_of
 from diagnose.source.dataflow.flow import within
-from diagnose.source.training.model_construction import Built
+from diagnose.source.models.model_construction import Built
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import libcst as cst
 
 from diagnose.source.dataflow.flow import scope_of
-from diagnose.source.training.model_construction import Built, built_as
+from diagnose.source.models.model_construction import Built, built_as
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 

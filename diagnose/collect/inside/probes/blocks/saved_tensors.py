@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..guard import guarded
-from ..transparency import unseen
+from ...guard import guarded
+from ...transparency import unseen
 
 _SWITCH_OFF = "_saved_tensors_hooks_disable"
 

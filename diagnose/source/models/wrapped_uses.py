@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import libcst as cst
 
-from diagnose.source.training.compilation import Compiled
+from diagnose.source.models.compilation import Compiled
 from diagnose.source.tree.definitions import Definitions
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all, per_program, per_source

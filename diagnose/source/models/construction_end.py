@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from diagnose.source.dataflow.flow import within
-from diagnose.source.training.model_construction import Built
+from diagnose.source.models.model_construction import Built
 from diagnose.source.tree.edits import call_name, insert_after, insert_before
 from diagnose.source.tree.syntax import Source, Splice, only_statement
 

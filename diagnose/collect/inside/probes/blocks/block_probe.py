@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..guard import guarded
-from ..hooks.sites import Sites
-from ..transparency import unseen
+from ...guard import guarded
+from ...hooks.sites import Sites
+from ...transparency import unseen
 from .allocator_fragmentation import fragments
 from .block_calls import Call, Line, described, last_pass, turned
 from .block_operators import Operators

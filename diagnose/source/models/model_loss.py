@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import libcst as cst
 
 from diagnose.model import Site
-from diagnose.source.training.compilation import model_class
-from diagnose.source.training.model_construction import built_model
+from diagnose.source.models.compilation import model_class
+from diagnose.source.models.model_construction import built_model
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.syntax import Source, parse
 

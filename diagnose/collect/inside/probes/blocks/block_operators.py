@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..guard import guarded
-from ..transparency import unseen
+from ...guard import guarded
+from ...transparency import unseen
 
 MOST = 8
 """Operators that are told of, those that take longest."""

@@ -10,7 +10,7 @@ import libcst as cst
 
 from diagnose.model import Site
 from diagnose.source.dataflow.flow import within
-from diagnose.source.training.model_construction import Built
+from diagnose.source.models.model_construction import Built
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import per_program
