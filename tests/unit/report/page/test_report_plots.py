@@ -81,7 +81,7 @@ def test_without_ceilings_or_kernels_there_is_no_plot() -> None:
 
 
 def call(depth: int, begin: int, samples: int, function: str, file: str = "/project/train.py") -> SampledCall:
-    return SampledCall(depth, begin, samples, function, file, 7, owned=file.startswith("/work"))
+    return SampledCall(depth, begin, samples, function, file, 7, owned=file.startswith("/project"))
 
 
 def test_boxes_are_as_wide_as_their_samples() -> None:
