@@ -4,11 +4,11 @@ What it changes
     Adds `model.compile()` after the lines that build the model and before it is wrapped for several devices, or a
     loop that compiles each of its repeated blocks. Which of the two, and whether launches are recorded as CUDA graphs
     (`mode="reduce-overhead"`), is chosen by trial. Where the program has a switch for it that is off, that is turned
-    on instead, on the command line where that is how the program is steered; not where a switch in the source prints,
-    nor where it changes the keys of what is saved. `Module.compile` leaves the module what it is, so that checkpoints
-    keep their keys, which `model = torch.compile(model)` would not. What the steps of a Lightning module call is
-    compiled where it is built. Arguments of Hugging Face's Trainer get `torch_compile=True`, and `tf32=False` where it
-    would allow TF32 with it.
+    on instead, on the command line where that is how the program is steered. Where a switch in the source prints, or
+    changes the keys of what is saved, `model.compile()` is its `else:`. `Module.compile` leaves the module what it is,
+    so that checkpoints keep their keys, which `model = torch.compile(model)` would not. What the steps of a Lightning
+    module call is compiled where it is built. Arguments of Hugging Face's Trainer get `torch_compile=True`, and
+    `tf32=False` where it would allow TF32 with it.
 
 Why it helps
     Eager code launches a kernel for every operator. Each reads its operands from memory and writes its result back,
@@ -46,7 +46,7 @@ from diagnose.source.models.wrapped_uses import use_of_wrapper
 from diagnose.source.rewrite.hooks import module_hook
 from diagnose.source.training.repeated_forward import forward_effect
 from diagnose.source.training.training_loop import TrainingStep, training_steps
-from diagnose.source.tree.edits import Source, Splice, call_name, free_name, parse
+from diagnose.source.tree.edits import Source, Splice, call_name, free_name, insert_after, parse
 
 _PADS = re.compile(r"\bpad_sequence\(|padding\s*=\s*(?:True\b|[\"']longest)")
 _GRAPHED = frozenset({"make_graphed_callables", "CUDAGraph"})
@@ -84,8 +84,8 @@ def rewrite(request: Request) -> Answer:
     return _switched_on(request, present)
 
 
-def _in_place(request: Request) -> Answer:
-    """`model.compile()`, where the program has none of its own."""
+def _in_place(request: Request, own: Compiled | None = None) -> Answer:
+    """`model.compile()`; where the program's own use of torch.compile is switched off, in place of that."""
     if _records_graphs(request):
         return None
     if (twice := second_derivative(request.sources)) is not None:
@@ -111,10 +111,19 @@ def _in_place(request: Request) -> Answer:
         lines = _lines(request, built)
         if isinstance(lines, Advice):
             return lines
-        edits.append((built.path, [after_build(built, lines, filled=True)]))
+        edits.append((built.path, [_otherwise(built, lines, own) or after_build(built, lines, filled=True)]))
     how = "each block of the model" if request.setting.get("compile") == "blocks" else "the model"
     mode = " and record its launches as CUDA graphs" if request.setting.get("mode") == "reduce-overhead" else ""
     return Edits(request.edited(edits), f"compile {how}{mode}")
+
+
+def _otherwise(built: Built, lines: Sequence[str], own: Compiled | None) -> Splice | None:
+    """The lines as the `else:` of the `if` that compiles the model, where they would come right behind it."""
+    condition = own.condition if own is not None and own.path == built.path and own.target == built.name else None
+    if condition is None or condition.orelse is not None:
+        return None
+    branch = insert_after(built.source, condition, ["else:", *(built.source.indentation + line for line in lines)])
+    return branch if branch.start == after_build(built, lines, filled=True).start else None
 
 
 def _scripted(request: Request, models: Sequence[Built]) -> str | None:
@@ -219,7 +228,7 @@ def _switched_on(request: Request, present: Sequence[Compiled]) -> Answer:
         silent = all(turn.setting.form == "command" for turn in turns or ()) or not _prints(compiled.source, condition)
         if own is not None and asked is None and silent:
             return own
-        in_place = _in_place(request)
+        in_place = _in_place(request, compiled)
         if isinstance(in_place, Edits):
             return replace(in_place, summary=f"{in_place.summary}, in place: what is saved keeps its keys")
         if own is not None and asked is None:

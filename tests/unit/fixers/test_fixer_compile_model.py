@@ -239,7 +239,7 @@ def test_a_global_switch_is_turned_on_where_it_is_off() -> None:
     assert told.files == {COMMAND_LINE: "train.py\n--compile=True\n"}
     beside = rewrite(replace(request(GLOBAL), words=words))
     assert isinstance(beside, Edits)
-    assert "\nmodel.compile()\nwhile True" in beside.files["train.py"]
+    assert "\nelse:\n    model.compile()\nwhile True" in beside.files["train.py"]
 
 
 TRAINED = """
@@ -405,14 +405,14 @@ def test_a_switch_that_changes_what_is_saved_or_asked_is_left_off(use: str, on: 
     assert isinstance(answer, Edits)
     text = answer.files["train.py"]
     assert ("default=True" in text) is on
-    assert ("\nmodel.compile()\nfor batch" in text) is not on
+    assert ("\nelse:\n    model.compile()\nfor batch" in text) is not on
 
 
 def test_a_switch_that_prints_is_left_off() -> None:
     text = SWITCH.replace("args.compile:\n", "args.compile:\n    print('compiling')\n")
     answer = FIXERS["compile-model"].rewrite(request(text))
     assert isinstance(answer, Edits)
-    assert "\nmodel.compile()\nfor batch" in answer.files["train.py"]
+    assert "\nelse:\n    model.compile()\nfor batch" in answer.files["train.py"]
 
 
 def test_where_compiling_in_place_is_no_way_a_switch_that_changes_what_is_saved_is_told_of() -> None:
