@@ -11,7 +11,7 @@ from diagnose.report.sections.ladder import rows as rungs
 from diagnose.report.sections.ladder import summary
 from diagnose.report.sections.memory import headline, held, life, title, weighty
 from diagnose.report.sections.next_steps import next_commands
-from diagnose.report.sections.run_outcome import cut_short, nothing_kept, restless
+from diagnose.report.sections.run_outcome import cut_short, kept_by_trial, nothing_kept, restless
 from diagnose.report.sections.verdict_table import (
     advised,
     basis,
@@ -62,6 +62,8 @@ def render(subject: Subject) -> str:
     blocks = [f"# {inline(name)}", " · ".join(map(inline, about))]
     if state.final is not None:
         blocks.append(f"**{inline(final(state))}**")
+    elif said := kept_by_trial(state):
+        blocks.append(f"**{inline(said)}**")
     elif said := nothing_kept(state):
         blocks += [f"**{inline(said)}**", inline(sentence(restless(state)))]
     blocks += [*_accounting(state), *_findings(state), *_memory(state), *_ladder(state), *_fixes(state)]

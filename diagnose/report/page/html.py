@@ -87,6 +87,9 @@ def _answer(state: State) -> Answer:
         better = state.final.patched_ns <= state.final.original_ns
         kept = sum(verdict.decision is Decision.KEPT for verdict in state.verdicts)
         return Answer("fixed" if better else "worse", named_count(kept, "kept fix", "kept fixes"), phrases.final(state))
+    if said := run_outcome.kept_by_trial(state):
+        title, _, words = said.partition(": ")
+        return Answer("fixed", title, f"{words}.")
     if said := run_outcome.nothing_kept(state):
         why = run_outcome.restless(state)
         title = "No fix was kept" if not run_outcome.cut_short(state) else "The trials were cut short"

@@ -13,9 +13,10 @@ from diagnose.report.sections.verdict_table import (
     undecided,
     untried,
 )
+from diagnose.report.style.vocabulary import named_count
 from diagnose.report.wording.phrases import is_quiet, sentence
 from diagnose.session import State
-from diagnose.units import format_share
+from diagnose.units import format_ns, format_share
 
 
 def found_without_edits(state: State) -> bool:
@@ -46,6 +47,24 @@ def nothing_kept(state: State) -> str:
     )
     counts = ", ".join(f"{count} {what}" for count, what in parts if count)
     return f"No fix was kept ({counts}): your program stays as it is."
+
+
+def kept_by_trial(state: State) -> str:
+    """What the kept fixes save by their own trials, where the patched program was not run alone. Empty for all others.
+
+    Savings of several fixes are not added up: what they come to together was not measured.
+    """
+    if state.final is not None or cut_short(state) or state.patch is None or not state.patch.diff:
+        return ""
+    kept = [verdict for verdict in state.verdicts if verdict.decision is Decision.KEPT]
+    savings = [
+        f"{verdict.fixer} saves {format_ns(verdict.saving_ns)} or {format_share(verdict.saving.estimate)} of each step"
+        for verdict in kept
+        if verdict.saving is not None and verdict.saving_ns is not None
+    ]
+    said = f"{named_count(len(kept), 'kept fix', 'kept fixes')}: {'; '.join(savings)}" if savings else ""
+    trial = "its trial" if len(kept) == 1 else "a trial of its own each"
+    return f"{said}, by {trial}; the patched program was not run alone" if said else ""
 
 
 def _so_far(state: State) -> str:

@@ -13,7 +13,7 @@ from diagnose.report import Report, Subject, as_state
 from diagnose.report.sections.ladder import ladder_lines
 from diagnose.report.sections.memory import ONLY_MEMORY, headline, memory_lines, title
 from diagnose.report.sections.next_steps import next_commands
-from diagnose.report.sections.run_outcome import is_failed, nothing_kept
+from diagnose.report.sections.run_outcome import is_failed, kept_by_trial, nothing_kept
 from diagnose.report.sections.side_by_side import spread_words, traced_lines
 from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.step_bar import bar, is_recorded, legend, slices
@@ -92,16 +92,18 @@ def _head(state: State, width: int) -> list[Text]:
 
 def _news(state: State, width: int) -> list[Text]:
     """What the fixes came to, before everything that it rests on."""
-    if state.final is None:
-        said = nothing_kept(state)
-        first, *rest = wrap(said, width - 2) if said else [""]
-        lines = [styled("– ", MUTED).append(first, "bold")] if said else []
-        return lines + [styled(f"  {line}", "bold") for line in rest]
-    better = state.final.patched_ns <= state.final.original_ns
-    kept = named_count(sum(verdict.decision is Decision.KEPT for verdict in state.verdicts), "kept fix", "kept fixes")
-    first, *rest = wrap(f"{kept}: {final(state)}", width - 2)
-    lines = [styled("✓ " if better else "▼ ", GOOD if better else BAD).append(first, "bold")]
-    return lines + [styled(f"  {line}", "bold") for line in rest]
+    mark, colour, said = "– ", MUTED, nothing_kept(state)
+    if state.final is not None:
+        better = state.final.patched_ns <= state.final.original_ns
+        count = sum(verdict.decision is Decision.KEPT for verdict in state.verdicts)
+        mark, colour = ("✓ ", GOOD) if better else ("▼ ", BAD)
+        said = f"{named_count(count, 'kept fix', 'kept fixes')}: {final(state)}"
+    elif trial := kept_by_trial(state):
+        mark, colour, said = "✓ ", GOOD, trial
+    if not said:
+        return []
+    first, *rest = wrap(said, width - 2)
+    return [styled(mark, colour).append(first, "bold"), *(styled(f"  {line}", "bold") for line in rest)]
 
 
 def _failure(state: State, width: int) -> list[Text]:

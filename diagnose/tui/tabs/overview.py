@@ -10,7 +10,7 @@ from textual.reactive import reactive
 from diagnose.model import TOGETHER, Decision, Diagnosis
 from diagnose.report.sections.memory import ONLY_MEMORY
 from diagnose.report.sections.next_steps import next_command
-from diagnose.report.sections.run_outcome import nothing_kept
+from diagnose.report.sections.run_outcome import kept_by_trial, nothing_kept
 from diagnose.report.sections.verdict_table import measured
 from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.paths import clipped
@@ -111,6 +111,8 @@ class Outcome(Panel):
         if state.final is not None:
             better = state.final.patched_ns <= state.final.original_ns
             lines += [styled(line, f"bold {GOOD if better else BAD}") for line in wrap(final(state), width)]
+        elif said := kept_by_trial(state):
+            lines += [styled(line, f"bold {GOOD}") for line in wrap(said, width)]
         elif said := nothing_kept(state):
             lines += [styled(line, "bold") for line in wrap(said, width)]
         elif state.ended is not None and state.ended.exit_code not in (0, INTERRUPTED) and state.ended.message:

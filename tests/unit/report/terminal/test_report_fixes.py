@@ -167,6 +167,14 @@ def test_the_gain_stands_at_the_top() -> None:
     assert markdown.render(state).split("\n\n")[2].startswith("**60.1 ms → 23.1 ms per step: 2.60 times")
 
 
+def test_a_kept_fix_that_was_not_run_alone_stands_at_the_top_by_its_trial() -> None:
+    state = replace(ALL, patch=PatchAccepted(diff="--- a\n+++ b\n", fixers=["late"]), final=None)
+    said = "1 kept fix: late saves 4.40 ms or 22 % of each step, by its trial; the patched program was not run alone"
+    assert f"✓ {said}" in " ".join(text.render(state).split())
+    assert f"**{said}**" in markdown.render(state)
+    assert "late saves 4.40 ms or 22 % of each step" in html.render(state)
+
+
 def test_a_dry_run_shows_each_diff_and_claims_nothing() -> None:
     verdict = Verdict(
         "late", Decision.NOT_TRIED, "it moves a line", predicted_ns=5_000_000, diff="--- a\n+++ b\n+moved\n"
