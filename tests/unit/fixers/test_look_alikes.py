@@ -22,7 +22,7 @@ from diagnose.trace.schema import MISSING, Table
 
 SAMPLES = Path(__file__).parents[3] / "sample_traces"
 _TIMELINE = ("device", "calls", "ops", "frames", "ranges", "device_ranges")
-HEALTHY = SAMPLES / "h200_expert_gpt" / "rank0"
+COMPILED = SAMPLES / "h200_expert_gpt" / "rank0"
 BF16 = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT"
 
 
@@ -156,7 +156,7 @@ def test_a_recording_without_device_work_leaves_the_device_rules_open() -> None:
 
 
 def test_a_host_ahead_of_a_busy_device_is_no_sign_that_the_profiler_made_steps_longer() -> None:
-    (trace,) = open_traces([HEALTHY])
+    (trace,) = open_traces([COMPILED])
     median = diagnose([trace], plugins.load()).steps.median_ns
     assert median is not None
     ahead = replace(trace, facts=replace(trace.facts, step_ns_watched=median // 2))
@@ -164,7 +164,7 @@ def test_a_host_ahead_of_a_busy_device_is_no_sign_that_the_profiler_made_steps_l
 
 
 def test_a_first_and_a_last_step_that_are_cut_change_nothing() -> None:
-    (trace,) = open_traces([HEALTHY])
+    (trace,) = open_traces([COMPILED])
     steps = Measures(trace).steps
     start, end = (int(steps.start_ns[step] + steps.end_ns[step]) // 2 for step in (0, -1))
     tables: dict[str, Any] = {name: _within(getattr(trace, name), start, end) for name in _TIMELINE}
@@ -173,7 +173,7 @@ def test_a_first_and_a_last_step_that_are_cut_change_nothing() -> None:
     assert 0 < measures.step_count < len(steps)
     whole, kept = Measures(trace).mean_ns, measures.mean_ns
     assert kept == pytest.approx(whole, rel=0.05)
-    assert serious(cut) == serious(trace) == []
+    assert serious(cut) == serious(trace) == ["unfused-loss"]
 
 
 def _within(table: Any, start: int, end: int) -> Table:
@@ -183,21 +183,21 @@ def _within(table: Any, start: int, end: int) -> Table:
 
 
 def test_missing_flow_arrows_change_nothing(tmp_path: Path) -> None:
-    shutil.copytree(HEALTHY, tmp_path / "rank0")
+    shutil.copytree(COMPILED, tmp_path / "rank0")
     path = tmp_path / "rank0" / "trace.json.gz"
     document = json.loads(gzip.decompress(path.read_bytes()))
     arrows = [event for event in document["traceEvents"] if event.get("ph") in ("s", "f")]
     gone = {id(event) for event in arrows[::2]}
     document["traceEvents"] = [event for event in document["traceEvents"] if id(event) not in gone]
     path.write_bytes(gzip.compress(json.dumps(document).encode(), 1))
-    (before,), (after,) = open_traces([HEALTHY]), open_traces([tmp_path / "rank0"])
+    (before,), (after,) = open_traces([COMPILED]), open_traces([tmp_path / "rank0"])
     assert gone
     assert Measures(after).accounting == Measures(before).accounting
-    assert serious(after) == serious(before) == []
+    assert serious(after) == serious(before) == ["unfused-loss"]
 
 
 def test_work_whose_launch_is_unknown_is_no_ailment() -> None:
-    (trace,) = open_traces([HEALTHY])
+    (trace,) = open_traces([COMPILED])
     correlation = trace.device.correlation.copy()
     correlation[::2] = MISSING
     unlinked = replace(trace, device=replace(trace.device, correlation=correlation))
