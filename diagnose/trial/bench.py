@@ -28,7 +28,7 @@ from diagnose.trial.decision import measured, ruled, settled_by_time, skipped
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.planning.cost_model import CostModel
 from diagnose.trial.planning.early_arms import Ahead, Turn
-from diagnose.trial.planning.estimates import Estimates, Plan
+from diagnose.trial.planning.estimates import MOST_SAVED, Estimates, Plan
 from diagnose.trial.planning.numerics_check import NumericsChecks, PartialStack
 from diagnose.trial.planning.prelaunch import Prelaunch, UpcomingWork
 from diagnose.trial.process.arm import Arm, Workplace
@@ -354,6 +354,10 @@ class Bench:
         return Estimates(self._costs, self._gatekeeper).trial_ns(
             plan, baseline, compiles=compiles, beside=arms, windows=windows, at_best=at_best
         )
+
+    def least_ns(self, plan: Plan) -> int:
+        """How long a trial takes until its first pair."""
+        return self._costs.least_ns(min(plan.promised, MOST_SAVED))
 
     def check_ns(self) -> int:
         """How long a leave-one-out check is expected to take."""
