@@ -213,7 +213,7 @@ class CaptureRunner:
                     if not running or fitting(self.memory, shares) == len(shares):
                         waiting.remove(one)
                         running.append(_Running(one, *self._start(one)))
-                if running and not waiting:
+                if running and not waiting and not self.deadline.passed:
                     self.spare([self._share(one.wanted) for one in running])
                 if running:
                     done = self._first_to_end(running, running[0].began_ns + self.limit_ns)

@@ -49,7 +49,7 @@ class Prelaunch:
     original: Program | None = None
     """As found: it runs in the end, whatever is kept."""
     _last: tuple[Program, ...] = ()
-    """What runs alone in the end if the fix that is tried is kept."""
+    """What runs alone in the end if all goes well; nothing while that is only the program as found."""
 
     def __post_init__(self) -> None:
         self.gatekeeper.resting = lambda: self.ahead.shares
@@ -124,6 +124,7 @@ class Prelaunch:
     def keep_last(self, programs: Sequence[Program]) -> None:
         """Only these may still run alone in the end."""
         self.ahead.end(Turn.LAST_RUN, but=[one.root for one in programs])
+        self._last = tuple(programs) if len({one.root for one in programs}) == len(programs) else ()
 
     @property
     def closed(self) -> bool:
