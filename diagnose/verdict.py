@@ -26,6 +26,8 @@ CLEAR_SAVING = 0.05
 SURE_SAVING = 2 * CLEAR_SAVING
 """A saving beyond this in every pair, and for certain, is no luck of two processes, which were never seen to differ by
 half of it: it is kept before others have shown it too."""
+LARGE_PROMISE = 2 * SURE_SAVING
+"""A fix that gives half of what it promises is still kept after its first processes."""
 LEAST_PAIRS = 4
 """Fewer pairs give no interval that deserves the name."""
 LEAST_GENERATIONS = 2

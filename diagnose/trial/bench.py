@@ -20,7 +20,7 @@ from diagnose.trial.ab.ab_trial import ABTrial
 from diagnose.trial.ab.arm_protocol import ArmProtocol, OnPair, Starter
 from diagnose.trial.ab.knob_search import KnobSweep, OnSetting
 from diagnose.trial.ab.knob_trials import KnobTrials
-from diagnose.trial.ab.result import ORIGINAL, Comparison
+from diagnose.trial.ab.result import ORIGINAL, SIDES, Comparison
 from diagnose.trial.ab.sequential import worth
 from diagnose.trial.ab.startup_cost import StartupCosts
 from diagnose.trial.baseline_failure import fails_as_found
@@ -28,7 +28,7 @@ from diagnose.trial.decision import measured, ruled, settled_by_time, skipped
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.planning.cost_model import CostModel
 from diagnose.trial.planning.early_arms import Ahead, Turn
-from diagnose.trial.planning.estimates import Estimates, Plan
+from diagnose.trial.planning.estimates import MOST_SAVED, Estimates, Plan
 from diagnose.trial.planning.numerics_check import NumericsChecks, PartialStack
 from diagnose.trial.planning.prelaunch import Prelaunch, UpcomingWork
 from diagnose.trial.process.arm import Arm, Workplace
@@ -41,7 +41,7 @@ from diagnose.trial.skip_request import SkipRequest
 from diagnose.trial.standalone import Standalone, StandaloneRun, ruling_on_failure
 from diagnose.trial.whole_run.gate import WHOLE_RUN_LIMIT_NS, WholeRunGate
 from diagnose.trial.whole_run.runs import Runs
-from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Ruling, saved
+from diagnose.verdict import LARGE_PROMISE, LEAST_PAIRS, LEAST_SAVING, Ruling, saved
 
 OnPhase = Callable[[str, str], None]
 """Told what is being done now, and a detail of it."""
@@ -245,7 +245,7 @@ class Bench:
         coming = self._beside.after_trial(fixer, patched, numbers, halfway.part if halfway else None)
         self._skip.begin()
         duel = replace(self._duel(on_pair), worth=worth(promised), skipped=lambda: self._skip.asked)
-        found = self._compare(duel, original, patched, fixer.name, coming)
+        found = self._compare(duel, original, patched, fixer.name, coming, promised)
         if found.skipped:
             self._gatekeeper.drop()
             self._beside.keep_last(self._beside.last(original))
@@ -355,6 +355,10 @@ class Bench:
             plan, baseline, compiles=compiles, beside=arms, windows=windows, at_best=at_best
         )
 
+    def least_ns(self, plan: Plan) -> int:
+        """How long a trial takes until its first pair."""
+        return self._costs.least_ns(min(plan.promised, MOST_SAVED))
+
     def check_ns(self) -> int:
         """How long a leave-one-out check is expected to take."""
         return self._costs.check_ns()
@@ -399,7 +403,13 @@ class Bench:
         )
 
     def _compare(
-        self, duel: ABTrial, original: Program, patched: Program, name: str, coming: UpcomingWork
+        self,
+        duel: ABTrial,
+        original: Program,
+        patched: Program,
+        name: str,
+        coming: UpcomingWork,
+        promised: float = 0.0,
     ) -> Comparison:
         compiles = patched.root in self._copies.slow
         if compiles:  # no start so far shows how long it takes to compile
@@ -407,11 +417,16 @@ class Bench:
         anew = self._compiles_anew(original, patched)
         if anew:
             self._on_phase("compiling", "which may take minutes; later starts find it done")
-        ahead = room_ahead(self._gatekeeper.memory, self._gatekeeper.peaks.get(original.root))
-        arms = self._beside.arms(original)[: None if ahead else 2]
+        arms, cold = self._arms_at_once(original, promised, coming), patched.root if anew else None
         self._ahead.end(Turn.TRIAL, but=[one.root for one in (original, patched)])
         window = self._windows.get(original.root, ()) if duel.trace else ()
-        duel = replace(duel, window=window, ahead=ahead, compiles=anew, beside=lambda: self._beside.start(arms, coming))
+        duel = replace(
+            duel,
+            window=window,
+            ahead=len(arms) > SIDES,
+            compiles=anew,
+            beside=lambda: self._beside.start(arms, coming, cold),
+        )
         starters = self._starter(original, f"{name}-original"), self._starter(patched, f"{name}-patched")
         began_ns, before_ns = time.monotonic_ns(), self._gatekeeper.waited_ns
         with self._looks.beside():
@@ -438,6 +453,16 @@ class Bench:
         if self._gatekeeper.step_ns <= 0:
             self._gatekeeper.step_ns = found.step_ns
         return found
+
+    def _arms_at_once(self, original: Program, promised: float, coming: UpcomingWork) -> list[float]:
+        """The arms that start at once, of one generation or of all: what each needs of the memory that was seen.
+
+        The next generation waits where the gate of a fix that promises much could not start as a whole beside it.
+        """
+        arms = self._beside.arms(original)
+        ahead = room_ahead(self._gatekeeper.memory, self._gatekeeper.peaks.get(original.root))
+        needless = promised >= LARGE_PROMISE and not self._beside.fits_beside(arms, coming)
+        return arms if ahead and not needless else arms[:SIDES]
 
     def _compiles_anew(self, original: Program, patched: Program) -> bool:
         """Whether the patched program compiles what nothing before it has: most of it is compiled where the original

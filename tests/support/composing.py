@@ -188,6 +188,9 @@ class FakeBench:
         more_ns = self.training_takes_ns if plan.fixer.gate is Gate.TRAINING else 0
         return plan.settings * self.trial_takes_ns + more_ns
 
+    def least_ns(self, _plan: Plan) -> int:
+        return 0
+
     def check_ns(self) -> int:
         return self.check_takes_ns
 

@@ -4,7 +4,8 @@ How long a trial will take is told by those before it, and before the first by t
 warm-up, the blocks of its turns, the captures of its gate. What nothing has shown yet, compiling above all, is assumed,
 and that the patched program is no faster. Nothing is begun that cannot end by this, with two exceptions, which the
 budget may cut short, and that is told: a fix that promises a clear saving and may end if an assumption fails; and one
-that promises a large saving while much of the budget is left, or nothing was tried.
+that promises a large saving while much of the budget is left, or nothing was tried, and its first pair may be there
+in time.
 
 What the end needs beside the last runs hangs on what is kept. Where its numbers as a whole were held against the
 original's already, nothing; and a fix that then changes no bit leaves it so. One that rounds otherwise in a program
@@ -99,7 +100,8 @@ class Budget:
 
         One that may end in time, as it promises much; then the numbers of the whole are looked at as far as there is
         time, and while nothing is kept, no last run has its time. Any that promises a large saving while a third of
-        the budget is left, or nothing was tried: estimates are no reason to give that up.
+        the budget is left, or nothing was tried: estimates are no reason to give that up, unless its first pair alone
+        takes longer than what is left.
         """
         reason, left_ns = self.refused_plan(plan), self.deadline.left_ns
         if reason is None or left_ns is None or left_ns == 0 or plan.promised <= CLEAR_SAVING:
@@ -107,6 +109,7 @@ class Budget:
         at_best_ns, end_ns = self.bench.trial_ns(plan, at_best=True), self.bench.final_ns(held=True, runs=1)
         fits = self._refused(at_best_ns, end_ns if self.kept else 0) is None
         large = plan.promised >= SURE_SAVING and (not self.tried or UNSPENT * left_ns >= self._whole_ns)
+        large = large and self.bench.least_ns(plan) <= left_ns
         if not (fits or large):
             return False
         self.on_risk(f"trying {plan.fixer.name} although it may be cut short", reason)

@@ -67,6 +67,10 @@ class Trials(Protocol):
         only assumed of it turns out short, and what it promises holds."""
         ...
 
+    def least_ns(self, plan: Plan) -> int:
+        """How long a trial takes until its first pair."""
+        ...
+
     def check_ns(self) -> int:
         """How long a leave-one-out check is expected to take."""
         ...

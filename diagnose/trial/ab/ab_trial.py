@@ -68,7 +68,8 @@ class ABTrial:
     apart: bool = False
     """Whether an arm starts once the one before it rests, as two would keep each other from the cores."""
     compiles: bool = False
-    """Whether the patched program compiles what nothing before it has: then others start once that is done."""
+    """Whether the patched program compiles what nothing before it has: then the next generation starts once that is
+    done."""
     reassures: bool = False
     """The saving was shown before: one generation that shows it again is enough."""
     beside: Callable[[], None] = nothing
@@ -176,8 +177,10 @@ class _Run:
         arms: dict[int, ArmProtocol] = {}
         if self.fits and not self.duel.apart:
             arms = {side: self.start(side, stack) for side in order}
-            if not self.duel.compiles:
-                self.start_more(order)
+            if not self.found.pairs:
+                if not self.duel.compiles:
+                    self.start_next(order)
+                self.duel.beside()
         for side in order:
             if side not in arms:
                 arms[side] = self.start(side, stack)
@@ -189,20 +192,17 @@ class _Run:
                 self.fits = fits_twice(ready.memory)
                 if self.fits is False:
                     return None
-        if self.fits and self.duel.compiles and self.ahead:
-            self.start_more(order)  # what the first has compiled is there for the others
+        if self.fits and self.duel.compiles and not self.found.pairs:
+            self.start_next(order)  # what the first has compiled is there for the others
         self.fits = True
         self.ready_ahead()
         self.duel.rest()
         return arms[ORIGINAL], arms[PATCHED]
 
-    def start_more(self, order: tuple[int, int]) -> None:
-        """The next generation, where there is room, and what else will be needed."""
-        if self.found.pairs:
-            return
+    def start_next(self, order: tuple[int, int]) -> None:
+        """The next generation, where there is room."""
         if self.ahead:
             self.coming = {side: self.start(side, self.held) for side in reversed(order)}
-        self.duel.beside()
 
     def ready_ahead(self) -> None:
         """Let the next generation warm up before anything is measured; whatever goes wrong, it starts again later."""

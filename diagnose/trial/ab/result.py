@@ -12,6 +12,7 @@ from diagnose.trial.process.capacity import Memory
 from diagnose.verdict import Pair, estimate
 
 ORIGINAL, PATCHED = 0, 1
+SIDES = 2
 
 
 @dataclass

@@ -19,7 +19,7 @@ from diagnose.trial.gates.capture_plan import Wanted
 from diagnose.trial.gates.captures import Capture, read_capture
 from diagnose.trial.gates.trajectory import Curve, read_curve
 from diagnose.trial.process.arm import Workplace
-from diagnose.trial.process.capacity import Memory, died_of_memory, fitting, room_to_start
+from diagnose.trial.process.capacity import GROWTH, Memory, died_of_memory, fitting, room_to_start
 from diagnose.trial.process.makespan import Process, makespan_ns
 from diagnose.trial.process.process_group import Group, end_all
 from diagnose.trial.schedule import EARLY_MORE_NS, EARLY_TIMES, Deadline
@@ -61,6 +61,8 @@ class CaptureRunner:
     """Of the memory that was seen, what others hold that rest."""
     make_room: Callable[[], bool] = lambda: False
     """Ends those for lack of memory; whether there were any."""
+    spare: Callable[[Sequence[float]], None] = lambda _beside: None
+    """Starts what is needed after the gate, beside captures with these shares of the memory: nothing waits for room."""
     waited_ns: int = 0
     """For captures that were begun early, before something was measured."""
     started: int = 0
@@ -132,6 +134,12 @@ class CaptureRunner:
         """The memory that captures hold which were begun, as shares of what was seen of one process."""
         return [self._share(one.wanted) for one in self._begun]
 
+    def shares_of(self, wanted: Sequence[Wanted]) -> list[float]:
+        """The memory that what has not been captured of it, or begun, would need, as shares of what was seen."""
+        begun = {one.wanted.key for one in self._begun}
+        missing = [one for one in wanted if one.key not in begun and self._key(one) not in self._taken]
+        return [self._share(one) for one in missing]
+
     def share_of(self, root: Path, times: float) -> float:
         """What a program needs that may need so many times what it was seen to hold; as found, where it was not."""
         peak = self.peaks.get(root)
@@ -175,6 +183,8 @@ class CaptureRunner:
         down lies on the host.
         """
         on_host = self.memory.device_bytes is None
+        if wanted.of_luck and wanted.program.root in self.peaks:
+            return self.share_of(wanted.program.root, GROWTH)  # it runs as it did in its trial
         return self.share_of(wanted.program.root, 2.0 if wanted.exact or (on_host and not wanted.of_luck) else 1.3)
 
     def _take_all(self, missing: Sequence[Wanted]) -> None:
@@ -203,6 +213,8 @@ class CaptureRunner:
                     if not running or fitting(self.memory, shares) == len(shares):
                         waiting.remove(one)
                         running.append(_Running(one, *self._start(one)))
+                if running and not waiting and not self.deadline.passed:
+                    self.spare([self._share(one.wanted) for one in running])
                 if running:
                     done = self._first_to_end(running, running[0].began_ns + self.limit_ns)
                     running.remove(done)

@@ -167,6 +167,10 @@ class CostModel:
         """
         return round(self.slack * self._turns_ns(self.schedule.generations, self._clear_pairs, saved))
 
+    def least_ns(self, saved: float = 0.0) -> int:
+        """The start of both processes and one pair: what takes less shows nothing."""
+        return self.start_ns + round(self._block_ns * (2 - saved)) if self.start_ns else 0
+
     def final_ns(self, *, held: bool = False, runs: int | None = None, started: bool = False) -> int:
         """The last runs, all or so many, and before them the numbers of the whole stack, unless those are `held`."""
         numbers_ns = 0 if held else max(self.gates_ns.values(), default=2 * self.start_ns)

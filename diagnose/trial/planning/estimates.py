@@ -23,6 +23,7 @@ _COMING, _HALFWAY = Path("coming"), Path("halfway")
 _EXACT_STEPS = 2
 """A step in float64, operator by operator, takes so many of the program's own where matrix units know that format."""
 _LARGEST_SPEEDUP = 10
+MOST_SAVED = 1 - 1 / _LARGEST_SPEEDUP
 """More is not counted on, whatever is promised."""
 
 
@@ -63,7 +64,7 @@ class Estimates:
         `beside`: of the memory that was seen, what the arms need beside which captures may start. `at_best`: if what is
         only assumed turns out short, and what is promised holds.
         """
-        saved = min(plan.promised, 1 - 1 / _LARGEST_SPEEDUP) if at_best else 0.0
+        saved = min(plan.promised, MOST_SAVED) if at_best else 0.0
         numbers_ns = self._numbers_ns(plan, baseline, beside, saved)
         if compiles and numbers_ns:
             numbers_ns += 0 if at_best else self.costs.warm_ns  # starts go on side by side

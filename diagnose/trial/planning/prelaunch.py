@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from diagnose.fixer import Fixer
 from diagnose.model import Gate
@@ -47,10 +48,13 @@ class Prelaunch:
     crowded: bool = False
     original: Program | None = None
     """As found: it runs in the end, whatever is kept."""
+    _last: tuple[Program, ...] = ()
+    """What runs alone in the end if all goes well; nothing while that is only the program as found."""
 
     def __post_init__(self) -> None:
         self.gatekeeper.resting = lambda: self.ahead.shares
         self.gatekeeper.make_room = self.clear
+        self.gatekeeper.spare = self._start_last
 
     def prepare(self, original: Program) -> None:
         """Start one arm of the program as found: nothing else of it runs, so that there is room for one.
@@ -63,7 +67,8 @@ class Prelaunch:
 
     def after_trial(self, fixer: Fixer, patched: Program, numbers: Program, part: Part | None) -> UpcomingWork:
         """What is needed if a fix turns out to be faster, whose numbers are held against those of `numbers`."""
-        return UpcomingWork(last=self.last(patched), wanted=self._wanted(fixer, numbers, patched, part))
+        self._last = self.last(patched)
+        return UpcomingWork(last=self._last, wanted=self._wanted(fixer, numbers, patched, part))
 
     def last(self, patched: Program) -> tuple[Program, ...]:
         """What runs in the end if this is what is left."""
@@ -78,16 +83,23 @@ class Prelaunch:
         wanted = self.gatekeeper.needed(fixer.gate, numbers, patched, fixer.rounds_to, part)
         return wanted + ([bits(numbers, AGAIN)] if fixer.gate is Gate.BITWISE else [])
 
-    def start(self, duel: Sequence[float], coming: UpcomingWork) -> None:
-        """Start what fits beside the arms of a duel, which need these shares of the memory that was seen."""
+    def start(self, duel: Sequence[float], coming: UpcomingWork, cold: Path | None = None) -> None:
+        """Start what fits beside the arms of a duel, which need these shares of the memory that was seen: what the
+        gate needs, then what runs alone in the end, then what may not be needed.
+
+        `cold` is the root of a program that one of the arms compiles: what would only compile the same again waits.
+        """
         if not self._room(duel, ()):
             return
-        short = [one for one in coming.wanted if not one.rests]
-        self.gatekeeper.begin(short, [*duel, *self.ahead.shares])
-        missing = [one for one in coming.last if not self.ahead.count(Turn.LAST_RUN, one.root)]
-        self._start(Turn.LAST_RUN, duel, [(one, PATCHED) for one in missing])
-        long = [one for one in coming.wanted if one.rests]
-        self.gatekeeper.begin(long, [*duel, *self.ahead.shares])
+        wanted = [one for one in coming.wanted if one.program.root != cold or not one.of_luck]
+        self.gatekeeper.begin([one for one in wanted if not one.rests], [*duel, *self.ahead.shares])
+        self.gatekeeper.begin([one for one in wanted if one.of_luck], [*duel, *self.ahead.shares])
+        self._start_last(duel, [one for one in coming.last if one.root != cold])
+        self.gatekeeper.begin([one for one in wanted if one.rests], [*duel, *self.ahead.shares])
+
+    def fits_beside(self, duel: Sequence[float], coming: UpcomingWork) -> bool:
+        """Whether all that a gate needs may start beside the arms of a duel."""
+        return self._room(duel, self.gatekeeper.shares_of(coming.wanted))
 
     def rest(self) -> None:
         """Wait until none of it goes on."""
@@ -112,6 +124,7 @@ class Prelaunch:
     def keep_last(self, programs: Sequence[Program]) -> None:
         """Only these may still run alone in the end."""
         self.ahead.end(Turn.LAST_RUN, but=[one.root for one in programs])
+        self._last = tuple(programs) if len({one.root for one in programs}) == len(programs) else ()
 
     @property
     def closed(self) -> bool:
@@ -129,12 +142,14 @@ class Prelaunch:
         missing = 2 - self.ahead.count(Turn.LAST_RUN, self.original.root)
         return self._room(self.arms(baseline), [PATCHED] * missing)
 
-    def _start(self, turn: Turn, duel: Sequence[float], arms: Sequence[tuple[Program, float]]) -> None:
-        """All of these, or none."""
-        shares = [self.gatekeeper.share_of(program.root, times) for program, times in arms]
-        if self._room(duel, shares):
-            for (program, _), share in zip(arms, shares, strict=True):
-                self.ahead.start(turn, program, share)
+    def _start_last(self, beside: Sequence[float], programs: Sequence[Program] | None = None) -> None:
+        """Start those that run alone in the end and do not wait for it yet, all or none."""
+        wanted = self._last if programs is None else programs
+        missing = [one for one in wanted if not self.ahead.count(Turn.LAST_RUN, one.root)]
+        shares = [self.gatekeeper.share_of(program.root, PATCHED) for program in missing]
+        if self._room(beside, shares):
+            for program, share in zip(missing, shares, strict=True):
+                self.ahead.start(Turn.LAST_RUN, program, share)
 
     def _room(self, duel: Sequence[float], more: Sequence[float]) -> bool:
         shares = [*duel, *self.ahead.shares, *self.gatekeeper.shares_begun(), *more]

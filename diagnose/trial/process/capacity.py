@@ -14,15 +14,19 @@ from diagnose.trace import Trace
 from diagnose.trace.schema import Float64
 from diagnose.trial.process.host_memory import free_bytes
 
-_GROWTH = 1.1  # a patched arm may need somewhat more than the original
+GROWTH = 1.1
+"""What another process of the same kind may need, in times of what one was seen to hold."""
 _RSS = "host.rss_bytes"
 _CPU = "host.cpu"
 _RESERVED = "allocator.peak_reserved_bytes"
 _USED = "gpu.memory_used_bytes"
 _CONTEXT_BYTES = 1 << 30  # a second process brings a device context and library workspaces of its own
 _CORES_AHEAD = 8
-_FULL = 0.5
-"""Of the cores, busy with one process and its workers: where it is more, others that start beside it wait for it."""
+_FULL = 0.9
+"""Of the cores, busy with one process and its workers: where it is more, others that start beside it wait for it. Below
+that two starts at once share the cores, and end before two that follow each other."""
+_HALF = 0.5
+"""The same, where what is needed only later does not start beside it."""
 _STARTS_A_CORE = 1.5
 _SHARES_AHEAD = (1.2, 1.2, 1.4, 1.4)  # of two originals and two patched programs
 
@@ -54,13 +58,13 @@ class Memory:
 def fits_twice(memory: Memory) -> bool | None:
     """Whether a second process like this one fits beside it; None when that cannot be told."""
     if memory.reserved_bytes is not None and memory.free_bytes is not None:
-        if memory.free_bytes < memory.reserved_bytes * _GROWTH + _CONTEXT_BYTES:
+        if memory.free_bytes < memory.reserved_bytes * GROWTH + _CONTEXT_BYTES:
             return False
     elif memory.device_bytes is not None:
         return None
     if memory.host_bytes is None:
         return None
-    return free_bytes() > memory.host_bytes * _GROWTH
+    return free_bytes() > memory.host_bytes * GROWTH
 
 
 def uncrowded(seen: Memory, before: Memory) -> Memory:
@@ -157,12 +161,17 @@ def room_ahead(memory: Memory, peak_bytes: int | None) -> bool:
 
 def cores_ahead(memory: Memory) -> bool:
     """Whether there are cores enough for processes to start beside others, and none to wait longer for it."""
-    return _many_cores() and not fills_host(memory)
+    return _many_cores() and not _takes(memory, _HALF)
 
 
 def fills_host(memory: Memory) -> bool:
     """Whether a program fills a host of many cores by its own workers: starts of several keep each other from it."""
-    return _many_cores() and (memory.busy_cores or 0.0) > _FULL * len(os.sched_getaffinity(0))
+    return _many_cores() and _takes(memory, _FULL)
+
+
+def _takes(memory: Memory, share: float) -> bool:
+    """Whether it keeps more than this share of the cores busy."""
+    return (memory.busy_cores or 0.0) > share * len(os.sched_getaffinity(0))
 
 
 def _many_cores() -> bool:

@@ -33,10 +33,14 @@ MODEL = fixer("narrow-model", replacing("model = 3", "model = 30"), Gate.TRAININ
 
 
 class Costly:
-    """A trial takes 10 ns, each of two last runs 10, the numbers of a whole 50."""
+    """A trial takes 10 ns, at least 2 of them until its first pair; each of two last runs 10, the numbers of a whole
+    50."""
 
     def trial_ns(self, _plan: Plan, *, at_best: bool = False) -> int:
         return 5 if at_best else 10
+
+    def least_ns(self, _plan: Plan) -> int:
+        return 2
 
     def check_ns(self) -> int:
         return 10
@@ -99,6 +103,7 @@ def answers(share: float, *fixers: Fixer) -> ProposedEdits:
         (5, 0.08, True, True),  # while nothing is kept, no last run has its time
         (4, 0.08, False, False),
         (4, 0.3, True, True),  # nothing was tried: estimates may be wrong
+        (1, 0.3, False, False),  # it would end before its first pair
     ],
 )
 def test_what_only_an_assumption_stands_against_is_begun_where_it_promises_much(

@@ -18,6 +18,7 @@ from diagnose import verdict
 from diagnose.compose import Outcome
 from diagnose.compose.proposals.candidates import Candidate, Review
 from diagnose.compose.search import greedy_search
+from diagnose.compose.search.budget import UNSPENT
 from diagnose.fixer import Fixer
 from diagnose.model import Accounting, Decision, Diagnosis, Gate, Steps
 from diagnose.program import Program
@@ -248,3 +249,27 @@ def test_one_that_is_cut_short_after_all_is_not_tried_and_the_budget_holds(tmp_p
     assert told.summary == "the budget left no time to end its trial"
     assert session.machine.now_ns / NS_PER_S <= 95 - case.watched_s + 1
     assert session.machine.alive == 0
+
+
+@pytest.mark.parametrize("budget_s", [60, 80, 110, 150, 200, 300])
+@pytest.mark.parametrize("name", CASES)
+def test_no_budget_is_given_up_with_a_third_of_it_left_while_a_tenth_of_the_step_is_promised(
+    name: str, budget_s: int, tmp_path: Path
+) -> None:
+    case = CASES[name]
+    session = Session(tmp_path, case)
+    outcome = session.run(budget_s)
+    for one in outcome.verdicts:
+        if one.decision is Decision.NOT_TRIED and "the budget" in one.summary:
+            large = (one.predicted_ns or 0) >= 0.1 * case.step_ms * NS_PER_MS
+            left_s = budget_s - case.watched_s - session.machine.now_ns / NS_PER_S
+            assert not large or UNSPENT * left_s < budget_s, table(session.machine)
+    assert session.machine.now_ns / NS_PER_S <= budget_s - case.watched_s + 5, table(session.machine)
+
+
+def test_nothing_begins_that_would_end_before_its_first_pair(tmp_path: Path) -> None:
+    case = CASES["matrix units"]
+    session = Session(tmp_path, case)
+    outcome = session.run(case.watched_s + 0.117)
+    assert session.machine.steps.total() == 0
+    assert {one.decision for one in outcome.verdicts} == {Decision.NOT_TRIED}

@@ -16,6 +16,7 @@ from diagnose.trial.process import host_memory
 from diagnose.trial.process.capacity import (
     Memory,
     at_once,
+    fills_host,
     fitting,
     room_ahead,
     room_to_start,
@@ -88,10 +89,17 @@ def test_processes_that_need_more_than_others_take_the_room_of_several() -> None
 def test_a_program_that_fills_the_host_by_itself_starts_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight processes of which each keeps all cores busy would wait for each other, and none would be ready sooner."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(16)))
-    for busy_cores, room in ((None, True), (1.2, True), (8.0, True), (15.9, False)):
+    for busy_cores, early, together in (
+        (None, True, True),
+        (1.2, True, True),
+        (8.0, True, True),
+        (11.0, False, True),
+        (15.9, False, False),
+    ):
         seen = Memory(host_bytes=GIB // 8, busy_cores=busy_cores)
-        assert room_ahead(seen, None) is room
-        assert room_to_start(seen, [1.2, 1.4]) is room
+        assert room_ahead(seen, None) is early
+        assert room_to_start(seen, [1.2, 1.4]) is early
+        assert fills_host(seen) is not together
 
 
 def test_what_keeps_the_host_busy_is_the_usual_reading_of_all_ranks_and_their_workers() -> None:

@@ -186,10 +186,18 @@ def test_the_numbers_and_the_last_run_of_a_trial_start_with_it(gate: Gate, tmp_p
 LITTLE = replace(ROOMY, peak_bytes=40 * GIB, reserved_bytes=40 * GIB, free_bytes=100 * GIB)
 
 
+def test_the_last_runs_that_had_no_room_beside_the_trial_start_beside_its_gate(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, memory=LITTLE)
+    assert stage.run() is Decision.KEPT
+    in_turn = stage.machine.spent_ns["gates"] / NS_PER_S
+    assert stage.starts < 1.5, table(stage.machine)
+    assert in_turn < 1.5 * stage.machine.start_s, table(stage.machine)
+
+
 @pytest.mark.parametrize(
     "more",
-    [{"memory": Memory()}, {"memory": LITTLE}, {"ranks": 2}, {"cores": 4}],
-    ids=["unknown memory", "little memory", "several ranks", "few cores"],
+    [{"memory": Memory()}, {"ranks": 2}, {"cores": 4}],
+    ids=["unknown memory", "several ranks", "few cores"],
 )
 def test_without_room_everything_starts_when_it_is_its_turn(more: dict[str, object], tmp_path: Path) -> None:
     stage = Stage(tmp_path, **more)  # type: ignore[arg-type]
