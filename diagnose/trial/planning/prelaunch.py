@@ -1,4 +1,4 @@
-"""What starts beside the processes of a duel because it will be needed after it, as far as there is room."""
+"""Starts processes that will be needed after an A/B trial beside those of the trial, as far as there is room."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CAPTURED_NS = 10 * NS_PER_S
 
 @dataclass(frozen=True)
 class UpcomingWork:
-    """What will be needed after a duel."""
+    """The work that will be needed after an A/B trial."""
 
     last: tuple[Program, ...] = ()
     """What will run alone in the end if all goes well."""
@@ -62,11 +62,13 @@ class Prelaunch:
             self.ahead.start(Turn.TRIAL, original, AS_FOUND)
 
     def after_trial(self, fixer: Fixer, patched: Program, numbers: Program, part: Part | None) -> UpcomingWork:
-        """What is needed if a fix turns out to be faster, whose numbers are held against those of `numbers`."""
+        """Return the work that is needed if a fix turns out to be faster. Its numbers are compared with those of
+        `numbers`.
+        """
         return UpcomingWork(last=self.last(patched), wanted=self._wanted(fixer, numbers, patched, part))
 
     def last(self, patched: Program) -> tuple[Program, ...]:
-        """What runs in the end if this is what is left."""
+        """Return the programs of the final whole runs if `patched` is what is kept."""
         return (patched,) if self.original is None else (self.original, patched)
 
     def arms(self, original: Program) -> list[float]:
