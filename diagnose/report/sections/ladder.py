@@ -42,7 +42,7 @@ _NARROWEST = 16
 
 
 def rows(ladder: Ladder) -> list[tuple[str, str, str, str]]:
-    """What is shown: name, step, utilisation, fixers; first the step as it is, last the ceiling."""
+    """Return the rows to show: name, step, utilisation, fixers. The step as it is comes first, the ceiling last."""
     found = [("now", format_ns(ladder.step_ns), _percent(ladder.utilisation), "")]
     for number, rung in enumerate(ladder.rungs[:MOST_RUNGS], 1):
         name = rung.rule if rung.rank is None else f"{rung.rule} on rank {rung.rank}"
