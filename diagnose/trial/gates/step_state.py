@@ -1,4 +1,6 @@
-"""The state that steps leave behind besides tensors: random generators, optimizers, and the contents of a checkpoint."""
+"""The state that steps leave behind besides tensors: random generators, optimizers, and the contents of a
+checkpoint.
+"""
 
 from __future__ import annotations
 
