@@ -45,7 +45,9 @@ class Kept:
 
     @property
     def promised_share(self) -> float:
-        """The saving that the fix promised, as a share of the step that its findings were made in or are predicted of."""
+        """The saving that the fix promised, as a share of the step that its findings were made in or are
+        predicted of.
+        """
         return sum(finding.share for finding in self.findings)
 
 
