@@ -37,7 +37,9 @@ _LONGER_START = 0.2  # of the original's: less is the luck of a process
 
 
 def identity(state: State) -> list[str]:
-    """Return the parts of a run's title: program, device, ranks, step time, number of steps, and how they were found."""
+    """Return the parts of a run's title: program, device, ranks, step time, number of steps, and how they were
+    found.
+    """
     parts = []
     if state.started is not None:
         parts.append(state.started.program.removeprefix("-- "))
@@ -261,6 +263,11 @@ def share(finding: Finding) -> str:
     rounded = round(finding.share, 3)
     crosses = Severity.of_share(rounded) is not Severity.of_share(finding.share)
     return format_share(math.floor(finding.share * 1000) / 1000 if crosses else finding.share)
+
+
+def by_hand(finding: Finding) -> str:
+    """Return where to read what ends a finding that no fixer has an edit for."""
+    return f"`diagnose explain {finding.rule}` says what helps"
 
 
 def gain(finding: Finding) -> str:
