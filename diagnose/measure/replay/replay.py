@@ -166,7 +166,9 @@ class Replay:
         return self._solved(cut, self.recording_scale)
 
     def saved_ns(self, cut: Cut, after: Cut | None = None) -> int:
-        """Return the time that all counted steps together lose under a cut, in ns, beyond what they lose under `after`."""
+        """Return the time that all counted steps together lose under a cut, in ns, beyond what they lose under
+        `after`.
+        """
         base = self.base_ns if after is None else self._length_ns(after)
         both = cut if after is None else after | cut
         return max(base - self._length_ns(both), 0)

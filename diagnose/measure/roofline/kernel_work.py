@@ -65,7 +65,9 @@ class KernelWork:
 def kernel_work(
     trace: Trace, rows: Int64, classes: npt.NDArray[np.uint8], op_of_work: Int64, work: OpWork
 ) -> KernelWork:
-    """Return the arithmetic and bytes of some rows of device work. Sets, and copies on the device, know their own size."""
+    """Return the arithmetic and bytes of some rows of device work. Sets, and copies on the device, know their
+    own size.
+    """
     device = trace.device
     flops, moved = np.full((2, len(device)), UNKNOWN, np.int64)
     sized = rows[(device.kind[rows] != WorkKind.KERNEL) & (device.size_bytes[rows] >= 0)]

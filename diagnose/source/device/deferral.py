@@ -1,4 +1,6 @@
-"""The state shared by the parts of `defer-item`: the edits of one file as they are found, and the refusal of one read."""
+"""The state shared by the parts of `defer-item`: the edits of one file as they are found, and the refusal of
+one read.
+"""
 
 from __future__ import annotations
 

@@ -87,7 +87,9 @@ class Switches:
     def bind(
         self, name: cst.BaseExpression, wanted: Callable[[cst.BaseExpression], bool], path: str, source: Source
     ) -> Turns | None:
-        """Return the settings to change so that a name is bound to one of the `wanted` values; None where it never is."""
+        """Return the settings to change so that a name is bound to one of the `wanted` values; None where it
+        never is.
+        """
         if not isinstance(name, cst.Name):
             return () if wanted(name) else None
         return self._assigned(name, wanted, path, source, 0)
@@ -136,7 +138,9 @@ class Switches:
         source: Source,
         depth: int,
     ) -> Turns | None:
-        """Return the settings for a name, from what it is bound to in this function or by the one call that passes it."""
+        """Return the settings for a name, from what it is bound to in this function or by the one call that
+        passes it.
+        """
         if depth > _DEEPEST:
             return ()
         bound = binding_of(source, name)

@@ -50,7 +50,9 @@ def process_facts(torch: Any) -> dict[str, Any]:
 
 
 def job_facts() -> dict[str, str]:
-    """Return the names that the launcher gives to the host and the job of this rank, to tell ranks of other jobs apart."""
+    """Return the names that the launcher gives to the host and the job of this rank, to tell ranks of other
+    jobs apart.
+    """
     said = {name: os.environ[variable] for name, variable in _JOB.items() if os.environ.get(variable)}
     return {"host": platform.node(), **said}
 

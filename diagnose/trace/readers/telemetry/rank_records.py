@@ -265,7 +265,9 @@ class Ownership:
 
     @classmethod
     def of(cls, value: object) -> Ownership:
-        """Return the ownership by `owned_roots` of the facts; without any, files that are not installed count as owned."""
+        """Return the ownership by `owned_roots` of the facts; without any, files that are not installed count
+        as owned.
+        """
         return cls(tuple(PurePath(root) for root in value if isinstance(root, str)) if isinstance(value, list) else ())
 
     def __call__(self, file: str) -> bool:
