@@ -48,8 +48,9 @@ class Settled:
 
 
 def settled(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[Settled]:
-    """What each claim comes to, the largest first; their sum exceeds neither the steps nor what a replay without any
-    of the causes would save."""
+    """Divide the steps' time among claims that compete for it, and return the results, the largest first. Their sum
+    exceeds neither the steps nor what a replay without any of the causes would save.
+    """
     nearest = sorted(claims, key=lambda pair: (pair[0].nearness, -pair[1].recoverable_ns, pair[0].name))
     shares = _shared_out(nearest, measures)
     ordered = sorted(shares, key=lambda one: (-one.settled.recoverable_ns, one.settled.rule.nearness))

@@ -80,7 +80,7 @@ class _Save(threading.Thread):
 
 
 def save_in_background(state: object, path: _Path) -> None:
-    """As torch.save(state, path), but the file is written while training goes on.
+    """Save like `torch.save(state, path)`, but write the file while training goes on.
 
     The tensors are copied to the host first, so that training may change them; they are on the CPU in the file. A
     state that still waits for another file is not written where a newer one is saved to the same path. What is no file

@@ -1,4 +1,5 @@
-"""What a fixer is: a pure function from the user's source texts and one finding to edited texts, advice, or nothing.
+"""The interface of a fixer: a pure function from the user's source texts and one finding to edited texts, advice, or
+nothing.
 
 It writes nothing and runs nothing. A file in `fixers/` takes from here what it is made of, and from `diagnose.source`
 what it needs to read and rewrite code. Its docstring is its documentation, under the headings *What it changes*, *Why
@@ -43,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Request:
-    """What a fixer may look at: the finding, the user's files as text, and what the run recorded."""
+    """The input of a fixer: the finding, the user's files as text, and what the run recorded."""
 
     finding: Finding
     sources: Mapping[str, str]
@@ -65,7 +66,8 @@ class Request:
     def set_by(
         self, value: cst.BaseExpression, path: str, source: Source, recorded: Scalar = None, *, switch: bool = False
     ) -> Setting | None:
-        """What sets an expression of a file: `setting_of` with all that this request knows.
+        """Return the setting that determines an expression of a file; calls `setting_of` with all that this request
+        knows.
 
         `switch`: whatever else reads it is to go with it.
         """

@@ -1,4 +1,4 @@
-"""What several ranks say together, from their digests alone: who waits for whom, and what is left of each one's own.
+"""Combines the digests of several ranks: who waits for whom, and what remains of each rank's own findings.
 
     together(digests, plugins.load())  →  Together
 

@@ -48,7 +48,7 @@ DIAGNOSIS = "diagnosis.json"
 
 @dataclass(frozen=True)
 class Observation:
-    """What one watched run came to."""
+    """The result of one watched run."""
 
     outcome: launch.Outcome
     traces: tuple[Trace, ...]

@@ -57,7 +57,7 @@ _OVERHEAD = 1.1
 
 @dataclass(frozen=True)
 class Digest:
-    """What is left of one rank's recording."""
+    """The digest of one rank's recording."""
 
     source: str
     rank: int | None
@@ -150,7 +150,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
 
 
 def asked(measures: Measures, catalogue: Catalogue, failures: list[str]) -> list[tuple[Rule, Claim | CannotTell]]:
-    """What every rule answers; one that raises is told in `failures`."""
+    """Return the answers of every rule. A rule that raises is listed in `failures`."""
     answers: list[tuple[Rule, Claim | CannotTell]] = []
     for name in sorted(catalogue.rules):
         rule = catalogue.rules[name]

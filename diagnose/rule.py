@@ -1,4 +1,4 @@
-"""What a rule is: a pure function from the measures of one rank to claims about its time.
+"""The interface of a rule: a pure function from the measures of one rank to claims about its time.
 
 It names an ailment, never a cure. A file in `rules/` takes from here what it is made of, and from `diagnose.measure`
 and `diagnose.trace` what it needs to look at a recording. Its docstring is its documentation, under the headings *What
@@ -49,7 +49,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Claim:
-    """What a rule says of one rank: a finding before it is ranked against the others.
+    """A rule's claim about one rank: a finding before it is ranked against the others.
 
     The engine turns claims into findings: it takes time away from a claim that one nearer the source explains, divides
     by the steps, and sets severity and share.
@@ -85,7 +85,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class JobClaim:
-    """What a rule says of the ranks of a job together: a finding before what the ranks' own findings claim is settled.
+    """A rule's claim about the ranks of a job together: a finding before the ranks' own findings are attributed.
 
     The time is that of the ranks that wait, and what `rank` does in it is the reason: its own findings of the same time
     become part of this one.
@@ -123,7 +123,7 @@ def nothing_alone(_measures: Measures) -> Iterable[Answer]:
 
 
 class Symptom(enum.StrEnum):
-    """What a user sees of an ailment, in the order in which they are listed."""
+    """The symptom that a user sees, in the order in which symptoms are listed."""
 
     DATA = "the device waits for data"
     HOST = "the device waits for the host"

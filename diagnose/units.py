@@ -63,8 +63,9 @@ def format_count(number: float, digits: int = 3) -> str:
 
 
 def swapped(saved: float) -> float:
-    """What one of two sides saves, as a share of the other's step, where the other saves the share `saved` of its own;
-    negative for what takes longer. Below 1."""
+    """Return the saving of one of two sides as a share of the other's step, where the other saves the share `saved` of
+    its own; negative for what takes longer. Below 1.
+    """
     return 1 - 1 / (1 - saved)
 
 
@@ -96,7 +97,9 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for a text of several lines, such as a diff; line ends are newlines afterwards."""
+    """Return a text of several lines, such as a diff, with unprintable characters escaped; line ends are newlines
+    afterwards.
+    """
     if text.isprintable():
         return text
     return "\n".join(

@@ -48,7 +48,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What was decided, and the sentence that says why."""
+    """The decision, and the sentence that explains it."""
 
     decision: Decision
     summary: str
@@ -93,7 +93,7 @@ def resolution(control: Interval) -> float:
 
 
 def floor(smallest: float) -> float:
-    """What the lower bound must exceed, given the machine's resolution."""
+    """Return the value that the lower bound must exceed, given the machine's resolution."""
     return max(LEAST_SAVING, smallest)
 
 

@@ -1,4 +1,4 @@
-"""What will weigh in a step once other ailments are gone, told from the recording in which they still stand.
+"""Predicts the findings of a step once other causes are gone, from the recording in which they are still there.
 
 A copy that waits a quarter of a millisecond is nothing in a step of 385 ms, and worth a fix in the 40 ms that are left
 once four findings have been treated. The replay takes those out, and then each claim that is too small to be a finding:

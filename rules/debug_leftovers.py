@@ -71,7 +71,7 @@ _OWN_PROFILER = "the program's own profiler was recording all the time"
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
-    """Each setting that is seen to be on."""
+    """Yield a claim for each debugging setting that is seen to be on."""
     if measures.step_count == 0:
         return
     found = [*_anomaly(measures), *_blocking(measures), *_profiler(measures)]

@@ -1,4 +1,4 @@
-"""What Python programs and notebooks call: `diagnose` offers these names as its own (`diagnose.analyze`, …).
+"""The Python API for programs and notebooks. `diagnose` re-exports these names (`diagnose.analyze`, …).
 
 analysis     recordings, diagnosed, and how the answer prints
 loop_watch   a loop of the same process, recorded

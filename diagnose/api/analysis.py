@@ -43,7 +43,7 @@ class Analysis:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What slows the steps, sorted by the time that it could give back."""
+        """The causes of slow steps, sorted by the time that fixing each could give back."""
         return self.diagnosis.findings
 
     def text(self, width: int = WIDTH, colour: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""What one device does at most: matrix products by number format, memory, launches, copies to and from the host."""
+"""Measure the ceilings of one device: matmuls by number format, memory, launches, copies to and from the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a calibration says, as plain data, and its JSON.
+"""A calibration as plain data, and its JSON.
 
 Bandwidths are those of nccl-tests ("Performance reported by NCCL tests"): the algorithm's is the size of the whole
 message over its time, the bus's what each rank must send or receive for it, whatever the algorithm, over the same time.
@@ -76,7 +76,7 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What one device does at most, by itself."""
+    """The measured ceilings of one device, with the other devices idle."""
 
     name: str | None
     """As torch calls it; None for the processor."""
@@ -113,8 +113,9 @@ class Calibration:
 
 
 def encode(calibration: Calibration) -> bytes:
-    """As JSON that `decode` and `diagnose.collect.calibrations` read; bandwidths are written beside times for whoever
-    else does."""
+    """Return the JSON that `decode` and `diagnose.collect.calibrations` read. It holds bandwidths beside times, for
+    other readers.
+    """
     record: dict[str, Any] = msgspec.to_builtins(calibration)
     for curve, written in zip(calibration.curves, record["curves"], strict=True):
         for point, into in zip(curve.points, written["points"], strict=True):

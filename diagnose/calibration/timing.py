@@ -37,7 +37,7 @@ class Plan:
 
     @staticmethod
     def within(budget_ns: int, one_ns: int) -> Plan:
-        """As many blocks as fit, within limits."""
+        """Return the plan with as many blocks as fit the budget, within limits."""
         in_block = int(np.clip(_BLOCK_NS // max(one_ns, 1), 1, _MOST_IN_BLOCK))
         block_ns = (one_ns + (_LAUNCH_NS if in_block > 1 else 0)) * in_block
         blocks = int(np.clip(budget_ns // max(block_ns, 1), _FEWEST_BLOCKS, _MOST_BLOCKS))

@@ -162,7 +162,7 @@ def _module(command: str) -> ModuleType:
 
 
 def command_parsers() -> dict[str, tuple[str, argparse.ArgumentParser]]:
-    """Each command by its name: its line of help and its parser."""
+    """Return each command's line of help and parser, by the command's name."""
     (commands,) = (one for one in _parser()._actions if isinstance(one, argparse._SubParsersAction))
     said = {one.dest: one.help or "" for one in commands._get_subactions()}
     return {name: (said[name], parser) for name, parser in commands.choices.items()}

@@ -1,4 +1,4 @@
-"""What is printed for a character that the stream's encoding lacks: `->` for an arrow, `\\xff` for a stray byte.
+"""Replacements for characters that the stream's encoding lacks: `->` for an arrow, `\\xff` for a stray byte.
 
 A terminal or a pipe need not speak UTF-8 (`LC_ALL=en_US.ISO-8859-1`, `PYTHONIOENCODING=ascii`), and a file name need
 not be text at all. Neither is a reason to end in an error, nor to print question marks where figures had a unit.

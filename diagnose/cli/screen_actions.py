@@ -1,4 +1,4 @@
-"""What the screen of a run can have done, by the functions of the commands that do it."""
+"""The actions that the screen offers on a run, each carried out by the command that does it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _Of = TypeVar("_Of")
 def diagnose_on(
     cluster: Cluster, paths: Sequence[Path], catalogue: Catalogue, extra_rules: Path | None = None
 ) -> Diagnosis:
-    """What `diagnose(open_traces(paths), catalogue)` says, with all reading and measuring done by the workers.
+    """Return the same diagnosis as `diagnose(open_traces(paths), catalogue)`, read and measured by the workers.
 
     Raises InputError as that does, and EnvironmentLacks where there is no cluster that can do it.
     """

@@ -1,4 +1,6 @@
-"""What runs on a worker. An error of the user's input is an answer like any other: raised there, it would be logged."""
+"""The functions that run on a worker. They return an error of the user's input as a value: raised on a worker, it would
+be logged.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """What comes back of one trace."""
+    """The digest of one trace, as a worker returns it."""
 
     piece: Piece
     digest: Digest
@@ -50,7 +52,7 @@ def _alone() -> AbstractContextManager[None]:
 
 
 def found(paths: list[Path], rules: Rules) -> list[Given] | DiagnoseError:
-    """What is to be read: only the workers need to see the files."""
+    """Return the inputs to read below `paths`. Runs on a worker, so that only workers need to see the files."""
     try:
         catalogue_of(rules)
         return find(paths)
@@ -59,7 +61,7 @@ def found(paths: list[Path], rules: Rules) -> list[Given] | DiagnoseError:
 
 
 def reduced(part: Part, rules: Rules) -> list[Reduced] | DiagnoseError:
-    """What is left of a part's traces."""
+    """Return the digests of a part's traces."""
     try:
         with _alone():
             catalogue, traces = catalogue_of(rules), open_part(part)
@@ -71,7 +73,7 @@ def reduced(part: Part, rules: Rules) -> list[Reduced] | DiagnoseError:
 
 
 def reduced_together(pieces: list[Piece], rules: Rules) -> Digest | DiagnoseError:
-    """What is left of a rank (the first piece) and of what lies beside it."""
+    """Return the digest of a rank: its trace (the first piece) and the files beside it."""
     try:
         catalogue = catalogue_of(rules)
         with _alone():

@@ -21,7 +21,7 @@ _LOADING = Lock()
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a worker must agree on for its digests to be those of this machine."""
+    """The rules and settings that a worker must share with this machine for its digests to be comparable."""
 
     folder: Path | None
     """Further rules of the user's."""

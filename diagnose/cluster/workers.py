@@ -43,13 +43,15 @@ def parse(text: str) -> Cluster:
 
 
 class Workers:
-    """What they make of many items at once."""
+    """A cluster's workers: they apply a function to many items in parallel."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def map(self, work: Callable[[_Item, Rules], _Answer], items: Sequence[_Item], rules: Rules) -> list[_Answer]:
-        """What the workers make of the items, in their order. Raises EnvironmentLacks where they cannot."""
+        """Return the results for the items, in the items' order. Raises EnvironmentLacks where the workers cannot run
+        it.
+        """
         from distributed import CancelledError, KilledWorker
 
         run = uuid4().hex

@@ -41,7 +41,7 @@ def folder(environment: Mapping[str, str] | None = None) -> Path | None:
 
 
 def network_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment decides how fast ranks talk."""
+    """Return the environment variables that affect the speed of collectives."""
     return {
         name: value
         for name, value in sorted(environment.items())
@@ -50,7 +50,9 @@ def network_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def library_of(torch: Any, backend: str) -> str:
-    """What carries collectives out, with its version where it has one of its own: `nccl 2.28.9`, `gloo`."""
+    """Return the library that carries out collectives, with its version where it has one of its own: `nccl 2.28.9`,
+    `gloo`.
+    """
     if "nccl" not in backend:
         return backend
     version = torch.cuda.nccl.version()

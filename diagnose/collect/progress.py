@@ -1,4 +1,4 @@
-"""What a running program has done since the last look: plain records for whoever shows or journals them."""
+"""What a running program has done since the last poll, as plain records to show or to journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diagnose.collect.records import CLOSING, FACTS, STEPS, TRACE, WINDOW
 
 @dataclass(frozen=True)
 class PhaseBegan:
-    """What the run is doing now, in the user's words."""
+    """A phase of the run began; `phase` is in the user's words."""
 
     phase: str
     detail: str = ""
@@ -60,7 +60,7 @@ class WindowWritten:
 
 @dataclass(frozen=True)
 class FactsWritten:
-    """What is known of a rank's process: the contents of its facts.json."""
+    """The facts of a rank's process were written: the contents of its facts.json."""
 
     rank: int
     facts: Mapping[str, Any]
@@ -89,7 +89,7 @@ class Tail:
 
     @property
     def phase(self) -> str:
-        """What the run was doing at the last look; empty before the first."""
+        """The phase of the run at the last poll; empty before the first."""
         return self._phase
 
     def new(self) -> Iterator[Progress]:

@@ -1,4 +1,4 @@
-"""What to collect from a run."""
+"""The recipe of a run: what to collect."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class Recipe:
         )
 
     def ending_within(self, budget_ns: int | None) -> Recipe:
-        """The same where the program is ended before such a budget is over, whatever was seen of it."""
+        """Return the recipe limited to a budget, in ns, after which the program is ended whatever was seen of it."""
         if budget_ns is None:
             return self
         return replace(self.within(budget_ns), most_s=max(1.0, budget_ns / NS_PER_S - ENDING_S))
 
     def to_json(self, folder: Path) -> dict[str, Any]:
-        """What the watched process reads; `folder` is the run folder."""
+        """Return the JSON that the watched process reads; `folder` is the run folder."""
         return {
             "mode": "watch",
             "folder": str(folder.resolve()),

@@ -1,4 +1,4 @@
-"""For how long no step has ended: told now and then, so that a wait shows a sign of life."""
+"""Reports from time to time how long no step has ended, so that a wait shows a sign of life."""
 
 from __future__ import annotations
 

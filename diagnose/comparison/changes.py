@@ -67,7 +67,7 @@ class StepChange:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is different in the second run."""
+    """The differences of the second run from the first."""
 
     before: Portrait
     after: Portrait

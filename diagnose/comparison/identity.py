@@ -24,7 +24,9 @@ _OTHER_MODEL = 0.1
 
 @dataclass(frozen=True)
 class Identity:
-    """What a run computes, per step; empty where the recording does not tell."""
+    """What a run computes per step: the figures by which two runs are recognised as the same work. Empty where the
+    recording does not tell.
+    """
 
     weights: Mapping[str, int] = field(default_factory=dict)
     """Shapes of layers' weights, as `linear 768×50257`, and how often one step uses them."""

@@ -1,4 +1,4 @@
-"""What of a run is compared with another one: a few kB of plain data that a file can keep as a baseline.
+"""The figures of a run that are compared with another run's: a few kB of plain data that a file can keep as a baseline.
 
     portrait_of([Measures(trace) for trace in traces], diagnosis)
 
@@ -31,7 +31,7 @@ _KEPT = 400
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What one kernel or operator takes of a mean step."""
+    """The time that one kernel or operator takes of a mean step."""
 
     count: float
     ns: float

@@ -138,7 +138,7 @@ def dry_run(
     record: Record,
     allow: frozenset[Gate] = WITHOUT_ASKING,
 ) -> tuple[Verdict, ...]:
-    """What `fix` would try, with the diffs; nothing is run and nothing is written."""
+    """Return what `fix` would try, with the diffs. Runs nothing and writes nothing."""
     return preview(program, diagnosis, knowledge(program, diagnosis, traces), catalogue, record, allow)
 
 

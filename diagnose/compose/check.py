@@ -68,7 +68,7 @@ def check(
     budget_ns: int | None = None,
     cancelled: Callable[[], bool] = never,
 ) -> list[EditCheck]:
-    """What these fixers would write, and what the gates say of it; copies below `folder` are gone in the end.
+    """Return the edits of these fixers and the gates' answers. The copies below `folder` are removed at the end.
 
     `setting` chooses among a fixer's settings. Raises UsageError where none of them has it, and Cancelled.
     """

@@ -1,4 +1,4 @@
-"""What would be tried, without trying it: every proposal's change to the program as it is.
+"""Lists every proposal's change to the program as it is, without a trial.
 
 Nothing runs and nothing is kept. A trial puts each fix on top of those kept before it and asks the findings again, so
 that fewer of these come to their turn, and some with another diff.

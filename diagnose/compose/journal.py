@@ -1,4 +1,4 @@
-"""What is told of composing: events for the journal, and the verdicts as they stand."""
+"""Writes the progress of composing as journal events, and keeps the verdicts so far."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Journal:
             self.tell(Verdict(fixer, Decision.NOT_TRIED, NOTHING_TO_CHANGE))
 
     def tell_of_control(self, control: AAControl) -> None:
-        """What this machine can resolve."""
+        """Report the machine's resolution."""
         self.record(
             ControlMeasured(
                 resolution=control.resolution,
@@ -68,7 +68,7 @@ class Journal:
         )
 
     def phase(self, phase: str, detail: str = "") -> None:
-        """What is being done now."""
+        """Report the current phase."""
         self.record(PhaseChanged(phase=phase, detail=detail))
 
     def warn(self, message: str) -> None:

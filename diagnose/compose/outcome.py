@@ -1,4 +1,4 @@
-"""What came of trying fixes."""
+"""The outcome of trying fixes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from diagnose.session import FinalMeasured
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it."""
+    """The kept fixes, the verdicts and the programs that trying fixes ended with."""
 
     verdicts: tuple[Verdict, ...]
     """The last word on each fix."""

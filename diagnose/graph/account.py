@@ -1,4 +1,4 @@
-"""What the backend did to each graph that it was given, in this process: the account that `report` gives."""
+"""The account of the backend in this process: what it did to each graph that it was given."""
 
 import logging
 import sys
@@ -99,7 +99,7 @@ _graphs: list[GraphRecord] = []
 
 
 def report() -> Report:
-    """What was rewritten, where, and what it saves, for every graph compiled in this process."""
+    """Return what was rewritten, where, and what it saves, for every graph compiled in this process."""
     return Report(tuple(_graphs))
 
 

@@ -32,7 +32,7 @@ def note_autocast(node: fx.Node) -> None:
 
 
 def autocast_of(node: fx.Node) -> Autocast | None:
-    """What was noted; None where nothing was, as of nodes that have not run."""
+    """Return the autocast state noted for a node; None where none was, as for nodes that have not run."""
     found: Autocast | None = node.meta.get(_NOTED)
     return found
 

@@ -29,7 +29,7 @@ def backend(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Compiled:
-    """What `torch.compile(model, backend="diagnose")` calls with each graph of the model."""
+    """The entry point of `torch.compile(model, backend="diagnose")`, called with each graph of the model."""
     chosen = parsed(options, mode, tuple(pattern.name for pattern in PATTERNS))
     return _later(module, chosen) if _lacks_values(inputs) else _compiled(module, inputs, chosen)
 

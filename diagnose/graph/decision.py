@@ -1,4 +1,4 @@
-"""What becomes of each site of a graph: rewritten where that pays and is equivalent, else left, with the reason."""
+"""Decides on each site of a graph: it is rewritten where that pays and is equivalent, else left, with the reason."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Decision:
     times: Times | None = None
 
     def record(self, options: Options) -> SiteRecord:
-        """What the account says of it."""
+        """Return the account's entry for this decision."""
         file, line, module = place_of(self.site.anchor)
         if self.left or self.checked is None:
             return SiteRecord(self.pattern.name, file, line, module, self.left)
@@ -61,7 +61,7 @@ class Decision:
 
 
 def decided(module: fx.GraphModule, inputs: Sequence[Any], options: Options) -> tuple[list[Decision], str]:
-    """Each site's decision, in the graph's order, and what is to be said of the graph as a whole."""
+    """Return each site's decision, in the graph's order, and a sentence about the graph as a whole."""
     try:
         decisions = [each for part in modules_of(module) for each in _candidates(part.graph, options)]
     except Exception as error:  # noqa: BLE001 a graph that cannot be read is compiled as it is

@@ -35,7 +35,7 @@ Call = Callable[..., tuple[torch.Tensor, ...]]
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of a check."""
+    """The result of an equivalence check."""
 
     refused: str
     """Why the site stays as it is; empty where the two are equivalent."""
@@ -88,7 +88,7 @@ def as_found(site: Site, widened: torch.dtype | None = None) -> Call:
 
 
 def fused(site: Site) -> Call:
-    """What replaces the nodes, as a function of the same inputs."""
+    """Return the function that replaces the nodes, with the same inputs."""
 
     def call(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         found = site.fused(*inputs, **site.constants)

@@ -40,13 +40,15 @@ def operand(node: fx.Node, place: int, name: str, default: object = None) -> Any
 
 
 def held(node: object) -> torch.Tensor | None:
-    """What a node holds, without its values: shape, strides, dtype and device are there, elements are not."""
+    """Return a node's tensor without its values: shape, strides, dtype and device are there, elements are not."""
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     return value if isinstance(value, torch.Tensor) else None
 
 
 def hinted(node: fx.Node) -> torch.Tensor:
-    """What a node holds in this call, on the meta device: symbolic sizes are what they are now, without a guard."""
+    """Return a node's tensor of this call on the meta device. Symbolic sizes have their current values, without a
+    guard.
+    """
     value = held(node)
     assert value is not None, f"{node} holds no tensor"
     return torch.empty([now(size) for size in value.shape], dtype=value.dtype, device="meta")
@@ -108,7 +110,7 @@ def factors(node: object, *names: str) -> Iterator[tuple[Any, Any]]:
 
 
 def unwidened(node: object) -> tuple[Any, tuple[fx.Node, ...]]:
-    """What a chain of casts to another floating dtype starts from, and the casts, last first."""
+    """Return the node that a chain of casts to another floating dtype starts from, and the casts, last first."""
     casts: list[fx.Node] = []
     while isinstance(node, fx.Node) and is_cast(node):
         casts.append(node)

@@ -1,4 +1,4 @@
-"""What a user may say with `torch.compile(model, backend="diagnose", options={...})`."""
+"""The options of `torch.compile(model, backend="diagnose", options={...})`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,9 @@ OURS = ("inner", "rewrite", "print")
 
 @dataclass(frozen=True)
 class Options:
-    """What runs the graph that is left, what is rewritten, and what is handed on to what runs it."""
+    """The backend's options: the compiler of the remaining graph, which sites to rewrite, and the options handed to
+    that compiler.
+    """
 
     inner: str | Callable[..., Any] = "inductor"
     """`inductor`, `eager`, the name of another backend, or a backend."""

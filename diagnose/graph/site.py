@@ -1,4 +1,4 @@
-"""What a pattern says of a place that it knows, and what every file in `patterns/` consists of."""
+"""A site of a pattern, and the parts of every file in `patterns/`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -71,7 +71,9 @@ class Pattern:
 
 
 def left_to_compilers(site: Site, inputs: list[torch.Tensor], inner: Inner) -> str:  # noqa: ARG001 as all are called
-    """For sites that a compiler fuses with what stands around them; in eager code their time decides."""
+    """Return the reason for leaving sites that a compiler fuses with their surroundings. In eager code their time
+    decides.
+    """
     return FUSED_BY_COMPILER if inner == "compiled" else ""
 
 

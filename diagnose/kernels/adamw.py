@@ -64,7 +64,9 @@ class AdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's, but that moments keep their digits, which torch rounds to the dtype of their parameter."""
+        """Load a state like torch's optimizers do, but keep the digits of moments, which torch rounds to the dtype of
+        their parameter.
+        """
         super().load_state_dict(state_dict)
         saved = [number for group in state_dict["param_groups"] for number in group["params"]]
         own = [param for group in self.param_groups for param in group["params"]]

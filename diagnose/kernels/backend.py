@@ -16,7 +16,7 @@ TRITON_DEVICES = ("cuda", "xpu")
 
 
 def backend(device: torch.device | str | None = None) -> Literal["triton", "torch"]:
-    """What runs on a device (default: the accelerator if there is one, else the CPU)."""
+    """Return the backend that runs on a device (default: the accelerator if there is one, else the CPU)."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return "triton" if _reaches(torch.device(device).type) else "torch"

@@ -66,7 +66,7 @@ def refuse_second_derivatives(operator: Any, instead: str) -> None:
 
 
 def no_second_derivatives(instead: str) -> str:
-    """What is said to who wants them."""
+    """Return the error message for a second derivative."""
     return f"fused kernels have no second derivatives: write `{instead}` there, or take them by torch.func"
 
 

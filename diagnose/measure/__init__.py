@@ -43,7 +43,7 @@ class Measures(RankGradients):
 
     @cached_property
     def wide_formats(self) -> WideFormats | None:
-        """What is done in 32 bits and would be shorter in 16; None where nothing is known of the device's formats."""
+        """The 32-bit work that would be shorter in 16 bits; None where the device's formats are unknown."""
         return wide_formats(self)
 
     @cached_property
@@ -53,7 +53,7 @@ class Measures(RankGradients):
 
     @cached_property
     def memory_peak(self) -> MemoryPeak | None:
-        """What that device's memory holds at its peak; None where no history of its allocator was recorded."""
+        """Return the contents of a device's memory at its peak; None where no history of its allocator was recorded."""
         logits = self.loss_work.logits if self.has_device else None
         sizes = np.asarray([size * math.prod(logits) for size in (2, 4)] if logits else (), np.int64)
         ops = AllocatingOps(self) if len(self.trace.ops) and len(self.trace.memory) else None
@@ -81,7 +81,9 @@ class Measures(RankGradients):
 
     @cached_property
     def compute_kinds(self) -> Mapping[str, Intervals]:
-        """What bounds the compute of the device, as disjoint sets of time whose union it is; empty without one."""
+        """The device's compute by what bounds it, as disjoint sets of time whose union is the compute; empty without a
+        device.
+        """
         return compute_kinds(self) if self.has_device else {}
 
     @cached_property

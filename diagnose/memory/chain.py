@@ -64,12 +64,12 @@ class Block:
 
     @property
     def saved_bytes(self) -> int:
-        """What is not held in the backward pass where it is computed again."""
+        """The bytes that need not be held in the backward pass where the block is computed again."""
         return max(0, self.kept_bytes - self.boundary_bytes)
 
     @property
     def saved_forward_bytes(self) -> int:
-        """What is not held in the forward pass."""
+        """The bytes that need not be held in the forward pass."""
         return max(0, self.saved_bytes - self.cast_bytes)
 
     def split(self, operators: tuple[str, ...]) -> Split | None:
@@ -112,7 +112,7 @@ class Chain:
     def recompute_ns(
         self, again: Collection[int], keeping: Collection[int] = (), operators: tuple[str, ...] = ()
     ) -> int:
-        """What computing these blocks again takes."""
+        """Return the time to compute these blocks again, in ns."""
         splits = {number: self.blocks[number].split(operators) for number in keeping}
         return sum(
             split.recompute_ns if (split := splits.get(number)) is not None else self.blocks[number].recompute_ns

@@ -86,7 +86,7 @@ class Recorded:
 
 
 def recorded(sites: Sequence[Site]) -> Recorded | None:
-    """What was recorded of the model's blocks; None where nothing was, or not all of it fits together."""
+    """Return the recorded blocks of the model; None where none were recorded, or they do not fit together."""
     found = [_read(site) for site in sites if site.kind == KIND]
     parts = [part for part in found if part is not None]
     by_order = {place: block for part in parts for place, block in part.blocks.items()}

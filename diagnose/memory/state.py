@@ -1,4 +1,4 @@
-"""What the optimizers of a program hold beside its parameters, from the sites that they left."""
+"""The optimizers' state besides the parameters, from the recorded sites."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def gradient_bytes(sites: Iterable[Site]) -> int:
 
 
 def state_bytes(sites: Iterable[Site]) -> int:
-    """What the optimizers keep from step to step; those that are not known count nothing."""
+    """Return the bytes that the optimizers keep from step to step. Unknown optimizers count zero."""
     return sum(_BYTES * _elements(site) * _tensors(site) for site in sites if site.kind == "optimizer")
 
 

@@ -1,4 +1,4 @@
-"""What the gates say of one fixer's edit, without any figure of time."""
+"""The gates' answers about one fixer's edit, without any timing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diagnose.model.finding import Scalar
 
 
 class GateAnswer(enum.StrEnum):
-    """What a gate says of an edit."""
+    """A gate's answer about an edit."""
 
     PASSED = "passed"
     REFUSED = "refused"

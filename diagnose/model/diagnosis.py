@@ -106,7 +106,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class RankWait:
-    """What one rank waits for another one in collectives, per counted step."""
+    """The time that one rank waits for another one in collectives, per counted step."""
 
     rank: int | None
     """The other one."""
@@ -128,7 +128,7 @@ class RankAccounting:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What `diagnose analyze --json` prints."""
+    """The object that `diagnose analyze --json` prints."""
 
     schema: int
     source: tuple[str, ...]

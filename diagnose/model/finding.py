@@ -1,4 +1,4 @@
-"""What a rule found: what it is, what it costs, what proves it, and where it is."""
+"""A finding: its rule, its cost, its evidence, and its place."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SEVERITY_FLOOR = {Severity.HIGH: 0.10, Severity.MEDIUM: 0.05, Severity.LOW: 0.0
 
 
 class Confidence(enum.StrEnum):
-    """What a finding's recoverable time rests on."""
+    """The basis of a finding's recoverable time."""
 
     MEASURED = "measured"
     """Proven by the trace or by an experiment."""

@@ -47,7 +47,7 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """From a mean step to the practical ceiling."""
+    """The ladder from a mean step to the practical ceiling."""
 
     step_ns: int
     """As it is: `Diagnosis.step_ns`."""

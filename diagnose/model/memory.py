@@ -1,4 +1,4 @@
-"""What a device's memory holds when it is fullest: bytes by category, by line, and over time."""
+"""The contents of a device's memory when it is fullest: bytes by category, by line, and over time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MemoryTimeline:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """What a device's memory holds when most of it is in use, or when an allocation finds no room."""
+    """The contents of a device's memory when most of it is in use, or when an allocation finds no room."""
 
     device: int
     at_ns: int | None

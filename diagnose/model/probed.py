@@ -1,4 +1,4 @@
-"""What a probe measured: the step with and without one of its parts, and what that says of the findings."""
+"""A probe's measurement: the step with and without one of its parts, and what that says about the findings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diagnose.model.finding import Scalar
 
 
 class Bearing(enum.StrEnum):
-    """What a probe says of a finding's predicted saving."""
+    """A probe's answer about a finding's predicted saving."""
 
     CONFIRMS = "confirms"
     """The two intervals overlap."""

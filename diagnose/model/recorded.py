@@ -1,4 +1,4 @@
-"""What a run tells beside its trace: what the program built and where, and what is known of process and machine."""
+"""The records of a run beside its trace: what the program built and where, and facts about process and machine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CollectiveCurve:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of the process and the machine. None is unknown, never "no"."""
+    """Facts about the process and the machine. None is unknown, never "no"."""
 
     torch_version: str | None = None
     python_version: str | None = None

@@ -1,4 +1,4 @@
-"""What the counted steps of one rank consist of: kernels and operators as tables, and some steps as a timeline.
+"""The contents of one rank's counted steps: kernels and operators as tables, and some steps as a timeline.
 
 It is what a person explores after the verdict. It is kept apart from `Diagnosis`, which stays small.
 """
@@ -40,7 +40,7 @@ class KernelRow:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """What the device does at most."""
+    """The ceilings of the device."""
 
     flops_per_s: Mapping[str, float]
     """By number format."""

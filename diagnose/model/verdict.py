@@ -11,7 +11,7 @@ from diagnose.model.finding import Confidence, Number, Place, Scalar
 
 
 class Gate(enum.StrEnum):
-    """What a fix promises about the numbers of the training run."""
+    """The promise of a fix about the numbers of the training run."""
 
     BITWISE = "bitwise"
     """Loss, gradients and parameters are equal bit for bit under deterministic settings."""
@@ -58,7 +58,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """What the numerics gate saw."""
+    """The result of the numerics gate."""
 
     gate: Gate
     passed: bool | None
@@ -71,7 +71,7 @@ class GateResult:
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """What the fix claims to move, before and after, in one unit."""
+    """The measure that the fix claims to move, before and after, in one unit."""
 
     measure: str
     before: Number | None

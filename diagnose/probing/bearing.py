@@ -1,4 +1,4 @@
-"""What a probe's answer says of the findings of the run before it. Pure.
+"""Compares a probe's answer with the findings of the run before it. Pure.
 
 A finding predicts a saving with an interval (`diagnose.prediction`), a probe measures one. Where the probe takes away
 the whole cause, the two must overlap. Where it takes away more, or had to leave some, one side only can be refuted: no

@@ -22,7 +22,9 @@ class Probing:
     quick: bool = False
 
     def after(self, spent_ns: int) -> Probing:
-        """What is left of the budget: it bounds the whole command, from the start of the program."""
+        """Return the settings with the rest of the budget, which bounds the whole command from the start of the
+        program.
+        """
         return self if self.budget_ns is None else replace(self, budget_ns=max(0, self.budget_ns - spent_ns))
 
     def chosen(self, findings: Sequence[Finding]) -> list[Probe]:

@@ -40,7 +40,8 @@ def run_probes(
     cancelled: Callable[[], bool] = never,
     began_ns: int | None = None,
 ) -> tuple[ProbeResult, ...]:
-    """What each probe measured, with each of its settings, in this order; told as soon as it is known.
+    """Return the measurements of all probes, with each of their settings, in this order. Each is reported as soon as it
+    is known.
 
     `began_ns` is when the watched program was started, in ns since the epoch. Raises ProgramFailed where the program
     fails in an unchanged copy, and Cancelled, with nothing left running, soon after `cancelled` says so.

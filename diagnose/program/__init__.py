@@ -77,7 +77,7 @@ class Program:
 
     @property
     def typed(self) -> str:
-        """What the user typed after the options, as one line of shell."""
+        """The words that the user typed after the options, as one line of shell."""
         return {"script": "", "module": "-m ", "launcher": "-- "}[self.kind] + shlex.join(self.words)
 
     @property

@@ -1,4 +1,4 @@
-"""What a project says of its findings: `[tool.diagnose]` of its `pyproject.toml`, and comments at its lines.
+"""A project's settings about findings: `[tool.diagnose]` in its `pyproject.toml`, and comments at its lines.
 
     [tool.diagnose.ignore]
     host-sync = "the loss is read once an epoch"
@@ -28,7 +28,7 @@ _KEYS = ("ignore",)
 
 @dataclass(frozen=True)
 class Settings:
-    """What a project says; nothing by default."""
+    """A project's settings; empty by default."""
 
     ignored: Mapping[str, str] = field(default_factory=dict)
     """Rules whose findings are ignored, each with its reason."""

@@ -1,4 +1,4 @@
-"""What a run or a recording says, as text. One output a file: a module that ends in `REPORT = Report(...)` is a format.
+"""Reports of a run or a recording as text. Each format is one file: a module that ends in `REPORT = Report(...)`.
 
     terminal | page | export   the reports themselves
     sections                   parts that several reports have

@@ -1,4 +1,4 @@
-"""What can happen in a run: one event a kind, plain and readable as a line of JSON."""
+"""The events of a run: one class per kind, plain and readable as a line of JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RunStarted(Event, frozen=True, tag=True, kw_only=True):
 
 
 class PhaseChanged(Event, frozen=True, tag=True, kw_only=True):
-    """What the run is doing now, in the user's words: `waiting for the first step`, `tracing 4 steps`, …"""
+    """The run entered a phase; it is in the user's words: `waiting for the first step`, `tracing 4 steps`, …"""
 
     phase: str
     detail: str = ""
@@ -69,7 +69,7 @@ class TraceWritten(Event, frozen=True, tag=True, kw_only=True):
 
 
 class FactsLearned(Event, frozen=True, tag=True, kw_only=True):
-    """What is known of the process and its device."""
+    """The facts of the process and its device became known."""
 
     rank: int
     facts: Facts

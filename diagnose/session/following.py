@@ -27,7 +27,8 @@ class JournalTail:
         """Whether the run has written its end."""
 
     def new(self) -> list[AnyEvent]:
-        """What was appended since the last call. A line that is not whole yet waits; one that is no event is left out.
+        """Return the events appended since the last call. An incomplete line waits for its rest; a line that is no
+        event is skipped.
 
         Nothing where the journal cannot be read any more.
         """

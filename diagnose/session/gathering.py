@@ -52,7 +52,7 @@ class Given:
         return next((str(host) for host in hosts if host), self.folder.name)
 
     def said(self, name: str) -> Any:
-        """What the ranks say of the job; None where they do not."""
+        """Return a value that the ranks' records give for the job; None where none gives it."""
         for one in self.facts.values():
             job = one.get("job")
             value = one.get(name) if name == "world_size" else job.get(name) if isinstance(job, dict) else None
@@ -62,7 +62,7 @@ class Given:
 
 
 def given(folder: Path) -> Given:
-    """What lies in a run folder. Raises InputError where it is none."""
+    """Return the contents of a run folder. Raises InputError where it is none."""
     if not folder.is_dir():
         raise InputError(folder, "is no folder; name run folders as `diagnose run` leaves them")
     found = {int(match[1]): path for path in folder.iterdir() if (match := _RANK.fullmatch(path.name))}

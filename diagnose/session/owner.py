@@ -1,4 +1,5 @@
-"""Whose run a folder is: a process that was killed leaves copies and captures of many GB, which the next run clears.
+"""The owning process of a run folder. A killed process leaves copies and captures of many GB, which the next run
+clears.
 
 A process is known by its number and by when it started, in ticks since the machine did, so that neither a number that
 is used again nor a clock that is set makes one out of two. Both are said within a boot and a namespace of processes:

@@ -58,7 +58,7 @@ class RankSteps:
         return [span // (1 + skipped) for span, skipped in zip(spans, self.skipped[1:], strict=True)]
 
     def newest(self, ends: int) -> RankSteps:
-        """Of these the newest so many."""
+        """Return the newest `ends` steps."""
         gone = len(self.ends_ns) - ends
         if gone <= 0:
             return self

@@ -48,7 +48,7 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What a collective kernel communicates, where the trace says so; None and -1 are unknown."""
+    """The collective of a kernel, as far as the trace tells; None and -1 are unknown."""
 
     kind: str
     """`all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast`, `send_recv`, or the name given."""

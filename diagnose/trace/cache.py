@@ -32,7 +32,7 @@ _SUFFIX = ".tables"
 
 
 def remembered(path: Path, read: Callable[[Path], list[Trace]]) -> list[Trace]:
-    """What `read` gives for a file, from the cache where it is there. Raises what `read` raises."""
+    """Return what `read` returns for a file, from the cache where it is there. Raises what `read` raises."""
     folder = _folder()
     if folder is None:
         return read(path)

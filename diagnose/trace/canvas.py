@@ -1,4 +1,4 @@
-"""What a drawing is drawn on: calls and operators of host threads, and device work with the calls that launched it.
+"""The canvas of drawn traces: calls and operators of host threads, and device work with the calls that launched it.
 
 The letters are those of `diagnose.trace.drawn`.
 """

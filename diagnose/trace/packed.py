@@ -52,7 +52,7 @@ def pack(data: Any) -> Iterator[bytes | memoryview]:
 
 
 def unpack(data: bytearray | mmap) -> Any:
-    """What was packed, with dicts for dataclasses and columns that are views of `data`. Raises NotPacked."""
+    """Return the packed object, with dicts for dataclasses and columns that are views of `data`. Raises NotPacked."""
     view, at = memoryview(data), len(_MARK) + 8
     if view[: len(_MARK)] != _MARK or zlib.crc32(view[:-4]).to_bytes(4, "little") != view[-4:]:
         raise NotPacked

@@ -33,7 +33,7 @@ MISSING = -1
 
 
 class WorkKind(enum.IntEnum):
-    """What a row of device work is. Whether a kernel is a collective is for `measure.views.kernel_classes` to say."""
+    """The kind of a row of device work. `measure.views.kernel_classes` tells whether a kernel is a collective."""
 
     KERNEL = 0
     COPY = 1
@@ -60,7 +60,7 @@ class Memory(enum.IntEnum):
 
 
 class RangeKind(enum.IntEnum):
-    """What a named range of host time is."""
+    """The kind of a named range of host time."""
 
     USER = 0
     STEP = 1
@@ -78,7 +78,7 @@ class RangeKind(enum.IntEnum):
 
 
 class WaitKind(enum.IntEnum):
-    """What waits for what."""
+    """The kind of a wait: who waits for whom."""
 
     UNKNOWN = 0
     STREAM_FOR_EVENT = 1
@@ -89,7 +89,7 @@ class WaitKind(enum.IntEnum):
 
 
 class MemoryAction(enum.IntEnum):
-    """What happened to a piece of device memory."""
+    """The action on a piece of device memory."""
 
     UNKNOWN = 0
     ALLOC = 1
@@ -110,7 +110,7 @@ class MemoryAction(enum.IntEnum):
 
 
 class MemoryCategory(enum.IntEnum):
-    """What a piece of memory serves as, where the recording tells."""
+    """The category of a piece of memory, where the recording tells."""
 
     UNKNOWN = 0
     PARAMETER = 1
@@ -123,7 +123,7 @@ class MemoryCategory(enum.IntEnum):
 
 
 class BlockState(enum.IntEnum):
-    """What a piece of a segment is."""
+    """The state of a piece of a segment."""
 
     UNKNOWN = 0
     HELD = 1
@@ -318,7 +318,9 @@ class StepLog(Table):
 
 @dataclass(frozen=True, eq=False)
 class MemoryEvents(Table):
-    """What the device's allocator did, in its order. A history is a ring: frees of older allocations are normal."""
+    """The events of the device's allocator, in order. A history is a ring buffer: frees of older allocations are
+    normal.
+    """
 
     time_ns: Int64 = column(np.int64, "ns", "when; rows without times keep the recorded order")
     action: UInt8 = column(np.uint8, "MemoryAction", "what happened", missing=0)
@@ -332,7 +334,7 @@ class MemoryEvents(Table):
 
 @dataclass(frozen=True, eq=False)
 class Segments(Table):
-    """What the allocator held of the device when a snapshot was taken."""
+    """The segments that the allocator held when a snapshot was taken."""
 
     address: Int64 = column(np.int64, "address", "where the segment begins, the 64 bits read as signed")
     size_bytes: Int64 = column(np.int64, "bytes", "reserved from the device")
@@ -346,7 +348,7 @@ class Segments(Table):
 
 @dataclass(frozen=True, eq=False)
 class Blocks(Table):
-    """What the allocator's segments were cut into when a snapshot was taken."""
+    """The blocks that the allocator's segments were divided into when a snapshot was taken."""
 
     address: Int64 = column(np.int64, "address", "where the block begins, the 64 bits read as signed")
     size_bytes: Int64 = column(np.int64, "bytes", "of the block")

@@ -1,4 +1,4 @@
-"""What to say where a copy of the program fails with no fix in it: nothing can be tried then."""
+"""The message for a copy of the program that fails without any fix in it: nothing can be tried then."""
 
 from __future__ import annotations
 

@@ -384,7 +384,7 @@ class Bench:
         return self._solo.run(program, name, least_steps)
 
     def _duel(self, on_pair: OnPair | None = None) -> ABTrial:
-        """As far as the earlier ones have shown how to run one."""
+        """Return a trial set up by what the earlier ones have shown."""
         limit = self._schedule.next_start_limit_ns(self._startups.longest_ns)
         last_ns = self._costs.last_runs_ns(1, started=self._last_starts_early) if self._keeps else 0
         deadline = self._deadline.earlier(last_ns)

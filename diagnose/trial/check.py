@@ -11,8 +11,8 @@ _ANSWERS = {True: GateAnswer.PASSED, False: GateAnswer.REFUSED, None: GateAnswer
 
 
 def check_edit(bench: Bench, fixer: Fixer, original: Program, patched: Program) -> tuple[GateCheck, ...]:
-    """What each gate says. Whole runs are compared unless the numbers are refused: a program whose first steps cannot
-    be captured may still be run from start to end.
+    """Return each gate's answer. Whole runs are compared unless the numbers are refused: a program whose first steps
+    cannot be captured may still be run from start to end.
 
     A program that fails with the edit, and not without it, is refused: nothing else is known to be wrong with it.
     """

@@ -1,4 +1,4 @@
-"""From a comparison to a verdict: its figures, and what they mean beside mechanism, memory and numbers."""
+"""Turns a comparison into a verdict from its figures, the mechanism, memory and numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fix claims to move, before and after: read from one profiler window of each arm.
+"""The measure that a fix claims to move, before and after, read from one profiler window of each arm.
 
 A gain without its mechanism is luck or a side effect, and is not kept. A measure is an accounting class (`compute`,
 `exposed_comm`, `exposed_copy`, `idle`, `idle.input`, …), `sync_calls`, or a sum of those written with `+`. All are per

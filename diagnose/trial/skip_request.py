@@ -1,4 +1,4 @@
-"""What lets the user leave the trial of one fix and go on with the next."""
+"""Lets the user skip the trial of one fix and go on with the next."""
 
 from __future__ import annotations
 

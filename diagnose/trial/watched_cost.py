@@ -1,4 +1,4 @@
-"""What starting the program, and writing a profiler window, took while it was watched."""
+"""The time that starting the program and writing a profiler window took while it was watched."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ _LONGEST_NS = 600 * NS_PER_S
 
 
 def written_ns(traces: Sequence[Trace]) -> int:
-    """From the end of a window until it was on disk, of the slowest rank; 0 where that is not known."""
+    """Return the time from the end of a window until it was on disk, of the slowest rank, in ns; 0 where unknown."""
     return max((_written_ns(trace) for trace in traces), default=0)
 
 
 def start_ns(traces: Sequence[Trace], began_ns: int | None) -> int:
-    """From the start of the program, in ns since the epoch, to the end of its slowest rank's first step; 0 where that
-    is not known."""
+    """Return the time from the start of the program (ns since the epoch) to the end of its slowest rank's first step,
+    in ns; 0 where unknown.
+    """
     ends = [int(trace.step_log.end_ns[0]) for trace in traces if len(trace.step_log)]
     return max(0, max(ends) - began_ns) if ends and began_ns is not None else 0
 

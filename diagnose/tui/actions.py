@@ -1,4 +1,4 @@
-"""What the screen can have done to a run. Whoever opens the screen brings it; the screen asks, calls, and tells."""
+"""The actions that the screen can start on a run. The caller provides them; the screen asks, calls, and reports."""
 
 from __future__ import annotations
 

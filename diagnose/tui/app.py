@@ -110,7 +110,7 @@ class DiagnoseApp(RunCommands):
         self._work_thread: threading.Thread | None = None
 
     def get_driver_class(self) -> type[Driver]:
-        """On a terminal, one that bears its loss."""
+        """Return the driver; on a terminal, one that survives the terminal's loss."""
         found = super().get_driver_class()
         return TerminalDriver if found is LinuxDriver else found
 
@@ -244,7 +244,7 @@ class DiagnoseApp(RunCommands):
         self.push_screen(HelpScreen())
 
     def action_to_list(self) -> None:
-        """From the details to the list."""
+        """Go from the details back to the list."""
         self._focus_first()
 
     def action_search(self) -> None:

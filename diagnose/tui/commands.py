@@ -1,4 +1,4 @@
-"""What can be asked of the screen beside moving about: one list for keys, palette and help."""
+"""The commands of the screen besides moving about: one list for keys, palette and help."""
 
 from __future__ import annotations
 

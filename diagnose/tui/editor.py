@@ -14,7 +14,9 @@ _TAKE_PLACES = ("code", "codium", "cursor", "windsurf")
 
 
 def editor_command(place: Place, root: str | None, environ: Mapping[str, str] = os.environ) -> list[str] | None:
-    """What opens a place in `$VISUAL` or `$EDITOR`; None where neither is set, or the file is not here."""
+    """Return the command that opens a place in `$VISUAL` or `$EDITOR`; None where neither is set, or the file is not
+    here.
+    """
     words = shlex.split(environ.get("VISUAL") or environ.get("EDITOR") or "")
     path = Path(root or ".") / place.file
     if not words or not path.is_file():

@@ -34,7 +34,7 @@ def elapsed(state: State, now_ns: int | None) -> str:
 
 
 def phase(state: State) -> tuple[str, str, str]:
-    """What the run does: a mark, words, and their colour."""
+    """Return the run's phase: a mark, words, and their colour."""
     if state.ended is not None:
         if state.ended.exit_code == 0:
             return "✓", "finished", GOOD
@@ -104,7 +104,9 @@ class TabStrip(Panel):
             position -= len(tab) + between
 
     def _tabs(self, width: int) -> tuple[dict[str, Text], int]:
-        """As much of each as `width` holds: without counts where those do not fit, then with short names."""
+        """Return as much of each tab's title as `width` holds: without counts where those do not fit, then with short
+        names.
+        """
         for between, with_counts, short in ((3, True, False), (2, True, False), (2, False, False), (2, False, True)):
             tabs = self._drawn(with_counts, short)
             if sum(len(tab) + between for tab in tabs.values()) - between <= width:

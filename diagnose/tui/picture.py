@@ -13,6 +13,7 @@ from diagnose.session import State, fold, read
 from diagnose.tui.app import DiagnoseApp
 from diagnose.tui.drawing.code import ReadSource, read_source
 from diagnose.tui.feed import Feed
+from diagnose.tui.open import explain
 
 _REMOTE_FONT = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 
@@ -27,7 +28,7 @@ def picture(
     """The screen as SVG after `keys` were pressed, for a terminal of `size` columns and rows."""
 
     async def draw() -> str:
-        app = DiagnoseApp(Feed(state, last_ns), read=read_code)
+        app = DiagnoseApp(Feed(state, last_ns), read=read_code, explain=explain)
         async with app.run_test(size=size) as pilot:
             await pilot.press(*keys)
             await pilot.pause()

@@ -70,7 +70,7 @@ class RunCommands(App[int]):
         await self.run_action(name)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002 - Textual's call
-        """What the palette offers: every command, and to sort, to learn the keys, and to leave."""
+        """Yield the entries of the palette: every command, and those that sort, show the keys, and leave."""
         for command in COMMANDS:
             said = command.about[0].upper() + command.about[1:]
             yield SystemCommand(said, f"key {command.shown}", functools.partial(self.run_action, command.name))

@@ -75,7 +75,7 @@ def _check_groups(args: argparse.Namespace, ranks: int) -> None:
 
 
 def _wanted_ranks(args: argparse.Namespace) -> int:
-    """As many as were asked for, else one a device of this host."""
+    """Return the number of ranks asked for; by default, one per device of this host."""
     if args.ranks is not None:
         if args.ranks < 1:
             raise UsageError(f"--ranks {args.ranks}: at least one rank measures")

@@ -72,7 +72,7 @@ def write(folder: Path, change: Patch) -> None:
 
 
 def afterwards(folder: Path, change: Patch) -> list[str]:
-    """What to know and to type once a patch is written."""
+    """Return the notes and commands to print once a patch is written."""
     lines = []
     if change.command is not None:
         only = "" if change.changes else "no file changes; "
@@ -111,7 +111,7 @@ def _some(run: Path, whole: Patch, args: argparse.Namespace) -> tuple[Path, Patc
 
 
 def report(change: Patch, folder: Path, *, written: bool, as_json: bool, verb: str = "changed") -> str:
-    """What happened, for people or for programs."""
+    """Return a text that says what was changed, for people or for programs."""
     counts = {each.path: each.line_counts() for each in change.changes}
     if as_json:
         files = [{"path": path, "added": added, "removed": removed} for path, (added, removed) in counts.items()]
@@ -162,7 +162,9 @@ def require_near(folder: Path, change: Patch) -> None:
 
 
 def elsewhere(command: str, kept: Callable[[Path], list[Path]]) -> str:
-    """For where nothing is kept: the command for the nearest folder around this one that keeps something."""
+    """Return the command to type where nothing is kept: it names the nearest folder around this one that keeps
+    something.
+    """
     above = next((folder for folder in Path.cwd().parents if kept(folder)), None)
     return f" (but in {above}: `diagnose {command} {shlex.quote(str(above))}`)" if above else ""
 

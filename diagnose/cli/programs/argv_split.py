@@ -77,7 +77,7 @@ def split_named(words: list[str], instead: str) -> tuple[str | None, Split]:
 
 
 def required(found: Split, example: str) -> Split:
-    """What was found, with a program in it. Raises UsageError when there is none."""
+    """Return the split if it contains a program. Raises UsageError otherwise."""
     if not found.program:
         what = {(True, False): "a module after -m", (False, True): "a command after --"}
         missing = what.get((found.module, found.launcher), "a training script")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,20 +18,23 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "demo",
         help="find, fix and re-measure a slow program that ships with the package",
-        description="Copies a slow training program into a temporary folder and does to it what `diagnose fix` does.",
+        description="Copies a slow training program into a new folder and does to it what `diagnose fix` does.",
     )
     parser.add_argument("--plain", action="store_true", help="lines instead of a screen, also on a terminal")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--keep", metavar="DIR", type=Path, help="work in DIR and leave it there")
+    parser.add_argument("--keep", metavar="DIR", type=Path, help="work in DIR, not in a new temporary folder")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Copy, watch, fix, answer."""
+    """Copy, watch, fix, answer. The folder stays: what the answer says to type next is typed there."""
     if args.keep is not None:
         args.keep.mkdir(parents=True, exist_ok=True)
-        return _demonstrate(args, args.keep.resolve())
-    with tempfile.TemporaryDirectory(prefix="diagnose-demo-") as folder:
-        return _demonstrate(args, Path(folder))
+        folder = args.keep.resolve()
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="diagnose-demo-"))
+    status = _demonstrate(args, folder)
+    talk(f"the program and its run are in {folder}; `cd {shlex.quote(str(folder))}` first, and delete it when done")
+    return status
 
 
 def _demonstrate(args: argparse.Namespace, folder: Path) -> int:

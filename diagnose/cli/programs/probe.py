@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def listing(as_json: bool) -> str:
-    """Each probe with what it takes away, what it leaves, and when it refuses."""
+    """Return a list of the probes: what each takes away, what it leaves, and when it refuses."""
     import json
 
     from diagnose.collect.experiments import load_probes

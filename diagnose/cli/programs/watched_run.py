@@ -1,4 +1,4 @@
-"""What `run`, `fix` and `demo` do alike: a session, a screen or plain lines, a watched program, perhaps trials."""
+"""The common part of `run`, `fix` and `demo`: a session, a screen or plain lines, a watched program, perhaps trials."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ class Fixing:
         return frozenset(Gate) if self.allow_training else compose.WITHOUT_ASKING
 
     def after(self, spent_ns: int) -> Fixing:
-        """What is left of the budget: it bounds the whole command, from the start of the program."""
+        """Return the settings with the rest of the budget, which bounds the whole command from the start of the
+        program.
+        """
         return self if self.budget_ns is None else replace(self, budget_ns=max(0, self.budget_ns - spent_ns))
 
 
@@ -255,8 +257,9 @@ def leaving_on(stop: threading.Event) -> Iterator[None]:
 
 
 def watching(args: argparse.Namespace, command: str, words: Split | None = None) -> Watching:
-    """What `run`, `fix` and `probe` were asked for; `words` are the program's where the caller has found them. Raises
-    UsageError, InputError or EnvironmentLacks."""
+    """Return the settings of `run`, `fix` and `probe` from their arguments. `words` is the program's command line where
+    the caller has found it. Raises UsageError, InputError or EnvironmentLacks.
+    """
     from diagnose.cli.programs.argv_split import program_of
 
     words = words or program_of(args.words[1:], args.words[0])

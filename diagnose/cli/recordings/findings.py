@@ -1,4 +1,4 @@
-"""What `run`, `fix` and `analyze` share when they answer: the printed diagnosis and the exit code of `--fail-on`."""
+"""The common end of `run`, `fix` and `analyze`: the printed diagnosis and the exit code of `--fail-on`."""
 
 from __future__ import annotations
 

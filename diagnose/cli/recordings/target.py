@@ -1,4 +1,6 @@
-"""What `report` and `view` are about: a run by its folder, the latest run, or recordings diagnosed on the spot."""
+"""The target of `report` and `view`: a run by its folder, the latest run, or recordings that are diagnosed on
+the spot.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs in the watched process: torch and the standard library only.
+"""The code that runs in the watched process. It imports torch and the standard library only.
 
 It must not change the program's numbers, must never raise into it, prints nothing, and costs next to nothing until the
 program imports torch: only then is the recipe read and `modes.<mode>.start(recipe, hub)` called, right before torch

@@ -1,4 +1,4 @@
-"""What a probe changes in the process of one arm, and whether the answer can be relied on.
+"""A probe's changes to the process of one arm, and whether its answer can be relied on.
 
 A probe stands beneath the hooks that count steps and time the loader, so that both go on as ever. It says how often it
 came into effect, what it had to leave as it is, and why its answer would mislead: the arm then ends with that reason.
@@ -76,7 +76,7 @@ class Change:
 
     @property
     def left(self) -> list[str]:
-        """What was left as it is."""
+        """The calls and objects that the probe left unchanged, in words."""
         return list(self._left)
 
     def begin(self, name: str, torch: ModuleType) -> None:

@@ -45,7 +45,9 @@ def guarded(function: Callable[P, R]) -> Callable[P, R | None]:
 
 
 def contained(function: Callable[P, R]) -> Callable[P, R | None]:
-    """The same for what calls nothing of torch's, and is called so often that a context would cost too much."""
+    """Wrap a function like the context manager of this module does, for functions that call nothing of torch's and run
+    too often for a context.
+    """
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
         try:

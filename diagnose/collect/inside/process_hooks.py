@@ -1,4 +1,5 @@
-"""What a mode builds on: when torch is there, when a step ended, when the process ends, and which rank this is.
+"""The events that a mode can react to: torch was imported, a step ended, the process ends; and the rank of this
+process.
 
 A process that loads torch is not yet one that trains: launchers, DataLoader workers and other children load it too.
 The process that takes the first training step of a rank claims the rank's folder, by creating its file `claim`; from

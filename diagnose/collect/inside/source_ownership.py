@@ -1,4 +1,4 @@
-"""Whose a source file is: the user's, an installed package's, or torch's."""
+"""Tells whether a source file is the user's, an installed package's, or torch's."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Ownership:
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """What the paths of the user's files begin with."""
+        """The path prefixes of the user's files."""
         return tuple(root.rstrip(os.sep) + os.sep for root in self.roots)
 
     @property
     def outside(self) -> tuple[str, ...]:
-        """What those of others begin with, even below a folder of the user's."""
+        """The path prefixes of other people's files, also below a folder of the user's."""
         return tuple(folder.rstrip(os.sep) + os.sep for folder in (*self._library, *self._machinery))
 
     def of_modules(self) -> dict[str, bool]:

@@ -44,7 +44,9 @@ _torch = _Torch()
 
 
 def arrived(torch: Any) -> None:
-    """From now on callbacks run apart, and torch.compile passes over this package. Called once torch is imported."""
+    """Run callbacks apart from the program from now on, and make torch.compile skip this package. Called once torch is
+    imported.
+    """
     native = torch._C
     _torch.without_torch_function = native.DisableTorchFunction
     _torch.dispatch_modes = native._len_torch_dispatch_stack

@@ -119,7 +119,7 @@ class OomSurvival:
         return f"the program runs{peak}{step}, for {seen.steps} steps"
 
     def without(self, what: str) -> str:
-        """What is known of the program as found; `what` it lacks."""
+        """Return a sentence about the program as found, which ends for lack of `what`."""
         after = f" after {self.died_after}" if self.died_after else ""
         return f"without {what} the program runs out of memory{after}"
 

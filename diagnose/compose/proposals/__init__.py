@@ -1,4 +1,4 @@
-"""What is worth trying, and what it would change: nothing runs here.
+"""Proposals: which fixes are worth trying, and what each would change. Runs nothing.
 
 findings, fixers ──▶ candidates ──▶ proposals ──▶ proposed_edits ──▶ variants with their diffs
                                         ▲  ▲                ▲

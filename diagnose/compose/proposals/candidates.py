@@ -1,4 +1,5 @@
-"""What is worth trying: a finding with one of its fixers, largest predicted saving first; again after each kept fix.
+"""Candidates for a trial: findings with one of their fixers, the largest predicted saving first. Computed again after
+each kept fix.
 
 The profiler window of the patched program decides what comes next. It is a few steps long: what it claims too little of
 to stand out from its noise is not gone for that, and is still tried where the first diagnosis, which knew more, claimed
@@ -35,7 +36,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Review:
-    """What the patched program's own window leaves of the candidates."""
+    """The candidates that remain after the patched program's own profiler window."""
 
     queue: tuple[Candidate, ...]
     gone: tuple[tuple[Candidate, str], ...] = ()
@@ -43,7 +44,7 @@ class Review:
 
 
 def candidates(program: Program, findings: Sequence[Finding], catalogue: Catalogue) -> Iterator[Candidate]:
-    """In the order of the findings, which is that of their weight."""
+    """Yield the candidates in the order of the findings, which are sorted by weight."""
     for finding in (one.with_doubtful() for one in findings):
         places = tuple(replace(place, file=absolute(program, place.file)) for place in finding.where)
         for name in finding.fixers:

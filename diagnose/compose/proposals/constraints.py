@@ -1,4 +1,4 @@
-"""What fixers ask of each other, looked at before anything runs: who excludes whom, and who goes first."""
+"""Constraints between fixers, checked before anything runs: which exclude each other, and which go first."""
 
 from __future__ import annotations
 

@@ -38,17 +38,17 @@ def part_left(finding: Finding, left: Left) -> float:
 
 
 def promised_ns(finding: Finding, left: Left = frozenset()) -> int:
-    """What a fixer can save of a finding at most, per step, if it leaves these places alone."""
+    """Return the most that a fixer can save of a finding, in ns per step, if it leaves these places alone."""
     return round(finding.recoverable_ns * part_left(finding, left))
 
 
 def promised_share(finding: Finding, left: Left = frozenset()) -> float:
-    """What `promised_ns` is, as a share of the step that the finding was made in."""
+    """Return `promised_ns` as a share of the step that the finding was made in."""
     return finding.share * part_left(finding, left)
 
 
 def promised_together_ns(treated: Sequence[Treated]) -> int:
-    """What fixers can save at most of the finding that they share, per step.
+    """Return the most that several fixers can save of a finding they share, in ns per step.
 
     As much as the one that promises most; those that treat parts of it, all that none of them leaves alone.
     """

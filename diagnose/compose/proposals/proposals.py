@@ -1,4 +1,4 @@
-"""What comes next: a fixer with all the findings that name it, largest predicted saving first.
+"""The queue of proposals: each a fixer with all findings that name it, the largest predicted saving first.
 
 What a fixer is predicted to save is the sum over the findings that it treats: settlement lets no nanosecond be claimed
 by two findings, so nothing counts twice. Whether it does treat a finding is known only once it has been asked; until
@@ -26,7 +26,7 @@ _SURENESS = (Confidence.HINT, Confidence.BOUND, Confidence.MEASURED)
 
 
 def least_sure(of: Iterable[Confidence]) -> Confidence:
-    """What a sum of predictions rests on: no surer than the least sure of its parts."""
+    """Return the confidence of a sum of predictions: that of its least sure part."""
     return min(of, key=_SURENESS.index)
 
 
@@ -41,7 +41,7 @@ class Proposal:
 
     @property
     def parts(self) -> Iterator[tuple[Finding, Left]]:
-        """Each finding with what is left alone of it."""
+        """Yield each finding with the places of it that the fixer leaves alone."""
         return zip(self.findings, self.left or [frozenset()] * len(self.findings), strict=True)
 
     @property
@@ -51,12 +51,12 @@ class Proposal:
 
     @property
     def share(self) -> float:
-        """What is predicted to be saved, as a share of the step in which the findings were made."""
+        """The predicted saving, as a share of the step in which the findings were made."""
         return sum(promised_share(finding, left) for finding, left in self.parts)
 
     @property
     def prediction(self) -> Confidence:
-        """What the sum rests on.
+        """The confidence of the predicted saving.
 
         What was measured is the whole of a finding: a part of it is an estimate. So is what is predicted of a fixer
         that changes more than findings count.

@@ -1,4 +1,4 @@
-"""What a fixer would do about the findings it was proposed for, asked of the program as it now stands."""
+"""The edits that a fixer proposes for its findings, asked of the program as it now stands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class ProposedEdits:
-    """What came of asking."""
+    """A fixer's answer for its findings."""
 
     proposal: Proposal
     """With the findings for which there is an edit; those alone are treated, as far as it does not leave them alone."""

@@ -1,4 +1,4 @@
-"""What is tried although no finding names it: fixes that change how all of a busy device's work is computed.
+"""Fixes that are tried without a finding: those that change how all of a busy device's work is computed.
 
 A finding counts what one cause costs. What compiling, another number format or another memory format gives beyond that
 is in no finding, and a trial tells it. They promise nothing, and so have their turn after all that does.

@@ -33,7 +33,7 @@ UNSPENT = 3
 
 @dataclass
 class Budget:
-    """What a bench may still begin before a deadline."""
+    """The time left before a deadline, and what a bench may still begin in it."""
 
     bench: Trials
     deadline: Deadline
@@ -55,7 +55,7 @@ class Budget:
         self.kept = (*self.kept, fixer)
 
     def changed(self) -> None:
-        """What is kept is another program than the one whose numbers were held."""
+        """Note that the kept program changed, so that its numbers have to be checked anew."""
         self.held = False
 
     def _covers(self, fixer: Fixer) -> bool:

@@ -17,7 +17,7 @@ _MOST = 0.75
 def affordable(
     bundle: Bundle, stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate], budget: Budget
 ) -> Bundle | None:
-    """As much of a bundle on a stack as there is time for, the most first; None where that is too little.
+    """Return the largest part of a bundle that there is time to try on a stack; None where that is too little.
 
     Trajectories take longest. Beside kept fixes, what changes no bit needs no more than its own gate. Where there is no
     time for any fix by itself either, which starts its processes anew, the bundle is worth the risk of being cut short.

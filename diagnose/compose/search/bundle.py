@@ -71,13 +71,13 @@ class Bundle:
 
     @property
     def rules(self) -> frozenset[str]:
-        """Whose findings they treat."""
+        """The rules whose findings the bundle treats."""
         treated = (member.proposal for member in self.members if member.proposal.fixer.name not in self.foreseen)
         return frozenset(finding.rule for proposal in treated for finding in proposal.findings)
 
     @property
     def fixers(self) -> tuple[Fixer, ...]:
-        """Each with the promise of its answer."""
+        """The fixers of the bundle, each with the gate that its answer promises."""
         return tuple(member.variants[0].fixer for member in self.members)
 
     @property
@@ -100,14 +100,16 @@ class Bundle:
 
     @property
     def share(self) -> float:
-        """What is predicted to be saved, as a share of the step in which the findings were made."""
+        """The predicted saving, as a share of the step in which the findings were made."""
         findings = (finding for member in self.members for finding in member.proposal.findings)
         largest = max(findings, key=lambda finding: finding.recoverable_ns)
         return largest.share * self.predicted_ns / largest.recoverable_ns if largest.recoverable_ns else 0.0
 
     @property
     def prediction(self) -> Confidence:
-        """What the sum rests on. Fixes that work together save more than the limits of each: a sum of those is none."""
+        """The confidence of the predicted saving. Fixes that work together save more than the limits of each: a sum of
+        those is none.
+        """
         least = least_sure(member.proposal.prediction for member in self.members)
         return Confidence.HINT if least is Confidence.BOUND else least
 
@@ -134,7 +136,7 @@ def gather(
 
 
 class Gathering:
-    """What is in a bundle so far."""
+    """The fixes that a bundle under construction holds so far."""
 
     def __init__(
         self,
@@ -244,7 +246,8 @@ def try_bundle(
 
 
 def parts_left(bundle: Bundle, decision: Decision) -> list[frozenset[str]]:
-    """What to try together of a bundle that was not kept, in this order; nothing where each has a trial of its own.
+    """Return the parts to try next of a bundle that was not kept, in order; empty where each fix has a trial of its
+    own.
 
     Of one that broke down: what changes no training, then what does; else those put on first, then the others. Of one
     that was not faster, or not by what it claims: all that findings ask for, where more rode along. What was only

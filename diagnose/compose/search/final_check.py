@@ -38,7 +38,8 @@ class FinalCheck:
     def judge(
         self, stack: Stack, original: Program, patched: Program, sound: Stack | None = None
     ) -> tuple[Stack, Program, GateResult] | None:
-        """What of the stack keeps, as a whole, the promise of the boldest of it; None where nothing does.
+        """Return the part of the stack that keeps, as a whole, the promise of its least strict fix; None where no part
+        does.
 
         What is not kept is told. Where the whole could not be checked, it goes back to `sound`, of which the numbers
         were held before: what came on top goes, and what was taken out stays. Without that it is told, and kept.

@@ -1,4 +1,4 @@
-"""What is too small to be a finding in the program as found, and weighs in what its fixes will leave of the step.
+"""Findings too small to report in the program as found that become large once other fixes have shortened the step.
 
 Such a fix has no trial of its own, which would find nothing in a step that is still slow. It rides along in the common
 trial of those whose savings bring it to light, where it costs no time: only fixes of few lines that bring no compiler

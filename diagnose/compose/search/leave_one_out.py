@@ -47,7 +47,7 @@ class LeaveOneOut:
     """What each that was taken out gave beside the others."""
 
     def run(self, stack: Stack, patched: Program) -> tuple[Stack, Program]:
-        """What is left of the stack, with a copy of the program that has just that in it.
+        """Return the stack that remains, with a copy of the program that contains exactly it.
 
         What others build on is asked once those are gone.
         """

@@ -1,4 +1,4 @@
-"""What composing needs of a test bench; `diagnose.trial.bench.Bench` is one."""
+"""The interface that composing needs of a test bench; `diagnose.trial.bench.Bench` implements it."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def described(setting: Mapping[str, Scalar]) -> str:
 
 
 def outcome(setting: Mapping[str, Scalar], against: Mapping[str, Scalar], saving: Interval | None) -> str:
-    """What came of a setting beside another, in words."""
+    """Return a sentence that compares one setting with another."""
     if saving is None:
         return f"{described(setting)}: gave no answer"
     less = "less" if saving.estimate >= 0 else "more"

@@ -1,4 +1,4 @@
-"""What the run that was diagnosed knows of the program: what fixers may look at."""
+"""The diagnosed run's knowledge of the program, which fixers may use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunContext:
 def knowledge(
     program: Program, diagnosis: Diagnosis, traces: Sequence[Trace], budget_ns: int | None = None
 ) -> RunContext:
-    """What fixers may look at: the user's files that the run touched or reaches, construct sites and facts.
+    """Return what fixers may look at: the user's files that the run touched or reaches, construct sites and facts.
 
     `budget_ns` is the time for all that is done with it, of which asking the fixers gets a share.
     """

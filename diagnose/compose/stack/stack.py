@@ -40,12 +40,14 @@ class Kept:
 
     @property
     def promised_ns(self) -> int:
-        """What its findings say a step would lose by it, in ns, summed."""
+        """The saving that the fix's findings promise, summed, in ns per step."""
         return sum(finding.recoverable_ns for finding in self.findings)
 
     @property
     def promised_share(self) -> float:
-        """What the fix promised, as a share of the step that its findings were made in, or are foreseen of."""
+        """The saving that the fix promised, as a share of the step that its findings were made in or are
+        predicted of.
+        """
         return sum(finding.share for finding in self.findings)
 
 
@@ -86,11 +88,11 @@ class Stack:
         return all(kept.fixer.gate is Gate.BITWISE for kept in self.kept)
 
     def diff(self, answer: Edits) -> str:
-        """What an answer changes on top of this."""
+        """Return the diff of an answer on top of this stack."""
         return patch.diff(self.texts, answer.files, self.program.root)
 
     def change(self, name: str) -> str:
-        """What one of the kept fixes changed, on top of those before it."""
+        """Return the diff of one of the kept fixes on top of those before it."""
         at = self.names.index(name)
         above = self.kept[at + 1].below if at + 1 < len(self.kept) else self
         return patch.diff(self.kept[at].below.texts, above.texts, self.program.root)
@@ -111,7 +113,7 @@ class Stack:
         return LineMap.between(self.texts, self.known.sources)
 
     def request(self, finding: Finding, setting: Mapping[str, Scalar] | None = None) -> Request:
-        """What a fixer may look at."""
+        """Return the request for a fixer: what it may look at."""
         entry = str(self.program.entry) if self.program.entry else None
         files = {path: text for path, text in self.texts.items() if path != COMMAND_LINE}
         configs = {path: text for path, text in files.items() if form_of(path) is not None}
@@ -138,7 +140,8 @@ class Stack:
         return CommandLine(split_command(self.texts[COMMAND_LINE]), line.own)
 
     def answer(self, fixer: Fixer, findings: Sequence[Finding], setting: Mapping[str, Scalar]) -> Answer:
-        """What a fixer does for all of these findings: an edit unlike the first is made on top of it.
+        """Return a fixer's answer for all of these findings. A second edit that differs from the first is made on top
+        of it.
 
         Advice or None only where it edits for none of them. Raises whatever the fixer raises.
         """

@@ -33,7 +33,9 @@ def find(graph: fx.Graph) -> Iterator[Site]:
 
 
 def saves(site: Site, inputs: list[torch.Tensor], inner: Inner) -> int:
-    """What a norm that is written out keeps in float32 beside the sum; torch's own keeps no more than the operator."""
+    """Return the bytes saved: a norm that is written out keeps its input in float32 beside the sum; torch's own norm
+    keeps no more than the operator.
+    """
     written_out = len(site.removed) > 2
     return inputs[0].numel() * 8 if written_out and inner == "eager" else 0
 

@@ -23,7 +23,9 @@ CANDIDATES = tuple(
 
 @triton.jit
 def share_of(x, ACTIVATION: tl.constexpr):
-    """What the activation multiplies x by: the logistic function, or the normal distribution's share below x."""
+    """Return the factor that the activation multiplies x by: the logistic function, or the normal distribution's share
+    below x.
+    """
     if ACTIVATION == "silu":
         share = 1.0 / (1.0 + tl.exp(-x))
     elif ACTIVATION == "gelu_tanh":

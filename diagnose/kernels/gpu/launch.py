@@ -1,4 +1,4 @@
-"""What every launch needs: the warps that make up some threads, offsets that do not overflow, dtypes.
+"""Helpers that every launch needs: warps for a number of threads, offsets that do not overflow, dtypes.
 
 Triton compiles a kernel anew for a number that is 1, and for one that is a multiple of 16. Numbers that follow the
 batch and help no load to be aligned are exempt (`do_not_specialize`): lengths that vary would compile for many steps.

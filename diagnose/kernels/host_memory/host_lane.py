@@ -47,7 +47,7 @@ class HostLane:
         return stream
 
     def held_bytes(self) -> int:
-        """What tensors hold of the device."""
+        """The bytes of device memory that tensors hold."""
         known = torch.cuda.memory_stats_as_nested_dict(self._device)
         return int(known["allocated_bytes"]["all"]["current"])
 

@@ -42,7 +42,7 @@ _with_states: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def offload_state(optimizer: torch.optim.Optimizer, share: float = 1.0, *, ahead: bool = False) -> None:
-    """From its next step on, keep this share of the bytes of an optimizer's state on the host between steps.
+    """Keep this share of the bytes of an optimizer's state on the host between steps, from its next step on.
 
     With `ahead` it begins to come back while the backward pass still runs, where that has made room.
 

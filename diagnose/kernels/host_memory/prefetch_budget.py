@@ -29,7 +29,7 @@ NEAR = 0.1
 
 
 class Ahead:
-    """What was held in the passes between two steps, and what that allows in the next."""
+    """The device memory held in the passes between two steps, and the prefetch budget that it leaves for the next."""
 
     def __init__(self, held_bytes: Callable[[], int], drop: Callable[[], None]) -> None:
         self._held_bytes = held_bytes

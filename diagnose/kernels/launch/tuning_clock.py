@@ -116,8 +116,9 @@ def ways_ns(
 
 
 def in_a_thread(measure: Callable[[], T], device: torch.device) -> T | None:
-    """What `measure` finds, or None where it fails. In a thread of its own: autocast, hooks and modes, checkpointing's
-    above all, belong to the thread that asked, and must not see what is tried."""
+    """Return what `measure` returns, or None where it fails. It runs in a thread of its own: autocast, hooks and modes,
+    such as checkpointing's, belong to the calling thread and must not see the trial.
+    """
     found: list[T] = []
     problems: list[Exception] = []
 

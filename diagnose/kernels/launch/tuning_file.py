@@ -1,4 +1,4 @@
-"""What tuning found out, in one JSON file that can be read, shared and merged.
+"""The file of tuning results: one JSON file that can be read, shared and merged.
 
 `kernels.json` lies in the user's cache folder (`$DIAGNOSE_CACHE`, else `$XDG_CACHE_HOME/diagnose` or
 `~/.cache/diagnose`); `DIAGNOSE_CACHE=off` keeps none. An entry counts for exactly its kernel, shape, dtype, device and
@@ -25,7 +25,7 @@ LARGEST = 1 << 20
 
 
 class NotATuningFile(ValueError):
-    """What a file says is not what tuning writes; the message says where, in one sentence."""
+    """Raised for a file that is not what tuning writes. The message says where, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """What a choice depends on."""
+    """The properties of a call that a tuned choice depends on."""
 
     kernel: str
     shape: tuple[int, ...]

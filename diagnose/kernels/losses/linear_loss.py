@@ -348,7 +348,9 @@ def _rows_at_once(rows: int, weight: torch.Tensor) -> int:
 
 
 def held_bytes(rows: int, weight: torch.Tensor) -> int:
-    """What the loss of so many rows and its gradients hold at once beside those gradients, by default."""
+    """Return the bytes that the loss of so many rows and its gradients hold at once, besides those gradients, by
+    default.
+    """
     at_once = min(rows, _rows_at_once(rows, weight))
     wide = compute_dtype(weight.dtype).itemsize if len(_chunks(rows, at_once)) > FEW_CHUNKS else 0
     held: int = at_once * weight.shape[0] * weight.dtype.itemsize + weight.numel() * wide

@@ -21,7 +21,7 @@ TORCH_ELEMENTS = 1 << 24
 
 @dataclass(frozen=True)
 class LossTerms:
-    """What is added to the plain negative log-likelihood, and which rows are left out."""
+    """The terms added to the plain negative log-likelihood, and the rows that are left out."""
 
     ignore_index: int
     label_smoothing: float

@@ -1,5 +1,6 @@
-"""What a collective takes by the curves that `diagnose calibrate` measured: between two sizes by their line on
-logarithmic scales, below the smallest as long as that one, above the largest at its bandwidth."""
+"""The time of collectives by the curves that `diagnose calibrate` measured. Between two measured sizes it follows their
+line on logarithmic scales, below the smallest it is that one's time, above the largest it follows the bandwidth.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def curve_of(curves: Sequence[CollectiveCurve], kind: str, ranks: int, nodes: in
 
 
 def calibrated_ns(curve: CollectiveCurve, size_bytes: Int64) -> Float64:
-    """What each message of `size_bytes` should take, in ns; NaN for unknown sizes and those far beyond the curve."""
+    """Return the expected time of each message of `size_bytes`, in ns; NaN for unknown sizes and those far beyond the
+    curve.
+    """
     sizes, times = (np.asarray(one, np.float64) for one in (curve.size_bytes, curve.time_ns))
     wanted = np.maximum(size_bytes, 1).astype(np.float64)
     between = np.exp(np.interp(np.log(wanted), np.log(sizes), np.log(np.maximum(times, 1))))

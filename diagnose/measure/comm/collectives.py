@@ -82,7 +82,7 @@ class Communication:
 
     @cached_property
     def duration_ns(self) -> Int64:
-        """From arrival to the end."""
+        """The time from each collective's arrival to its end, in ns."""
         return np.asarray(self.end_ns - self.start_ns, np.int64)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a collective would take if it were as it should be: the time beyond that, by cause.
+"""The time of collectives beyond what they would take without waste, by cause.
 
     exchange = measures.exchange
     exchange.excess_ns(Waste.SLOW)      # per row of measures.communication
@@ -95,7 +95,7 @@ class CommunicationWaste:
 
     @cached_property
     def link(self) -> Link | None:
-        """What connects this rank's device to its peers, where that is known and large collectives were seen."""
+        """The link between this rank's device and its peers, where it is known and large collectives were seen."""
         return link_of(self.trace)
 
     @cached_property
@@ -121,7 +121,7 @@ class CommunicationWaste:
 
     @cached_property
     def calibrated_ns(self) -> Float64:
-        """What each collective takes by the curves that were calibrated on this machine; NaN where none holds."""
+        """The time of each collective by the curves calibrated on this machine, in ns; NaN where no curve applies."""
         comm, curves = self.communication, self.trace.facts.curves
         found = np.full(len(comm), np.nan)
         if not curves or not self.trace.has_device:
@@ -163,8 +163,9 @@ class CommunicationWaste:
 
     @cached_property
     def cost_of_size(self) -> tuple[float, float] | None:
-        """What a gradient collective costs, and what each of its bytes does, both in ns: the line through the fastest
-        of each size; None where they are too alike to tell."""
+        """The cost of a gradient collective and of each of its bytes, both in ns: the line through the fastest of each
+        size. None where the sizes are too alike to tell.
+        """
         comm = self.communication
         known = comm.gradients & (comm.size_bytes > 0)
         sizes, first = np.unique(comm.size_bytes[known], return_index=True)
@@ -179,7 +180,7 @@ class CommunicationWaste:
 
     @cached_property
     def merged_share(self) -> float | None:
-        """What gradient collectives merged into buckets would take, as a part of what they take; None if unknown."""
+        """The time of gradient collectives merged into buckets, as a share of what they take; None if unknown."""
         comm, cost = self.communication, self.cost_of_size
         mine = comm.gradients & (comm.phase == Phase.BACKWARD)
         rounds = len(np.unique(np.stack((comm.step, comm.round), axis=1)[mine], axis=0))
@@ -207,7 +208,7 @@ class CommunicationWaste:
 
     @cached_property
     def needed_ns(self) -> Int64:
-        """What each would take without its waste; never more than its transfer."""
+        """The time of each collective without its waste, in ns; never more than its transfer."""
         comm = self.communication
         needed = comm.transfer_ns.astype(np.float64)
         needed[(self.waste == Waste.REPEATED) | (self.waste == Waste.REGATHERED)] = 0

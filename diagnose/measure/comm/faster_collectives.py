@@ -15,7 +15,7 @@ from diagnose.trace.schema import Int64
 
 @dataclass(frozen=True, eq=False, slots=True)
 class FasterCollectives:
-    """What shorter collectives give back."""
+    """The saving of shorter collectives."""
 
     gain_ns: int
     """Over all counted steps together."""

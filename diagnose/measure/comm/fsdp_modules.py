@@ -48,7 +48,7 @@ class ShardedModule:
 
 
 def sharded_modules(measures: RankCollectives) -> tuple[ShardedModule, ...]:
-    """In the order in which they are first gathered; none where FSDP named none."""
+    """Return the sharded modules in the order in which they are first gathered; empty where FSDP named none."""
     if not measures.has_device or measures.step_count == 0:
         return ()
     ranges = _ranges(measures)

@@ -36,7 +36,7 @@ _LINKS: tuple[tuple[re.Pattern[str], str, float], ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What connects the devices of a host."""
+    """The link between the devices of a host."""
 
     name: str
     bytes_per_s: float

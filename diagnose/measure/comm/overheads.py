@@ -1,5 +1,5 @@
-"""What a collective costs besides its own time: the copies that pack and unpack it, the compute that it slows, the
-host's time to issue all of it.
+"""The cost of a collective besides its own time: copies that pack and unpack it, compute that it slows, host time to
+issue it.
 
     packing(measures, rows)         # copies that serve these collectives alone
     slowed(measures, rows, copies)  # what compute beside them would take without them

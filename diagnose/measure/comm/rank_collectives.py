@@ -10,7 +10,7 @@ from diagnose.measure.lines.host_side import HostSide
 
 
 class RankCollectives(HostSide):
-    """What the host and the device did, with the collectives of the counted steps."""
+    """The collectives of the counted steps, with the work of host and device."""
 
     @cached_property
     def communication(self) -> Communication:

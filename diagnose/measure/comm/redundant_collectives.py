@@ -25,7 +25,7 @@ what it takes longer is waiting for other ranks, which would wait at the next on
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RedundantCollectives:
-    """What collectives that do not take place give back."""
+    """The saving of leaving out collectives."""
 
     gain_ns: int
     """Over all counted steps together."""
@@ -41,7 +41,9 @@ class RedundantCollectives:
     """The change itself; None without a device."""
 
     def beside(self, steps: int, copies: str) -> tuple[Evidence, ...]:
-        """What they cost besides their own time, per step; nothing where no device shows it. `copies` names those."""
+        """Return the cost of the collectives besides their own time, per step; empty where no device shows it. `copies`
+        names the copies.
+        """
         if self.cut is None:
             return ()
         return (
@@ -51,7 +53,7 @@ class RedundantCollectives:
 
 
 def without_collectives(measures: RankCollectives, rows: Bool) -> RedundantCollectives:
-    """What is gained if some collectives (rows of `measures.communication`) do not take place."""
+    """Return the saving if some collectives (rows of `measures.communication`) are left out."""
     comm, trace, counted = measures.communication, measures.trace, measures.counted
     goes = np.where(rows, np.minimum(comm.duration_ns, _CONTENDED * comm.transfer_ns), 0).astype(np.int64)
     time = Intervals.of(comm.end_ns - goes, comm.end_ns) & counted

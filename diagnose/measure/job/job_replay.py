@@ -29,7 +29,7 @@ _MOST_NODES = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """What transfers cost the mean counted step of the mean rank."""
+    """The time that transfers cost the mean counted step of the mean rank."""
 
     exposed_ns: int
     """Communication that nothing hides, waiting included."""

@@ -25,7 +25,7 @@ from diagnose.trace.intervals import Intervals
 
 @dataclass(frozen=True)
 class OfRank:
-    """What one rank's own recording says."""
+    """The part of the job's report that comes from one rank's own recording."""
 
     rank: int | None
     device: str | None

@@ -1,4 +1,4 @@
-"""What each group of ranks is for, told from what it communicates and when; and the bubble of a pipeline.
+"""The purpose of each group of ranks, told from what it communicates and when; and the bubble of a pipeline.
 
     for group in rank_groups(measures): group.role, group.exposed_ns
     pipeline_bubble(measures)        # None where no group is a pipeline's
@@ -26,7 +26,7 @@ _FEWEST_SUMS = 2  # of activations in a forward pass: one alone may be a loss or
 
 
 class Role(enum.StrEnum):
-    """What a group of ranks has in common."""
+    """The purpose of a group of ranks."""
 
     DATA = "data parallel"
     SHARDED = "sharded data parallel"
@@ -57,7 +57,7 @@ class RankGroup:
 
 @dataclass(frozen=True, slots=True)
 class Bubble:
-    """What a stage of a pipeline idles, per counted step."""
+    """The idle time of a pipeline stage, per counted step."""
 
     stages: int
     microbatches: int
@@ -94,7 +94,7 @@ def rank_groups(measures: Measures) -> tuple[RankGroup, ...]:
 
 
 def pipeline_bubble(measures: Measures) -> Bubble | None:
-    """What this stage idles; None where it is no stage, or its micro-batches are not known."""
+    """Return the idle time of this stage; None where it is no stage, or its micro-batches are not known."""
     comm = measures.communication
     stages, pipeline = 0, np.zeros(len(comm), np.bool_)
     for number in np.unique(comm.group).tolist():

@@ -1,4 +1,4 @@
-"""What must be known of one rank to compare it with the others, in some kB: traces stay where they are read."""
+"""The figures of one rank that are compared with other ranks', in some kB: traces stay where they are read."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RankRecord:
 
 
 def record_of(measures: Measures) -> RankRecord:
-    """What is compared of one rank."""
+    """Return the figures of one rank that are compared with other ranks'."""
     sequences = sequences_of(measures.trace)
     least, most = _hosts_ns(measures)
     queue_unknown = _readings(measures, QUEUED) < FEWEST_READINGS

@@ -77,7 +77,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """What one rank's lateness costs the others, per counted step, and whether it is more than chance."""
+    """The time that one rank's lateness costs the others, per counted step, and whether it is more than chance."""
 
     rank: int | None
     member: int
@@ -121,7 +121,7 @@ class RollCall:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong with the set of ranks, a sentence each."""
+        """The faults of the set of ranks, a sentence each."""
         found = []
         if self.missing:
             count = f" of {self.world_size}" if self.world_size else ""

@@ -1,4 +1,4 @@
-"""Who waits for whom: of what each rank waits in collectives and computes nothing, the part for each that came last."""
+"""Divides the time in which each rank waits in collectives and computes nothing among the ranks that came last."""
 
 from __future__ import annotations
 

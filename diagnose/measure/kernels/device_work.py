@@ -1,4 +1,4 @@
-"""What the device computed in the counted steps, and what bounds it."""
+"""The device's work in the counted steps, and what bounds it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class DeviceWork(Timeline):
 
     @cached_property
     def recomputations(self) -> Recomputations:
-        """What the backward pass computed a second time."""
+        """The work that the backward pass computed a second time."""
         return recomputations(self.trace, self.op_tree)
 
     @cached_property
@@ -143,7 +143,7 @@ class DeviceWork(Timeline):
 
     @cached_property
     def ceilings(self) -> Ceilings | None:
-        """What the device can do at most; None for a device that nobody measured and no table has."""
+        """The ceilings of the device; None for a device that nobody measured and no table lists."""
         return ceilings_of(self.trace)
 
     @cached_property
@@ -161,7 +161,7 @@ class DeviceWork(Timeline):
 
     @cached_property
     def kernel_bounds(self) -> KernelBounds:
-        """What bounds each piece of device work of the counted steps, and what it would take at that bound."""
+        """The bound of each piece of device work of the counted steps, and its time at that bound."""
         device = self.trace.device
         rows = self.rows_within_steps(
             (device.kind != WorkKind.COPY) | (device.direction == CopyDirection.DEVICE_TO_DEVICE)

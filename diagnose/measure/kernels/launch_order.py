@@ -67,7 +67,9 @@ class LaunchOrder:
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """What a name says: first all names as operators, then all of them as kernels, then nothing."""
+        """The operation that each name stands for: all names as operators first, then all of them as kernels, then
+        nothing.
+        """
         operators = (_NAMESPACE.sub("", name).rstrip("_") for name in self.trace.names)
         return (*operators, *map(_kernel_word, self.trace.names), "")
 

@@ -170,5 +170,5 @@ def _kinds(order: LaunchOrder) -> list[str]:
 
 @lru_cache(maxsize=65536)
 def kind_of(names: tuple[str, ...]) -> str:
-    """What names of an operator, of the node around it, or of a kernel say about what is computed."""
+    """Return the kind of computation that the names of an operator, of the node around it, or of a kernel tell."""
     return next((kind for kind, pattern in KINDS if any(pattern.search(name) for name in names)), OTHER)

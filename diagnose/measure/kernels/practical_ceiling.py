@@ -88,11 +88,13 @@ class _Rates:
 
     @property
     def bytes_per_s(self) -> float:
-        """Of its memory."""
+        """The bandwidth of the device's memory, in bytes per second."""
         return self.ceilings.bytes_per_s * (1.0 if self.ceilings.is_measured else REACHED_BYTES)
 
     def flops_per_s(self, form: str) -> float:
-        """Of its arithmetic in a number format; that of the fastest where the format has no ceiling of its own."""
+        """Return the peak arithmetic of a number format, in FLOP/s; that of the fastest where the format has no ceiling
+        of its own.
+        """
         best = self.ceilings.flops_per_s[self.ceilings.best_format]
         return self.ceilings.flops_per_s.get(form, best) * (1.0 if self.ceilings.is_measured else REACHED_FLOPS)
 

@@ -38,7 +38,7 @@ _MOST_NODES = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Recomputations:
-    """What a rank computed again."""
+    """The work that a rank computed again."""
 
     ops: Int64
     """The outermost operators that ran again, rows of `trace.ops` in order."""
@@ -65,7 +65,7 @@ class Recomputations:
 
 
 def recomputations(trace: Trace, tree: OpTree) -> Recomputations:
-    """What ran again; nothing where neither numbers of autograd nor Python calls are recorded."""
+    """Return the work that ran again; empty where neither autograd's numbers nor Python calls are recorded."""
     ops = trace.ops
     none = np.empty(0, np.int64)
     if not len(ops):

@@ -1,4 +1,4 @@
-"""What of the device's work is done in 32 bits and could be done in 16: products, and the bytes around them.
+"""The device work that is done in 32 bits and could be done in 16: matmuls, and the bytes around them.
 
     wide = measures.wide_formats
     wide.products, wide.memory   # rows of trace.device
@@ -59,7 +59,9 @@ class WideFormats:
 
 
 def wide_formats(measures: DeviceWork) -> WideFormats | None:
-    """What 16 bits would shorten; None where the device's ceilings are unknown, or it multiplies no such format."""
+    """Return the work that 16 bits would shorten; None where the device's ceilings are unknown, or it multiplies no
+    such format.
+    """
     ceilings, bounds, trace = measures.ceilings, measures.kernel_bounds, measures.trace
     form = next((form for form in ("bf16", "fp16") if ceilings and form in ceilings.flops_per_s), None)
     if ceilings is None or form is None:

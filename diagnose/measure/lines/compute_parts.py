@@ -1,4 +1,4 @@
-"""What the device's compute is made of, by what bounds it, number format, module and line; the parts sum to it.
+"""The parts of the device's compute by bound, number format, module and line. They sum to it.
 
     parts = compute_parts(measures)       # the longest first
     sum(part.time_ns for part in parts) == measures.accounting.compute
@@ -115,7 +115,9 @@ def _keys(measures: HostSide, rows: Int64) -> list[_Key]:
 
 
 def _of_op(measures: HostSide, op: int) -> tuple[bool, str, tuple[str, int, str | None] | None]:
-    """Of an operator: whether it is of a backward pass, its module, and the innermost line of the program's own."""
+    """Return whether an operator belongs to a backward pass, its module, and the innermost line of the
+    program's own.
+    """
     if op == MISSING:
         return False, "", None
     tree = measures.op_tree

@@ -1,4 +1,4 @@
-"""What the host did while the steps passed, and at which lines."""
+"""The host's work during the steps, and its lines."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class HostSide(HostWaits):
 
     @cached_property
     def violations(self) -> tuple[Violation, ...]:
-        """What the recording says that cannot be."""
+        """The contradictions in the recording."""
         return check(self.trace)
 
     @cached_property

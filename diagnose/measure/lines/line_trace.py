@@ -37,7 +37,7 @@ class FollowedStep:
 
 @dataclass(frozen=True, eq=False)
 class FollowedLines:
-    """What is known of the lines of the counted steps; empty where no step was followed."""
+    """The traced lines of the counted steps; empty where no step was traced by line."""
 
     trace: Trace
     of_op: Int64

@@ -1,4 +1,4 @@
-"""What a device's memory holds: how much over time, who asked for it, what it serves as.
+"""The memory of a device: how much over time, which lines asked for it, and its categories.
 
 allocator events ──▶ history ──▶ usage ──▶ allocations ──▶ categories ◀── phases
                         │                      │               │

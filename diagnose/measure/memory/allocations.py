@@ -106,7 +106,9 @@ def pieces(trace: Trace, device: int) -> Pieces:
 
 
 def _unseen(trace: Trace, device: int, rows: Int64, seen_bytes: int) -> Blocks:
-    """As one block, what was there before and to the end, by the allocator's own totals beside the events."""
+    """Return one block for the memory that was held before the recording and to its end: the allocator's totals without
+    the events.
+    """
     own = counted(trace, ALLOCATED, device)
     timed = len(rows) and len(own) and trace.memory.time_ns[rows[-1]] != MISSING
     size = int(own.at(trace.memory.time_ns[rows[-1:]])[0]) - seen_bytes if timed else 0

@@ -1,4 +1,4 @@
-"""What each piece of memory serves as: what the recording says, else what its life and its size show.
+"""The category of each allocation: from the recording where it tells, else from the allocation's life and size.
 
     taken in      given back                        serves as
     forward       in the forward pass               a temporary

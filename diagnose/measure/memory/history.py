@@ -1,4 +1,4 @@
-"""What an allocator's history adds up to: bytes allocated and reserved after each of its events.
+"""The bytes allocated and reserved after each event of an allocator's history.
 
 A history is a ring: it begins somewhere, and memory that was there before is never seen to be taken. Where a snapshot
 says what was held at its end, totals are counted backward from there; else they count from the least that makes sense.

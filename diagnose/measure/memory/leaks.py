@@ -1,4 +1,4 @@
-"""Who asked for the memory that steps leave behind: allocations of earlier steps that nothing gave back.
+"""The lines whose memory steps leave behind: allocations of earlier steps that nothing freed.
 
     kept_by(trace, device, since_ns, before_ns)     # rows of trace.memory, taken in between and alive at the end
 

@@ -1,4 +1,4 @@
-"""What a device's memory holds when most of it is in use: by category, by line, and over time.
+"""The contents of a device's memory at its peak: by category, by line, and over time.
 
     peak = memory_peak(trace, device, logits_bytes)
     peak.categories             # bytes by name; they sum to peak.held_bytes, exactly

@@ -1,4 +1,4 @@
-"""In which phase of training a device's allocator did something: forward, backward or optimizer; and in which step.
+"""The training phase (forward, backward, optimizer) and the step of each allocator event.
 
 From who asked, where the history knows it: what autograd's own threads ask for has no Python line, and what a module's
 call asks for has one. Else from the time, where operators were recorded beside. What the program asks for outside of
@@ -19,7 +19,7 @@ from diagnose.trace.schema import MISSING, Bool, Int64, MemoryAction, RangeKind,
 
 
 class TrainingPhase(IntEnum):
-    """What a step is made of."""
+    """A phase of the training step."""
 
     UNKNOWN = 0
     FORWARD = 1
@@ -65,7 +65,7 @@ def training_phases(trace: Trace, rows: Int64) -> Phases:
 
 
 def phase_of_stack(stack: tuple[StackFrame, ...]) -> TrainingPhase:
-    """What some Python frames, innermost first, were at."""
+    """Return the training phase that some Python frames, innermost first, belong to."""
     if any(frame.function in _BACKWARD for frame in stack):
         return TrainingPhase.BACKWARD
     for frame in stack:

@@ -23,7 +23,7 @@ _PARTS = (MemoryAction.SEGMENT_MAP, MemoryAction.SEGMENT_UNMAP)
 
 @dataclass(frozen=True)
 class Layout:
-    """What the allocator has of the device at a moment."""
+    """The allocator's segments and blocks at a moment."""
 
     reserved_bytes: int
     fragments_bytes: int

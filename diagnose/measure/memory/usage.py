@@ -86,7 +86,7 @@ class MemoryUse:
 
 
 def memory_use(trace: Trace, device: int) -> MemoryUse:
-    """What is recorded of the memory of a device."""
+    """Return the recorded memory use of a device."""
     allocated, reserved = counted(trace, ALLOCATED, device), counted(trace, RESERVED, device)
     if device == MISSING:
         allocated, reserved = counted(trace, _RESIDENT, device) or allocated, EMPTY

@@ -1,4 +1,4 @@
-"""What a person explores after the verdict: kernels and operators as tables, and some steps as a timeline.
+"""The data to explore after the verdict: kernels and operators as tables, and some steps as a timeline.
 
 kernel_rows, operator_rows ──────┐
 sampled_calls, counter_series ───┤

@@ -15,7 +15,7 @@ from diagnose.trace import Trace
 
 
 def profile_of(measures: Measures) -> StepProfile:
-    """What the counted steps of a rank consist of."""
+    """Return the contents of a rank's counted steps."""
     return StepProfile(
         rank=measures.trace.rank,
         step_count=measures.step_count,
@@ -35,7 +35,7 @@ def _roof(measures: Measures) -> Roof | None:
 
 
 def slowest_profile(traces: Sequence[Trace], diagnosis: Diagnosis) -> StepProfile | None:
-    """Of the rank whose steps are longest, as the diagnosis has it; None where no steps were recorded."""
+    """Return the profile of the rank whose steps are longest by the diagnosis; None where no steps were recorded."""
     counted = [one for one in diagnosis.per_rank if one.steps.count]
     if not counted:
         return None

@@ -1,4 +1,4 @@
-"""What the end of the counted steps waited for, from there back to their beginning, and what that was made of.
+"""The critical path: the chain of waits from the end of the counted steps back to their beginning, and its parts.
 
     path = critical_path(measures)
     path.composition      # {"compute": 351_000_000, "sync": 2_400_000, "dispatch": …}: sums to the replayed steps

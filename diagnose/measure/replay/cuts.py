@@ -1,4 +1,4 @@
-"""What a replay changes: host time taken out, waits that return at once, device work scaled or left out.
+"""The changes of a replay: host time taken out, waits that return at once, device work scaled or left out.
 
 without = Cut(host=measures.idle["input"])
 without = Cut(waits=mask_over_calls)

@@ -41,7 +41,7 @@ class DeviceEdges:
 
 
 def device_edges(trace: Trace, launches: Launches) -> DeviceEdges:
-    """What each piece of work waited for."""
+    """Return the edges of the replay graph that end at each piece of device work."""
     device = trace.device
     before = _before(device)
     has, linked = before != MISSING, launches.linked

@@ -23,7 +23,7 @@ NEVER = -(1 << 60)
 
 
 class NodeKind(enum.IntEnum):
-    """What happens at a node."""
+    """The event that a node stands for."""
 
     ORIGIN = 0
     LAUNCH = 1

@@ -21,7 +21,7 @@ _MOST = 90  # percent of the waits that must not return before their work ends, 
 
 
 def replay_graph(trace: Trace, launches: Launches, main: int, begin_ns: int) -> ReplayGraph:
-    """What waits for what in what was recorded of one rank, at least from `begin_ns`; `main`: the training thread."""
+    """Return the graph of waits of one rank's recording, at least from `begin_ns`; `main` is the training thread."""
     trace = _set_right(trace, launches)
     host, edges, device = host_nodes(trace, launches, main), device_edges(trace, launches), trace.device
     origin = min((int(times.min()) for times in (host.time_ns, device.start_ns) if len(times)), default=begin_ns)

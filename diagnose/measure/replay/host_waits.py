@@ -1,4 +1,4 @@
-"""What the host of one rank waited for, and the replay of its steps."""
+"""The waits of one rank's host, and the replay of its steps."""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ _ROUNDS = 8  # halvings of MOST: to 1 %
 
 
 def spread_of(records: ProfilerRecords) -> float:
-    """To which factor it is known what the records of a profile cost, where nobody watched the steps without them."""
+    """Return the factor within which the cost of a profile's records is known where nobody watched the steps without a
+    profiler.
+    """
     return SPREAD_OF_COMPILED if records.has_compiled_frames else SPREAD
 
 

@@ -1,4 +1,4 @@
-"""What the profiler's own records cost the host, as far as a recording shows it.
+"""The host time that the profiler's own records cost, as far as a recording shows it.
 
 A profiler writes down every operator, call and Python frame on the thread that runs it. The device's work lasts as long
 as ever; the host needs longer for the same. How much longer was measured on programs whose step is known without a
@@ -68,7 +68,7 @@ class ProfilerRecords:
         return len(self.begun_ns)
 
     def between(self, start_ns: Int64, end_ns: Int64) -> Int64:
-        """What the records cost, before scaling, that began from `start_ns` on and before `end_ns`."""
+        """Return the cost of the records that began in `[start_ns, end_ns)`, before scaling, in ns."""
         since = np.searchsorted(self.begun_ns, start_ns, side="left")
         until = np.searchsorted(self.begun_ns, end_ns, side="left")
         return np.asarray(np.maximum(self.total_ns[until] - self.total_ns[since], 0), np.int64)

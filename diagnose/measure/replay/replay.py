@@ -74,7 +74,7 @@ class Replay:
 
     @cached_property
     def graph(self) -> ReplayGraph:
-        """What waits for what."""
+        """The graph of waits."""
         begin = min(self._since, int(self._steps.start_ns[0])) if len(self._steps) else np.iinfo(np.int64).max
         return replay_graph(self.trace, self._launches, self._main, int(begin))
 
@@ -99,7 +99,7 @@ class Replay:
 
     @cached_property
     def records(self) -> ProfilerRecords:
-        """What the profiler wrote down on the training thread and on those that take turns with it."""
+        """The profiler's records on the training thread and on the threads that take turns with it."""
         graph = self.graph
         nodes = graph.on_training[1:]
         threads = set(threads_in(self.trace.calls.thread[graph.row[nodes]])) - {MISSING} if len(nodes) else set()
@@ -136,7 +136,9 @@ class Replay:
 
     @cached_property
     def watched_ns(self) -> int | None:
-        """What all counted steps would take at the pace of those that a live run watched without a profiler."""
+        """The time of all counted steps at the pace that a live run measured without a profiler, in ns; None if
+        unknown.
+        """
         watched, total = watched_step_ns(self.trace), int(self._steps.length_ns.sum())
         if not watched or self.ran_ahead:
             return None
@@ -164,7 +166,9 @@ class Replay:
         return self._solved(cut, self.recording_scale)
 
     def saved_ns(self, cut: Cut, after: Cut | None = None) -> int:
-        """What all counted steps together would lose under a cut, beyond what they lose under another one already."""
+        """Return the time that all counted steps together lose under a cut, in ns, beyond what they lose under
+        `after`.
+        """
         base = self.base_ns if after is None else self._length_ns(after)
         both = cut if after is None else after | cut
         return max(base - self._length_ns(both), 0)

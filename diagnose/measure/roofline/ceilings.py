@@ -1,4 +1,4 @@
-"""What a device can do at most: floating-point operations by number format, and bytes of its memory.
+"""The ceilings of a device: floating-point operations per second by number format, and the bandwidth of its memory.
 
     ceilings = ceilings_of(trace)
     ceilings.flops_per_s["bf16"], ceilings.bytes_per_s
@@ -25,7 +25,7 @@ MEMORY = "memory"
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What one device of a rank can do at most."""
+    """The ceilings of one device of a rank."""
 
     flops_per_s: Mapping[str, float]
     """By number format (`fp32`, `tf32`, `bf16`, …); those that the device does not multiply are absent."""

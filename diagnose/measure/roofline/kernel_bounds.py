@@ -1,4 +1,4 @@
-"""What bounds each piece of device work, and what it would take at that bound.
+"""The bound of each piece of device work, and its time at that bound.
 
     bounds = measures.kernel_bounds
     bounds.kind                  # per row of trace.device: Bound.MATMUL, MEMORY, LATENCY, COMMUNICATION or UNKNOWN
@@ -45,7 +45,7 @@ TF32_PRODUCTS = 3
 
 
 class Bound(enum.IntEnum):
-    """What a piece of device work waits for."""
+    """The resource that bounds a piece of device work."""
 
     UNKNOWN = 0
     MATMUL = 1
@@ -80,7 +80,7 @@ class KernelBounds:
 
     @property
     def least_ns(self) -> Float64:
-        """What the nearer ceiling allows: the larger of the two, of which one may be unknown."""
+        """The least time that the ceilings allow, in ns: the larger of the two, one of which may be unknown."""
         return np.asarray(np.fmax(self.compute_ns, self.memory_ns), np.float64)
 
     def format_of(self, row: int) -> str:

@@ -1,4 +1,4 @@
-"""What counters of the hardware say of kernels: the bytes they moved, and which unit was busiest.
+"""Hardware counters of kernels: the bytes they moved, and the busiest unit.
 
     counters = kernel_counters(trace)
     counters.bytes               # per row of trace.device; -1 where nobody counted
@@ -85,7 +85,7 @@ class KernelCounters:
 
 
 def counted_launches(trace: Trace) -> Mapping[KernelKey, list[Counted]]:
-    """What was counted, by the kernel's key, in the order of launch."""
+    """Return the counted launches by the kernel's key, in the order of launch."""
     table = trace.kernel_metrics
     found: dict[tuple[int, int], dict[str, float]] = {}
     columns = (table.launch, table.kernel, table.metric, table.unit, table.value)
@@ -125,7 +125,7 @@ def _tensor(name: str, metrics: Mapping[str, float]) -> float | None:
 
 
 def kernel_counters(trace: Trace) -> KernelCounters:
-    """What was counted, for each row of device work."""
+    """Return the counters of each row of device work."""
     moved = np.full(len(trace.device), -1, np.int64)
     kind = np.zeros(len(trace.device), np.uint8)
     if not len(trace.kernel_metrics) or not len(trace.device):
@@ -162,7 +162,8 @@ _NUMBERS = re.compile(r"\b(BFloat16|Half|double|float|long|int)\b")
 
 @lru_cache(maxsize=65536)
 def kernel_key(name: str) -> KernelKey:
-    """What the tools agree on in a kernel's name: its own name, the functions it is made of, and its number formats.
+    """Return the part of a kernel's name that the tools agree on: its own name, the functions it is made of, and its
+    number formats.
 
     They differ in namespaces, in lambdas, in how they write constants, and in whether arguments are named.
     """

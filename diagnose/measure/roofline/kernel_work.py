@@ -1,4 +1,4 @@
-"""What each piece of device work had to do: an operator's arithmetic and bytes, divided among its kernels.
+"""The arithmetic and bytes of each piece of device work: its operator's, divided among the operator's kernels.
 
     work = kernel_work(trace, rows, op_of_work, op_work)
     work.flops, work.bytes       # per row of trace.device; -1 is unknown
@@ -65,7 +65,9 @@ class KernelWork:
 def kernel_work(
     trace: Trace, rows: Int64, classes: npt.NDArray[np.uint8], op_of_work: Int64, work: OpWork
 ) -> KernelWork:
-    """What some rows of device work had to do. Sets, and copies on the device, know their own size."""
+    """Return the arithmetic and bytes of some rows of device work. Sets, and copies on the device, know their
+    own size.
+    """
     device = trace.device
     flops, moved = np.full((2, len(device)), UNKNOWN, np.int64)
     sized = rows[(device.kind[rows] != WorkKind.KERNEL) & (device.size_bytes[rows] >= 0)]

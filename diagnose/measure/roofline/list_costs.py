@@ -32,7 +32,9 @@ def is_on_lists(op_name: str) -> bool:
 
 
 def bytes_of_lists(op_name: str, given: Operands, kernels: tuple[str, ...]) -> int | None:
-    """What all of an operator's kernels move together; None where the lists or the format are not recorded."""
+    """Return the bytes that all of an operator's kernels move together; None where the lists or the format are not
+    recorded.
+    """
     lists = [shapes for shapes in given.lists if shapes]
     item = item_bytes(kernels[0])
     if not lists or item is None:
@@ -47,7 +49,7 @@ def bytes_of_lists(op_name: str, given: Operands, kernels: tuple[str, ...]) -> i
 
 
 def bytes_by_grid(op_name: str, given: Operands, kernel: str, blocks: int) -> int | None:
-    """The same for one kernel, from its grid; None where that tells nothing."""
+    """Return the bytes that one kernel moves, from its grid; None where the grid does not tell."""
     item, lists = item_bytes(kernel), given.dtypes.count("TensorList")
     fused = _FUSED.get(op_name.removeprefix("aten::").rstrip("_"))
     if item is None or not lists or _BY_CHUNKS.search(kernel) is None:

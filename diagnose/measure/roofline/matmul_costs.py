@@ -19,7 +19,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an operator has to do, however it is done; -1 is unknown."""
+    """The arithmetic and bytes of an operator, independent of its implementation; -1 is unknown."""
 
     flops: int = UNKNOWN
     """Floating-point operations, a multiplication and an addition as two."""

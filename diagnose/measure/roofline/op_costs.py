@@ -1,4 +1,4 @@
-"""What the operators of a rank had to do: floating-point operations and bytes, from their shapes and formats.
+"""The operators' floating-point operations and bytes, from their shapes and formats.
 
     work = work_of(trace, np.unique(measures.op_of_work))
     work.flops, work.bytes       # per row of trace.ops; -1 where shapes, a format or a model is missing
@@ -51,7 +51,7 @@ def model_of(name: str) -> Model | None:
 
 @lru_cache(maxsize=65536)
 def work_of_op(name: str, shapes: str, dtypes: str, values: str | None = None) -> Work:
-    """What one operator had to do, from its name and the texts of its arguments."""
+    """Return the work of one operator, from its name and the texts of its arguments."""
     model = model_of(name)
     if model is None:
         return _NOTHING
@@ -62,7 +62,7 @@ def work_of_op(name: str, shapes: str, dtypes: str, values: str | None = None) -
 
 
 def work_of(trace: Trace, rows: Int64) -> OpWork:
-    """What some operators (rows of `trace.ops`; -1 is passed over) had to do; equal ones are modelled once."""
+    """Return the work of some operators (rows of `trace.ops`; -1 is skipped). Equal ones are modelled once."""
     count = len(trace.ops)
     flops, moved, recomputed = np.full((3, count), UNKNOWN, np.int64)
     result = OpWork(flops, moved, recomputed, np.zeros(count, np.uint8))

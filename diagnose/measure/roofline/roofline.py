@@ -50,7 +50,7 @@ class Roofline:
 
     @property
     def least_ns(self) -> Float64:
-        """What the nearer ceiling allows."""
+        """The least time that the nearer ceiling allows, in ns."""
         return np.asarray(np.maximum(self.compute_ns, self.memory_ns), np.float64)
 
     @property
@@ -92,7 +92,7 @@ def formats_of(trace: Trace, rows: Int64, of_row: Int64, work: OpWork) -> Int64:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What the model needed of floating-point operations, in all counted steps together."""
+    """The model's floating-point operations, in all counted steps together."""
 
     flops: Mapping[str, int]
     """By number format, the most first; without what repeats the forward pass: recomputed activations, and scores in

@@ -21,7 +21,7 @@ from diagnose.trace.schema import Bool, Int64
 
 @dataclass(frozen=True, eq=False)
 class Occupation:
-    """What occupied the device (or, without one, the host): disjoint sets."""
+    """The occupation of the device (or, without one, of the host) as disjoint sets of time."""
 
     compute: Intervals
     comm: Intervals

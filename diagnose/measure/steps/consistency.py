@@ -1,4 +1,4 @@
-"""What a recording says that cannot be: kernels before their launch, launches without kernels, times that jump.
+"""Contradictions in a recording: kernels before their launch, launches without kernels, times that jump.
 
     for violation in check(trace):
         violation.sentence      # for the user
@@ -54,7 +54,7 @@ class Violation:
 
 
 def check(trace: Trace) -> tuple[Violation, ...]:
-    """What is wrong with a recording, in a fixed order; empty where all that can be checked holds."""
+    """Return the contradictions of a recording, in a fixed order; empty where all checks pass."""
     view = _View(trace, launches_of(trace), _busy(trace))
     return tuple(violation for one in _CHECKS for violation in one(view))
 

@@ -35,7 +35,7 @@ USUAL_NS = 10_000
 
 
 def launch_usually_ns(launches: Launches) -> int:
-    """What a launch call that does not wait takes."""
+    """Return the usual time of a launch call that does not wait, in ns."""
     took = (launches.end_ns - launches.start_ns)[launches.linked]
     return min(int(np.median(took)), USUAL_NS) if len(took) else USUAL_NS
 

@@ -101,7 +101,7 @@ class Timeline:
 
     @cached_property
     def occupation(self) -> Occupation:
-        """What occupied the device, or without one the host."""
+        """The occupation of the device, or without one of the host."""
         if self.has_device:
             return device_occupation(self.trace, self.rows, self.classes)
         return host_occupation(self.trace, self.thread)
@@ -153,7 +153,7 @@ class Timeline:
 
     @property
     def compute_kinds(self) -> Mapping[str, Intervals]:
-        """What bounds the compute, as disjoint sets of time; empty where nobody looked."""
+        """The compute by what bounds it, as disjoint sets of time; empty where the bounds were not determined."""
         return {}
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What threads of the host were doing, as sets of time: the loader, garbage collection, a wait for the device, …"""
+"""The activity of host threads as sets of time: the loader, garbage collection, a wait for the device, …"""
 
 from __future__ import annotations
 

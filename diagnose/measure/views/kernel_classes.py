@@ -1,4 +1,4 @@
-"""What a piece of device work is: its class, and for matrix products the number format and the unit that ran it.
+"""The class of a piece of device work, and for matmuls the number format and the unit that ran them.
 
     classes_of(trace)                     # from kernel names alone
     classes_of(trace, op_of_work)         # from names and from the operators that launched the kernels
@@ -22,7 +22,7 @@ from diagnose.trace.schema import MISSING, Bool, Int64, WorkKind
 
 
 class KernelClass(enum.IntEnum):
-    """What a piece of device work does."""
+    """The class of a piece of device work."""
 
     OTHER = 0
     MATMUL = 1
@@ -217,7 +217,7 @@ _CLASSES_OF_OPS: tuple[tuple[KernelClass, re.Pattern[str]], ...] = (
 
 @lru_cache(maxsize=65536)
 def class_of_op(name: str) -> KernelClass:
-    """What the kernels of an operator do, by the operator's name; OTHER where it does not tell."""
+    """Return the class of an operator's kernels, by the operator's name; OTHER where it does not tell."""
     return next((kind for kind, pattern in _CLASSES_OF_OPS if pattern.search(name)), KernelClass.OTHER)
 
 

@@ -87,7 +87,9 @@ def _opens_ns(trace: Trace) -> int:
 
 
 def joined(wanted: Ids, keys: Ids, order: Int64) -> Int64:
-    """For each wanted id (positive) the row of `keys` that holds it (of several, the smallest `order`), or -1."""
+    """Return for each wanted id (positive) the row of `keys` that holds it (of several, the one with the smallest
+    `order`), or -1.
+    """
     width = np.result_type(wanted, keys)
     wanted, keys = wanted.astype(width, copy=False), keys.astype(width, copy=False)
     rows = np.flatnonzero(keys > 0)

@@ -63,8 +63,9 @@ def usual(lengths: Int64 | Float64 | Sequence[int], period: int | None = None) -
 
 
 def mean_uncertain_by(lengths: Int64 | Float64 | Sequence[int]) -> float | None:
-    """What the mean length is uncertain by: two standard errors, and what a last period that is cut shifts it by. None
-    for fewer than three."""
+    """Return the uncertainty of the mean length: two standard errors, plus the shift that a cut last period causes.
+    None for fewer than three.
+    """
     values = np.asarray(lengths, np.float64)
     if len(values) < 3:
         return None
@@ -77,7 +78,7 @@ def mean_uncertain_by(lengths: Int64 | Float64 | Sequence[int]) -> float | None:
 
 
 def usual_uncertain_by(lengths: Int64 | Float64 | Sequence[int], period: int | None = None) -> float | None:
-    """What the usual length is uncertain by: two standard errors of the medians. None for fewer than three."""
+    """Return the uncertainty of the usual length: two standard errors of the medians. None for fewer than three."""
     values = np.asarray(lengths, np.float64)
     if len(values) < 3:
         return None
@@ -85,9 +86,10 @@ def usual_uncertain_by(lengths: Int64 | Float64 | Sequence[int], period: int | N
 
 
 def median_surely(values: Int64 | Float64 | Sequence[int]) -> float | None:
-    """What the median that lies behind these values surely exceeds, however they spread: the lowest of three to five
-    values, the second of six to eight and so on, which lies above it once in eight times at most. None for fewer than
-    three."""
+    """Return a lower bound of the median behind these values, whatever their distribution: the lowest of three to five
+    values, the second of six to eight and so on. It lies above the median at most once in eight times. None for fewer
+    than three.
+    """
     ordered = np.sort(np.asarray(values, np.float64))
     count = len(ordered)
     if count < _FEWEST_SIDES:

@@ -1,4 +1,5 @@
-"""What the sampled Python stacks say: waiting for data, reading or writing files, compiling, or the user's own Python.
+"""The activity that sampled Python stacks show: waiting for data, reading or writing files, compiling, or the user's
+own Python.
 
 A sample stands for the time around it, up to the middle between it and its neighbours, and never for more than
 `REACH_NS` on either side: a sampler that was held up has not seen what happened meanwhile.

@@ -25,7 +25,8 @@ _OF_EVENTS = ("type", "at_ns")
 
 
 class RunObject(TypedDict):
-    """What `diagnose run --json` and `diagnose fix --json` print, and `diagnose report --format json` of a run.
+    """The object that `diagnose run --json`, `diagnose fix --json` and, for a run, `diagnose report --format json`
+    print.
 
     `steps_watched` and `facts` are by rank.
     """
@@ -51,12 +52,14 @@ class RunObject(TypedDict):
 
 
 def diagnosis_schema() -> dict[str, Any]:
-    """Of `diagnose analyze --json`."""
+    """Return the JSON Schema of `diagnose analyze --json`."""
     return _schema(Diagnosis)
 
 
 def run_schema() -> dict[str, Any]:
-    """Of `diagnose run --json`, `diagnose fix --json`, and `diagnose report --format json` of a run."""
+    """Return the JSON Schema of `diagnose run --json`, `diagnose fix --json`, and `diagnose report --format json` of a
+    run.
+    """
     return _schema(RunObject)
 
 

@@ -11,6 +11,19 @@ WIDTH, HEIGHT = 300, 60
 """Of a chart, in its own units."""
 _UNITS = {"watts": "W", "celsius": "°C", "mhz": "MHz", "percent": "%", "s": "MiB/s"}
 """By the last word of a counter's name; `_mib_s` are the only ones that end in `s`."""
+_OF_HOST = {
+    "host.cpu": ("CPU of the run", "% of a core"),
+    "host.process_cpu": ("CPU of the training process", "% of a core"),
+    "host.workers_cpu": ("CPU of loader workers and other children", "% of a core"),
+    "host.busiest_worker_cpu": ("CPU of the busiest child", "% of a core"),
+    "host.others_cpu": ("CPU of other programs", "% of a core"),
+    "host.queued": ("time ready without a core", "%"),
+    "host.load": ("load average of the machine", ""),
+    "host.workers": ("loader workers and other children", ""),
+    "host.rss_bytes": ("resident memory of the run", ""),
+    "host.process_rss_bytes": ("resident memory of the training process", ""),
+}
+"""Title and unit of the counters that `diagnose.collect.host` reads."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +70,13 @@ def _chart(one: CounterSeries, end_ns: int, several_devices: bool) -> CounterCha
         for time, value in zip(one.time_ns, one.value, strict=True)
     )
     where = f" of device {one.device}" if several_devices and one.device >= 0 else ""
-    return CounterChart(one.name + where, _shown(one, low), _shown(one, high), points)
+    title, _ = _OF_HOST.get(one.name, (one.name, ""))
+    return CounterChart(title + where, _shown(one, low), _shown(one, high), points)
 
 
 def _shown(one: CounterSeries, value: float) -> str:
     last = one.name.rpartition(".")[2].rpartition("_")[2]
     if last == "bytes":
         return format_bytes(round(value))
-    unit = _UNITS.get(last)
+    unit = _OF_HOST[one.name][1] if one.name in _OF_HOST else _UNITS.get(last)
     return f"{value:.4g} {unit}" if unit else f"{value:.4g}"

@@ -73,7 +73,7 @@ def render(subject: Subject) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What stands at the top of the page: the one thing to take away."""
+    """The headline of the page: the one thing to take away."""
 
     kind: str
     """`fixed`, `worse`, `find`, `quiet`, `open`, or `none`: how it is coloured."""

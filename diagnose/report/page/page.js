@@ -2,6 +2,7 @@
 // The timeline and the tables of the page. Everything is drawn from the JSON beside it; nothing is fetched.
 (() => {
   const time = ns => {
+    if (ns === 0) return "0";
     const size = Math.abs(ns);
     const [value, unit] = size >= 1e9 ? [ns / 1e9, "s"] : size >= 1e6 ? [ns / 1e6, "ms"] : size >= 1e3 ? [ns / 1e3, "µs"] : [ns, "ns"];
     return `${unit === "ns" ? Math.round(value) : Number(value.toPrecision(3))} ${unit}`;

@@ -1,4 +1,4 @@
-"""What the page's script draws the timeline from, and the picture of memory over time."""
+"""The data of the page's timeline and of its picture of memory over time."""
 
 from __future__ import annotations
 

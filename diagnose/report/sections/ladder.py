@@ -25,24 +25,36 @@ def ladder_lines(diagnosis: Diagnosis, width: int) -> list[Text]:
     said = [styled(line, MUTED) for line in wrap(done, width)] if done else []
     if ladder is None or not (ladder.rungs or ladder.ceiling):
         return said
-    name_width = max(len(name) for name, *_ in rows(ladder)) + 2
-    time_width = max(len(time) for _, time, *_ in rows(ladder)) + 2
-    lines = []
-    for name, time, utilisation, fixers in rows(ladder):
-        line = styled(f"  {name:<{name_width}}").append(f"{time:>{time_width}}", "bold").append(f"{utilisation:>8}")
+    table = rows(ladder)
+    name_width = max(len(name) for name, *_ in table) + 2
+    share_width = 9 if has_utilisation(ladder) else 0
+    head = "predicted step" if width >= _WIDE else "step"
+    time_width = max(len(head), *(len(time) for _, time, *_ in table)) + 2
+    head = f"  {'rung':<{name_width}}{head:>{time_width}}{'of peak' if share_width else '':>{share_width}}"
+    lines = [styled(head, MUTED)]
+    for name, time, utilisation, fixers in table:
+        line = styled(f"  {name:<{name_width}}").append(f"{time:>{time_width}}", "bold")
+        line.append(f"{utilisation:>{share_width}}")
         column = len(line) + 3
         first, *rest = wrap(fixers, width - column) if fixers and width - column >= _NARROWEST else [""]
         lines.append(line.append(f"   {first}" if first else "", MUTED))
         lines += [styled(" " * column + more, MUTED) for more in rest]
-    closing = [styled(line, MUTED) for line in wrap(summary(ladder), width)]
+    last = summary(ladder)
+    closing = [styled(line, MUTED) for line in wrap(last, width)] if last else []
     return [heading("The ladder", f"each rung on top of those above it; {_covers()}", width), *said, *lines, *closing]
 
 
 _NARROWEST = 16
+_WIDE = 60
+
+
+def has_utilisation(ladder: Ladder) -> bool:
+    """Whether the share of the device's peak is known for any rung."""
+    return any(utilisation for _, _, utilisation, _ in rows(ladder))
 
 
 def rows(ladder: Ladder) -> list[tuple[str, str, str, str]]:
-    """What is shown: name, step, utilisation, fixers; first the step as it is, last the ceiling."""
+    """Return the rows to show: name, step, utilisation, fixers. The step as it is comes first, the ceiling last."""
     found = [("now", format_ns(ladder.step_ns), _percent(ladder.utilisation), "")]
     for number, rung in enumerate(ladder.rungs[:MOST_RUNGS], 1):
         name = rung.rule if rung.rank is None else f"{rung.rule} on rank {rung.rank}"
@@ -94,4 +106,4 @@ def _percent(share: float | None) -> str:
 
 
 def _covers() -> str:
-    return f"{COVERAGE * 100:.0f} % of measured savings lay in such intervals"
+    return f"intervals hold {COVERAGE * 100:.0f} % of measured savings"

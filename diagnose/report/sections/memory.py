@@ -1,4 +1,4 @@
-"""What a device's memory holds at its peak, as slices, as lines of a table, and as a picture over time."""
+"""A device's memory at its peak, as slices, as lines of a table, and as a picture over time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def held(peak: MemoryPeak) -> tuple[Held, ...]:
 
 
 def headline(peak: MemoryPeak) -> str:
-    """What the figures are of, in a few words."""
+    """Return the memory held, taken from the device, and available, in a few words."""
     words = f"{format_bytes(peak.held_bytes)} held"
     if peak.reserved_bytes is not None:
         words += f", {format_bytes(peak.reserved_bytes)} taken from the device"
@@ -74,7 +74,7 @@ def weighty(peak: MemoryPeak) -> tuple[MemoryPart, ...]:
 
 
 def life(part: MemoryPart) -> str:
-    """In which phase it was taken, and in which it was given back."""
+    """Return the phases in which a part was allocated and freed."""
     if part.taken is None:
         return "in no known phase"
     return f"{part.taken} → {'held' if part.freed == 'never' else part.freed or 'unknown'}"

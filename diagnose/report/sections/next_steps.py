@@ -1,4 +1,4 @@
-"""What to type next, the most useful first: nobody has to remember the commands."""
+"""The commands to type next, the most useful first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FEW = 3  # fixers named in one sentence; of more, the first two and how many
 
 
 def next_command(state: State) -> tuple[str, str] | None:
-    """What to type next and what it does; None when there is nothing left to do."""
+    """Return the next command and what it does; None when there is nothing left to do."""
     return next(iter(next_commands(state)), None)
 
 

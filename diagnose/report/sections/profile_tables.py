@@ -25,7 +25,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table shows of one value, and what it sorts it by."""
+    """A table's value as it is shown, and the key it is sorted by."""
 
     words: str
     key: float | str

@@ -28,7 +28,7 @@ def found_without_edits(state: State) -> bool:
 
 
 def nothing_kept(state: State) -> str:
-    """What a run came to that went on to try fixes and ended without one that holds. Empty for all others."""
+    """Return a sentence about a run that tried fixes and kept none; empty for all others."""
     if found_without_edits(state):
         return "No fixer has an edit for what was found here: your program stays as it is."
     if state.ended is None or state.final is not None or is_dry(state):

@@ -34,7 +34,7 @@ class Alike:
 
 
 def measured(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """What had a trial, or broke on its way to one: the kept ones first, else as they came."""
+    """Return the verdicts that had a trial, or failed on the way to one: the kept ones first, else in their order."""
     had = [verdict for verdict in verdicts if verdict.decision not in (Decision.NOT_TRIED, Decision.ADVICE)]
     return sorted(had, key=lambda verdict: verdict.decision is not Decision.KEPT)
 
@@ -51,7 +51,9 @@ def idle(verdicts: Sequence[Verdict]) -> str:
 
 
 def untried(verdicts: Sequence[Verdict]) -> list[Alike]:
-    """What had an edit and no trial, by reason; of one reason alone with what is said of that fix."""
+    """Return the fixes that had an edit and no trial, grouped by reason. A reason with a single fix keeps that fix's
+    own words.
+    """
     groups: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         if verdict.decision is Decision.NOT_TRIED and not is_idle(verdict):
@@ -73,7 +75,7 @@ def fell_apart(state: State) -> list[str]:
 
 
 def kept_alike(verdicts: Sequence[Verdict]) -> list[Alike]:
-    """What is kept; what rests on the word of one common trial alone, once."""
+    """Return the kept fixes. Those that rest on one common trial alone are one entry."""
     groups: dict[tuple[str, str], list[Verdict]] = {}
     for verdict in verdicts:
         if verdict.decision is Decision.KEPT:
@@ -82,12 +84,12 @@ def kept_alike(verdicts: Sequence[Verdict]) -> list[Alike]:
 
 
 def rows(state: State) -> list[Verdict]:
-    """What stands in the table of what was measured: common trials that were kept, then each fix."""
+    """Return the rows of the table of measurements: common trials that were kept, then each fix."""
     return [*_common(state), *measured(state.verdicts)]
 
 
 def basis(state: State, alike: Alike) -> Verdict:
-    """What alike fixes rest on: the figures of their common trial where they had one, else their own."""
+    """Return the verdict that alike fixes rest on: that of their common trial if there was one, else their own."""
     own = alike.verdicts[0]
     if own.saving is not None:
         return own
@@ -103,7 +105,7 @@ def _common(state: State) -> list[Verdict]:
 
 
 def dropped(verdicts: Sequence[Verdict]) -> list[Alike]:
-    """What was measured and not kept, each outcome in the same words once."""
+    """Return the fixes that were measured and not kept; equal outcomes are one entry."""
     groups: dict[tuple[Decision, str], list[Verdict]] = {}
     for verdict in measured(verdicts):
         if verdict.decision is not Decision.KEPT:
@@ -112,7 +114,7 @@ def dropped(verdicts: Sequence[Verdict]) -> list[Alike]:
 
 
 def advised(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """What is left to the user."""
+    """Return the verdicts that advise the user to edit by hand."""
     return [verdict for verdict in verdicts if verdict.decision is Decision.ADVICE]
 
 
@@ -137,14 +139,14 @@ def is_dry(state: State) -> bool:
 
 
 def not_allowed(state: State) -> list[Verdict]:
-    """What waits for the user's word because it changes the training itself."""
+    """Return the fixes that need the user's permission because they change the training itself."""
     return [
         verdict for verdict in state.verdicts if verdict.decision is Decision.NOT_TRIED and _ASKS in verdict.summary
     ]
 
 
 def out_of_time(state: State) -> list[Verdict]:
-    """What a longer budget would have tried."""
+    """Return the fixes that a longer budget would have tried."""
     return [
         verdict
         for verdict in state.verdicts
@@ -153,7 +155,7 @@ def out_of_time(state: State) -> list[Verdict]:
 
 
 def undecided(state: State) -> list[Verdict]:
-    """What may well save something worth having, on a machine too restless to tell: not the same as no change."""
+    """Return the fixes that may save enough, but on a machine too noisy to tell; unlike "no change"."""
     return [verdict for verdict in state.verdicts if _is_undecided(state, verdict)]
 
 

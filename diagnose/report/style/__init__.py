@@ -1,1 +1,1 @@
-"""What every report and the screen use alike: labels and colours, styled text, bars, wrapped lines, names of files."""
+"""Style shared by all reports and the screen: labels and colours, styled text, bars, wrapped lines, names of files."""

@@ -70,7 +70,7 @@ def bar(parts: Sequence[Slice], width: int, solid: bool = False) -> Text:
 
 
 def legend(parts: Sequence[Slice], width: int, solid: bool = False) -> list[Text]:
-    """Each slice with its time and share, in as many columns as `width` holds."""
+    """Return each slice with its time and share, in as many columns as fit in `width`."""
     if not parts:
         return []
     label_width = max(len(part.look.label) for part in parts)

@@ -79,7 +79,7 @@ def items(state: State) -> list[Item]:
 
 
 def energy_of(state: State) -> str:
-    """What a step of all watched devices takes of energy; empty where their power was not read."""
+    """Return the energy that a step takes on all watched devices; empty where their power was not read."""
     diagnosis = state.diagnosis
     step_ns = None if diagnosis is None else diagnosis.step_ns or diagnosis.steps.mean_ns
     if not state.watts or not step_ns:

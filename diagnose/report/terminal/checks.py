@@ -1,4 +1,4 @@
-"""What `diagnose check` prints: each fixer's diff with what the gates say of it, and what had no edit."""
+"""The output of `diagnose check`: each fixer's diff with the gates' answers, and the fixers without an edit."""
 
 from __future__ import annotations
 

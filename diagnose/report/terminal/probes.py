@@ -1,4 +1,4 @@
-"""What probes measured: the step with and without a part of it, and what that says of the findings."""
+"""The output of probes: the step with and without a part of it, and what that says about the findings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def probe_lines(probes: Sequence[ProbeResult], width: int) -> list[Text]:
 
 
 def as_text(probes: Sequence[ProbeResult], width: int, *, colour: bool) -> str:
-    """What `diagnose probe` prints."""
+    """Return the output of `diagnose probe`."""
     return printed([probe_lines(probes, width)], colour)
 
 

@@ -1,4 +1,4 @@
-"""What happens, as lines for a terminal without a screen: one event in, at most one line out.
+"""Progress lines for a terminal without a screen: at most one line per event.
 
 Noisy events are held back by their own time stamps, never by a clock, so that a replayed journal says the same.
 """

@@ -10,7 +10,7 @@ from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.paths import clipped, clipped_path, place
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import MUTED, SEVERITIES
-from diagnose.report.wording.phrases import evidence, gain, sentence
+from diagnose.report.wording.phrases import by_hand, evidence, gain, sentence
 from diagnose.units import format_share
 
 _INDENT = 5
@@ -37,6 +37,8 @@ def finding_lines(number: int, finding: Finding, root: str | None, width: int) -
         lines += _named("evidence", " · ".join(map(evidence, finding.evidence)), width)
     if finding.fixers:
         lines += _named("would try", ", ".join(finding.fixers), width)
+    else:
+        lines += _named("by hand", by_hand(finding), width)
     if finding.confirm:
         lines += _named("to confirm", finding.confirm, width)
     return lines

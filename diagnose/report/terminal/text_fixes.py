@@ -1,5 +1,6 @@
-"""What was tried, as lines of text: a table of what was measured, what each kept fix rests on, what was not tried and
-why, what is left to the user, the diff, and the final figures."""
+"""The fixes as lines of text: a table of what was measured, the evidence of each kept fix, what was not tried and why,
+advice, the diff, and the final figures.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rules would have needed to decide, with the rules that lacked it."""
+"""The data that rules lacked to decide, with the rules that lacked it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OF_DEVICES = re.compile(r"device's work|of the device\b")
 
 
 def unsure(state: State) -> dict[str, str]:
-    """What was lacking, and the names of the rules that lacked it in one text: `a-rule, b-rule`.
+    """Return the lacking data, each with the rules that lacked it in one text: `a-rule, b-rule`.
 
     All that a run on the CPU alone lacks for want of a device is one thing, whose rules are counted and not named:
     nothing can be done about it. What ranks lack alike, each with figures of its own, is said with those of the first.

@@ -11,7 +11,7 @@ _UNLIKE = 0.1
 
 
 def on_average(diagnosis: Diagnosis) -> str:
-    """What the average step is made of where the median one is made otherwise; empty where they are alike."""
+    """Return a sentence about the average step where it differs from the median one; empty where they are alike."""
     known = [row for row in diagnosis.per_rank if row.steps.count and row.accounting.total_ns]
     longest_ns = max((_mean_ns(row) for row in known), default=0)
     # Of ranks that are as slow, whichever was drawn.

@@ -37,7 +37,9 @@ _LONGER_START = 0.2  # of the original's: less is the luck of a process
 
 
 def identity(state: State) -> list[str]:
-    """What the run is, in parts: program, device, ranks, step time, how many steps, and how they were found."""
+    """Return the parts of a run's title: program, device, ranks, step time, number of steps, and how they were
+    found.
+    """
     parts = []
     if state.started is not None:
         parts.append(state.started.program.removeprefix("-- "))
@@ -68,7 +70,7 @@ def is_of_median(diagnosis: Diagnosis) -> bool:
 
 
 def accounting_title(diagnosis: Diagnosis) -> str:
-    """What stands above an accounting: which step it is of, where that is not the one that shares are of."""
+    """Return the title of an accounting: the step it is of, where that is not the one that shares refer to."""
     traced = "" if is_of_median(diagnosis) else "traced "
     return f"Where a {traced}step's {format_ns(diagnosis.accounting.total_ns)} go"
 
@@ -153,7 +155,7 @@ def _doubtful(diagnosis: Diagnosis) -> Finding | None:
 
 
 def quiet_news(diagnosis: Diagnosis) -> str:
-    """What to tell the owner of a run in which nothing weighty was found, and what that rests on."""
+    """Return the message for a run without a weighty finding, and what it rests on."""
     if not is_recorded(diagnosis.accounting):
         return (
             "Cannot say what these steps do: only their length was recorded, not the work in them. "
@@ -241,7 +243,7 @@ _OF_THE_PATH = 0.05
 
 
 def awaited(diagnosis: Diagnosis) -> str:
-    """What the ends of steps waited for; empty where that is not known, or is the device's computing and no more."""
+    """Return the critical path of a step in words; empty where it is unknown, or is only the device's computing."""
     path = diagnosis.critical_path or {}
     whole = sum(path.values())
     weighty = {name: took / whole for name, took in path.items() if took >= _OF_THE_PATH * whole}
@@ -263,8 +265,13 @@ def share(finding: Finding) -> str:
     return format_share(math.floor(finding.share * 1000) / 1000 if crosses else finding.share)
 
 
+def by_hand(finding: Finding) -> str:
+    """Return where to read what ends a finding that no fixer has an edit for."""
+    return f"`diagnose explain {finding.rule}` says what helps"
+
+
 def gain(finding: Finding) -> str:
-    """What fixing it gives back: time and share of a step, and what the figure rests on."""
+    """Return what a finding's fix could give back: time and share of a step, and the basis of the figure."""
     if not is_priced(finding):
         return "its cost is not known here"
     amount = f"{format_ns(finding.recoverable_ns)} of each step ({share(finding)})"
@@ -341,18 +348,18 @@ GATES = {
 
 
 def numbers(verdict: Verdict) -> str:
-    """What the numerics gate found, in three words."""
+    """Return the numerics gate's answer in three words."""
     return _equality(verdict.gate) if verdict.gate else ""
 
 
 def together(state: State) -> str:
-    """What the numerics gate found of all kept fixes together. Empty where it was not asked."""
+    """Return the numerics gate's answer for all kept fixes together; empty where it was not asked."""
     gate = state.final.gate if state.final else None
     return f"numbers {_equal(gate)}" if gate else ""
 
 
 def interplay(state: State) -> str:
-    """What the kept fixes save together beside what their own trials multiply to. Empty for a single one."""
+    """Return what the kept fixes save together, beside the product of their own trials; empty for a single fix."""
     said = state.final
     if said is None or said.interaction is None or said.original_ns <= 0:
         return ""

@@ -1,4 +1,4 @@
-"""What a machine cannot tell from no change, as shares of a step saved: the original against itself.
+"""The machine's resolution as a share of a step: the original measured against itself.
 
 The program is the same on both sides, so a saving that means nothing is a loss that means nothing with the sides
 swapped. Of a percent the two are alike; beside a saving of half a step stands a loss of a whole one.

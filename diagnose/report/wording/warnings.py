@@ -11,7 +11,7 @@ _FIGURE = re.compile(rf"{_LONG}|\d[\d,.]*(?: ?(?:[nµm]?s|min|[KMGT]iB|B)\b)?")
 
 
 def said_once(messages: Iterable[str]) -> list[str]:
-    """Each message once, in their order; those of ranks that differ in no more than figures as one sentence."""
+    """Return each message once, in order. Messages of ranks that differ only in figures become one sentence."""
     groups: dict[str, list[tuple[int, str]]] = {}
     for message in dict.fromkeys(messages):
         of_a_rank = _OF_A_RANK.fullmatch(message)

@@ -63,7 +63,7 @@ class Draw:
 
     @property
     def words(self) -> str:
-        """For a sentence: what draws, and where."""
+        """Return what draws and where, for a sentence."""
         return f"`{self.code}`, {self.path}:{self.line}"
 
 

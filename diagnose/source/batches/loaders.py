@@ -97,7 +97,7 @@ class Loader:
         )
 
     def why_no_workers(self) -> str | None:
-        """What its dataset does that worker processes would break."""
+        """Return what the dataset does that worker processes would break; None where nothing."""
         found = self._dataset()
         code = found[0].code(found[1]) if found else ""
         if self.is_stream and "get_worker_info" not in code:
@@ -110,7 +110,7 @@ class Loader:
         return self.why_not_ahead() or self._why_not_copied() or self._why_not_spawned()
 
     def why_not_ahead(self) -> str | None:
-        """What the program does that batches which are loaded before they are asked for would not follow."""
+        """Return what the program does that would not affect batches loaded ahead of time; None where nothing."""
         if self.shared is None:
             return None
         found = next(self.shared.changes(When.DURING), None) or next(self.shared.traces(), None)
@@ -119,7 +119,9 @@ class Loader:
         return self.why_no_order_ahead()
 
     def why_no_order_ahead(self) -> str | None:
-        """What the program does to its sampler that samples which are chosen ahead would not follow."""
+        """Return what the program does to its sampler that would not affect samples chosen ahead of time; None where
+        nothing.
+        """
         late = late_first_batch(self.options.sources) if self._draws_order else None
         if late is not None:
             return f"has an iterator that is not asked for its first batch at once: {late}. Its order would be another."
@@ -161,7 +163,9 @@ class Loader:
         return None
 
     def why_none_kept(self) -> str | None:
-        """What the program shares with its dataset that workers which live on, or samples that are kept, do not see."""
+        """Return what the program shares with its dataset that persistent workers, or kept samples, would not see; None
+        where nothing.
+        """
         if self.shared is None:
             return None
         found = next(self.shared.changes(When.BETWEEN), None) or next(self.shared.traces(), None)
@@ -169,7 +173,7 @@ class Loader:
 
     @cached_property
     def shared(self) -> SharedState | None:
-        """What its samples share with the program; None where a library builds the loader."""
+        """The state that the loader's samples share with the program; None where a library builds the loader."""
         if self.options.names:
             return None
         recorded = self.site.arguments if self.site is not None else {}

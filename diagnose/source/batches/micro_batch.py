@@ -38,7 +38,7 @@ Edited = Sequence[tuple[str, Sequence[Splice]]]
 
 
 class Program(Protocol):
-    """What has to be known of the program: a fixer's request is one."""
+    """The facts needed of the program; a fixer's request provides them."""
 
     @property
     def sources(self) -> Mapping[str, str]: ...

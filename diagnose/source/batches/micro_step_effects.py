@@ -1,4 +1,4 @@
-"""What a program does in every micro-step besides adding gradients: with fewer and larger ones it would do otherwise.
+"""The side effects of a micro-step besides adding gradients: fewer and larger micro-steps would change them.
 
 A line that is printed for each micro-step, a counter, the loss of the last one, a loss that compares the samples of a
 micro-batch with each other.

@@ -1,4 +1,4 @@
-"""What a dataset holds that worker processes must not share: open files, archives, connections, locks, iterators.
+"""The objects of a dataset that worker processes must not share: open files, archives, connections, locks, iterators.
 
 A forked worker has the same open file as its parent and its siblings, with one position for all of them: each reads
 where another left off. What a value is follows from the call that makes it, and what is not known to be plain data is

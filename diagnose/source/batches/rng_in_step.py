@@ -31,7 +31,9 @@ _DROPS = re.compile(
 
 
 def draws_in_step(sources: Iterable[Source], turn: str) -> str | None:
-    """What shows it: code of a model's methods, of one `turn` of the loop, or a dropout that is not zero."""
+    """Return the code that draws random numbers in a step: in a model's methods, in one `turn` of the loop, or a
+    dropout that is not zero. None where none does.
+    """
     found = _DRAWS_ON_DEVICE.search(turn)
     for source in sources:
         found = found or _DROPS.search(source.text)

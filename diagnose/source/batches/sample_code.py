@@ -158,7 +158,7 @@ class SampleCode:
                 yield path, found
 
     def values(self, path: str, name: cst.Name) -> Iterator[tuple[str, cst.BaseExpression]]:
-        """What a name is bound to; of a parameter, what the program passes for it."""
+        """Yield the expressions that a name is bound to; for a parameter, those that the program passes for it."""
         bound = binding_of(self.sources[path], name)
         if bound is None:
             yield from ((path, value) for value in _assigned(self.sources[path], name.value))
@@ -189,7 +189,7 @@ def is_read(source: Source, name: cst.Name) -> bool:
 
 @per_source
 def _reads(source: Source, node: cst.CSTNode) -> tuple[cst.Name, ...]:
-    """Of each variable below a node, one place that reads it."""
+    """Return one place that reads each variable below a node."""
     return tuple({each.value: each for each in source.every(cst.Name, node) if is_read(source, each)}.values())
 
 

@@ -1,4 +1,4 @@
-"""What making a sample leaves behind, and what it depends on beside its index.
+"""The side effects of making a sample, and what it depends on besides its index.
 
 A worker process makes samples in a copy of the program: what it notes there nobody else sees, what it prints comes
 early, and the clock, the environment and the number of the process are its own.
@@ -95,7 +95,9 @@ def traces(code: SampleCode) -> Iterator[Trace]:
 
 
 def changed_by(source: Source, below: cst.CSTNode) -> Iterator[cst.BaseExpression]:
-    """What statements below a node bind or change: attributes, items, variables, what a method changes in place."""
+    """Yield what the statements below a node bind or change: attributes, items, variables, what a method changes in
+    place.
+    """
     for node in source.walk(below, *_STATEMENTS):
         targets: list[cst.BaseExpression] = []
         if isinstance(node, cst.Assign):

@@ -49,7 +49,7 @@ _GO_THROUGH = (".parameters(", ".named_parameters(", ".modules(", ".named_module
 
 @dataclass(frozen=True)
 class SharedState:
-    """What the samples of one loader share with the program."""
+    """The state that the samples of one loader share with the program."""
 
     texts: Mapping[str, str]
     path: str
@@ -82,7 +82,7 @@ class SharedState:
         return code
 
     def traces(self) -> Iterator[Trace]:
-        """What samples leave behind, depend on beside their index, or hold open."""
+        """Yield what samples leave behind, depend on besides their index, or hold open."""
         yield from traces(self.code)
         yield from self._opened_outside()
         yield from self._caught()
@@ -115,7 +115,7 @@ class SharedState:
                 yield Trace(f"needs `{_line(source, node)}`, which has no name in a module", path, line)
 
     def handles(self) -> Iterator[Trace]:
-        """What samples read from handles that were opened before there were workers."""
+        """Yield what samples read from handles that were opened before there were workers."""
         yield from held_handles(self.code)
 
     def changes(self, at_least: When) -> Iterator[Trace]:

@@ -1,4 +1,4 @@
-"""What gives a name its value: the one statement that binds it, the parameter that it is, or the import.
+"""The binding of a name: the one statement that binds it, the parameter that it is, or the import.
 
 A name that is bound twice, in a loop, or by a statement that is not understood has no binding here.
 """
@@ -45,7 +45,7 @@ class Binding:
 
 @per_source
 def binding_of(source: Source, node: cst.Name) -> Binding | None:
-    """What binds the name that `node` reads."""
+    """Return the binding of the name that `node` reads."""
     for scope in _scopes(source, node):
         if isinstance(scope, cst.FunctionDef):
             parameter = parameter_of(scope, node.value)
@@ -181,7 +181,8 @@ def dotted(node: cst.BaseExpression) -> str:
 def passed_to(
     function: cst.FunctionDef, parameter: cst.Param, owner: str | None, sources: Mapping[str, Source]
 ) -> list[tuple[str, cst.BaseExpression | None]] | None:
-    """What the calls of a function give for a parameter, with the file; None in a row where the default holds.
+    """Return the arguments that calls of a function pass for a parameter, each with its file; None as an argument where
+    the default is used.
 
     `owner` is the class whose constructor the function is. None where a call cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Who may see an error that a piece of code raises: handlers around it, and around the calls that lead to it."""
+"""The handlers that may see an error of a piece of code: those around it, and around the calls that lead to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may look at a variable other than in the order of the text: handlers, other files, and what sees all names."""
+"""The readers of a variable outside the order of the text: handlers, other files, and code that sees all names."""
 
 from __future__ import annotations
 

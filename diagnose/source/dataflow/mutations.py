@@ -1,4 +1,4 @@
-"""What a program writes in place: tensors whose contents change while their name stays."""
+"""In-place writes of a program: tensors whose contents change while their name stays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _writes(source: Source) -> dict[str, list[int]]:
 
 
 def written_in_place(source: Source, below: cst.CSTNode | None = None) -> Iterator[cst.BaseExpression]:
-    """What each write below a node changes.
+    """Yield the expression that each in-place write below a node changes.
 
     `x` of `x.add_(1)`, `x[0] = 1`, `x += 1`, `x.data[0].zero_()`, `torch.add(a, b, out=x)`, `nn.init.zeros_(x)`.
     """

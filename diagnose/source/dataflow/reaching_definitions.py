@@ -55,7 +55,7 @@ class Definition:
 
 @per_source
 def reaching(source: Source, at: cst.CSTNode, name: str) -> Definition:
-    """What the name means where the statement `at` begins."""
+    """Return the definition of a name that reaches the beginning of the statement `at`."""
     current: cst.CSTNode = at
     while True:
         block = source.parent(current)

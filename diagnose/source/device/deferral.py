@@ -1,4 +1,6 @@
-"""What the parts of `defer-item` share: the edits of one file while they are found, and the refusal of one read."""
+"""The state shared by the parts of `defer-item`: the edits of one file as they are found, and the refusal of
+one read.
+"""
 
 from __future__ import annotations
 

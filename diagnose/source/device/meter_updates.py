@@ -20,7 +20,7 @@ _DEEPEST = 4
 
 
 def does_more_than_fill(source: Source, around: cst.ClassDef, method: str, depth: int = 0) -> str | None:
-    """What else a method of a class does than to change the object itself; None where it does nothing else."""
+    """Return what a method of a class does besides changing its own object; None where it does nothing else."""
     own = {each.name.value: each for each in source.every(cst.FunctionDef, around)}
     function = own.get(method)
     if function is None or function.decorators or depth > _DEEPEST:

@@ -1,4 +1,4 @@
-"""What a copy to the device moves: a tensor with a name of its own, a whole batch, the same tensor in every step."""
+"""The size of a copy to the device: a tensor with a name of its own, a whole batch, the same tensor in every step."""
 
 from __future__ import annotations
 

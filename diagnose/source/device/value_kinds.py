@@ -1,4 +1,4 @@
-"""What an expression is known to hold: whole numbers or floats, a number of Python's, a new tensor, one without axes.
+"""The known kind of an expression's value: integers or floats, a Python number, a new tensor, a tensor without axes.
 
 Only what the code says counts: literals, operators, methods and functions of torch, and the bindings of a name.
 """

@@ -44,7 +44,7 @@ class DataParallel:
 
     @property
     def line(self) -> str:
-        """For people."""
+        """The wrapper as a line of text, for messages."""
         return f"{self.path}:{self.source.lines_of(self.call)[0]}"
 
     @property
@@ -65,7 +65,7 @@ class DataParallel:
 
     @property
     def name(self) -> str | None:
-        """What the program calls the wrapped model; None where it does not say by one name."""
+        """The program's name for the wrapped model; None where it has no single name."""
         parent = self.source.parent(self.call)
         if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
             return self.source.code(parent.targets[0].target)
@@ -86,7 +86,7 @@ class DataParallel:
         return not self.open and self.code(option) in (None, default)
 
     def value(self, option: str) -> Scalar:
-        """What took effect, as the run recorded it; None where it did not."""
+        """Return the value of an option as the run recorded it; None where it did not."""
         return self.site.arguments.get(option) if self.site is not None else None
 
 
@@ -160,7 +160,7 @@ def hooked_gradients(
 
 
 def wrapper_of(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[Site] = ()) -> DataParallel | None:
-    """What makes the model of a step a DistributedDataParallel; None where nothing does."""
+    """Return the wrapper that makes a step's model a DistributedDataParallel; None where there is none."""
     wrappers = [one for one in data_parallel(sources, sites) if one.is_wrapper]
     given = step.scope.params.params if isinstance(step.scope, cst.FunctionDef) else ()
     passed = any(each.name.value == step.model for each in given)

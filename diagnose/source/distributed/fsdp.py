@@ -33,7 +33,7 @@ class Sharded:
 
     @property
     def line(self) -> str:
-        """For people."""
+        """The sharded module as a line of text, for messages."""
         return f"{self.path}:{self.source.lines_of(self.call)[0]}"
 
     @property

@@ -47,7 +47,7 @@ class ParameterLoop:
 
     @property
     def line(self) -> str:
-        """For people."""
+        """The loop as a line of text, for messages."""
         return f"{self.path}:{self.source.lines_of(self.loop)[0]}"
 
 

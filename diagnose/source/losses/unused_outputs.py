@@ -23,7 +23,7 @@ _TRAINERS = frozenset({"Trainer", "Seq2SeqTrainer", "SFTTrainer", "DPOTrainer", 
 def reader_of(
     sources: Mapping[str, str], path: str, source: Source, output: Output, only_with: str | None
 ) -> str | None:
-    """Who reads it, or why that is not known; None where nobody does.
+    """Return who reads an output, or why that is not known; None where nobody does.
 
     `only_with`: calls that do not pass this parameter do not count.
     """

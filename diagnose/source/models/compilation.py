@@ -1,4 +1,4 @@
-"""What a program compiles by itself, the class of its model, and the blocks that repeat in it."""
+"""The program's own use of torch.compile, the class of its model, and the blocks that repeat in it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,9 @@ _SAME_VALUE = frozenset({"detach", "cpu"})
 
 
 def lightning_models(sources: Mapping[str, str]) -> list[Built]:
-    """What the steps of Lightning modules call, each once: parts of the module, or the module itself."""
+    """Return the models that the steps of Lightning modules call, each once: parts of the module, or the module
+    itself.
+    """
     found: dict[tuple[str, str], Built] = {}
     for path, source, owner in _modules(sources):
         methods = {each.name.value: each for each in source.every(cst.FunctionDef, owner)}

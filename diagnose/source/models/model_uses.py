@@ -30,7 +30,7 @@ _MAKE_ANOTHER = frozenset({"compile", "trace", "script", "DistributedDataParalle
 
 
 class Need(enum.Enum):
-    """What a mention of the model is to be once there is a wrapper."""
+    """The form that a use of the model needs once the model is wrapped."""
 
     WRAPPER = "the wrapper"
     MODEL = "what it holds"

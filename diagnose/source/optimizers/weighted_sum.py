@@ -67,7 +67,7 @@ def plain(code: str) -> str:
 
 
 def meant(code: str, meanings: dict[str, str]) -> str:
-    """What a name of the loop stands for."""
+    """Return what a name of the loop stands for."""
     return meanings.get(code, code)
 
 

@@ -51,7 +51,7 @@ class Operand:
 
 @dataclass
 class WrittenAttention:
-    """What was found; `product` is the expression to be replaced."""
+    """Attention written out as operators; `product` is the expression to be replaced."""
 
     source: Source
     product: cst.BaseExpression
@@ -71,7 +71,7 @@ class WrittenAttention:
 
     @property
     def statement(self) -> cst.CSTNode:
-        """In which the product is."""
+        """The statement that contains the product."""
         return statement_of(self.source, self.product)
 
 

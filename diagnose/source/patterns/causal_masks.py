@@ -24,7 +24,7 @@ _LARGE = 1e3
 
 
 class Polarity(enum.Enum):
-    """What a mask says at the positions that a query may see."""
+    """The value of a mask at the positions that a query may see."""
 
     KEEP = "true or one"
     HIDE = "false or zero"

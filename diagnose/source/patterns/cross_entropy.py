@@ -170,7 +170,9 @@ def means_the_same(source: Source, value: cst.BaseExpression) -> bool:
 
 
 def behind(source: Source, node: cst.BaseExpression, steps: list[Step]) -> cst.BaseExpression:
-    """What a name stands for, through plain assignments, which are added to `steps`; other expressions as they are."""
+    """Return the expression that a name stands for, through plain assignments, which are added to `steps`. Other
+    expressions are returned unchanged.
+    """
     while isinstance(node, cst.Name):
         found = reaching(source, statement_of(source, node), node.value)
         if found.bound is not Bound.ASSIGNED or not isinstance(found.value, cst.BaseExpression):

@@ -1,4 +1,4 @@
-"""What an expression of tensors computes, however it is written.
+"""The computation of a tensor expression, independent of how it is written.
 
 `q @ k`, `torch.matmul(q, k)` and `q.matmul(k)` are one operation, and so is what a name stands for: an operation is
 followed through plain assignments, `x += …`, `x.masked_fill_(…)` and assignments under a lone `if`.
@@ -87,14 +87,16 @@ class Operation:
 
 
 def certain(source: Source, node: cst.CSTNode) -> Operation | None:
-    """What an expression computes in any case; None also where that hangs on a condition."""
+    """Return the operation that an expression computes unconditionally; None where it depends on a condition."""
     made = operation(source, node)
     return made if made is not None and made.condition is None else None
 
 
 @per_source
 def operation(source: Source, node: cst.CSTNode) -> Operation | None:
-    """What an expression computes; None for what is no operation (a parameter, an unpacked name, a literal)."""
+    """Return the operation that an expression computes; None for what is no operation (a parameter, an unpacked name, a
+    literal).
+    """
     through: list[tuple[cst.CSTNode, str]] = []
     while isinstance(node, cst.Name):
         name = node.value

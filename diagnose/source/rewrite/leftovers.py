@@ -1,4 +1,4 @@
-"""What is left over where code goes: statements whose names nobody reads, imports that nobody needs any more."""
+"""Leftovers of removed code: statements whose names nobody reads, imports that nobody needs any more."""
 
 from __future__ import annotations
 

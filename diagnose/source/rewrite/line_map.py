@@ -13,7 +13,7 @@ __all__ = ["LineMap"]
 
 @dataclass(frozen=True)
 class LineMap:
-    """For each edited file, the new number of each of its old lines."""
+    """The new number of each old line, by edited file."""
 
     files: Mapping[str, tuple[int, ...]]
 

@@ -126,7 +126,7 @@ class CommandLine(Sequence[str]):
 
 
 def value_of_word(text: str) -> Scalar:
-    """What a parser of options makes of a word."""
+    """Return the value that an option parser makes of a word."""
     if text.lower() in {"true", "false"}:
         return text.lower() == "true"
     if text == "None":

@@ -40,7 +40,7 @@ class Layer:
     node: cst.Dict | cst.Call
 
     def value(self, key: str) -> cst.BaseExpression | None:
-        """What it has under a key."""
+        """Return the value under a key."""
         if isinstance(self.node, cst.Call):
             given = argument(self.node, key)
             return given.value if given is not None else None

@@ -52,7 +52,7 @@ class Option:
 
     @property
     def negated(self) -> str:
-        """What turns an `either` off."""
+        """The word that turns an `either` option off."""
         return f"--no-{self.name.removeprefix('--')}"
 
 

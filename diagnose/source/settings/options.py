@@ -49,7 +49,7 @@ class CallOptions:
     """What the call calls an argument that is asked for by another name."""
 
     def its(self, name: str) -> str:
-        """What the call calls the argument."""
+        """Return the call's own name for the argument."""
         return self.names.get(name, name)
 
     def given(self, name: str) -> cst.BaseExpression | None:
@@ -61,7 +61,7 @@ class CallOptions:
         return found[1] if found is not None else None
 
     def setting(self, name: str, *, trusted: bool = True) -> Setting | None:
-        """What sets an argument; `trusted`: the recorded value holds still (no fix has touched it)."""
+        """Return the setting of an argument; `trusted`: the recorded value still applies (no fix has touched it)."""
         there = self._argument(name)
         recorded = self.recorded.get(name) if trusted else None
         if there is not None:

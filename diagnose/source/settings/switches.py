@@ -1,4 +1,4 @@
-"""What a program has to be told so that one of its lines is reached: the settings that the conditions around it ask.
+"""The settings that make a line of the program run: those that the conditions around it test.
 
 A line that compiles, opens autocast or changes the memory format under `if args.amp:` is a switch of the program's own.
 The conditions are followed to the values that decide them: through names, attributes, parameters and `x is not None`.
@@ -49,7 +49,9 @@ class Switches:
     words: Sequence[str] = ()
 
     def reach(self, path: str, source: Source, node: cst.CSTNode, depth: int = 0) -> Turns | None:
-        """What to turn so that a node of a file runs: nothing where it does already, None where that cannot be."""
+        """Return the settings to change so that a node of a file runs: empty where it already does, None where it
+        cannot.
+        """
         found: list[Turn] = []
         below = node
         for above in source.ancestors(node):
@@ -64,7 +66,7 @@ class Switches:
         return tuple(dict.fromkeys(found))
 
     def make(self, test: cst.BaseExpression, wanted: bool, path: str, source: Source, depth: int = 0) -> Turns | None:
-        """What to turn so that a condition holds, or does not."""
+        """Return the settings to change so that a condition is true, or false."""
         if depth > _DEEPEST:
             return ()
         if (known := literal(test)) is not None:
@@ -85,13 +87,17 @@ class Switches:
     def bind(
         self, name: cst.BaseExpression, wanted: Callable[[cst.BaseExpression], bool], path: str, source: Source
     ) -> Turns | None:
-        """What to turn so that a name is bound to one of the values that are `wanted`; None where it never is."""
+        """Return the settings to change so that a name is bound to one of the `wanted` values; None where it
+        never is.
+        """
         if not isinstance(name, cst.Name):
             return () if wanted(name) else None
         return self._assigned(name, wanted, path, source, 0)
 
     def equal(self, node: cst.BaseExpression, value: Scalar, path: str, source: Source) -> Turns | None:
-        """What to turn so that an expression has a value; None where nothing that can be edited sets it."""
+        """Return the settings to change so that an expression has a value; None where nothing that can be edited sets
+        it.
+        """
         setting = self._setting(node, path, source)
         if setting is None:
             return None
@@ -132,7 +138,9 @@ class Switches:
         source: Source,
         depth: int,
     ) -> Turns | None:
-        """Of a name: follow what it is bound to, in this function or by the one call that passes it."""
+        """Return the settings for a name, from what it is bound to in this function or by the one call that
+        passes it.
+        """
         if depth > _DEEPEST:
             return ()
         bound = binding_of(source, name)

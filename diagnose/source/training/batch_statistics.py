@@ -1,4 +1,4 @@
-"""What in a program depends on which samples are computed together: batch normalisation, and losses that are summed."""
+"""The parts of a program that depend on which samples are computed together: batch normalisation, and summed losses."""
 
 from __future__ import annotations
 

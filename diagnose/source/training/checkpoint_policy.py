@@ -42,7 +42,9 @@ class Keeping:
 
 
 def needed(keeping: Keeping | None, partly: bool) -> list[str]:
-    """What the file has to import of `torch.utils.checkpoint`; `partly`: some blocks keep nothing."""
+    """Return the names that the file has to import from `torch.utils.checkpoint`; `partly`: some blocks keep
+    nothing.
+    """
     if keeping is None:
         return []
     return [_CONTEXTS, _NOTHING] if partly else [_CONTEXTS]

@@ -42,7 +42,7 @@ class LossFunction:
 
     @property
     def parameters(self) -> list[str]:
-        """What a call can give by position, in order; without `self`."""
+        """The parameters that a call can pass by position, in order, without `self`."""
         names = [each.name.value for each in (*self.node.params.posonly_params, *self.node.params.params)]
         return names[1:] if self._is_bound else names
 
@@ -70,7 +70,7 @@ class LossFunction:
         )
 
     def given(self, call: cst.Call, node: cst.BaseExpression) -> cst.BaseExpression | None:
-        """What a call passes for the parameter that an expression of the function is."""
+        """Return the expression that a call passes for the parameter that `node` is."""
         names = self.parameters
         if not isinstance(node, cst.Name) or node.value not in names:
             return None

@@ -1,4 +1,4 @@
-"""What a second forward pass of a module would do twice, or do differently."""
+"""The effects of a second forward pass of a module: what it would do twice, or differently."""
 
 from __future__ import annotations
 

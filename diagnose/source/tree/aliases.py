@@ -21,7 +21,9 @@ def called_as(source: Source, function: cst.FunctionDef, sources: Iterable[Sourc
 
 
 def instances_of(source: Source, owner: str) -> Iterable[str]:
-    """What a file assigns new instances of a class to: `scaler = Scaler()`, `self.scaler = Scaler()`."""
+    """Return the names that a file assigns new instances of a class to: `scaler = Scaler()`, `self.scaler =
+    Scaler()`.
+    """
     if owner not in source.text:
         return
     known = {owner}

@@ -1,4 +1,4 @@
-"""What the class around a piece of code keeps under `self.name`: its one binding, or the buffer registered for it."""
+"""The value of `self.name` in the class around a piece of code: its one binding, or the buffer registered for it."""
 
 from __future__ import annotations
 

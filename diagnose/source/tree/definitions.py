@@ -29,7 +29,9 @@ class Definitions:
         return self._found[name]
 
     def called(self, name: str) -> Iterator[cst.FunctionDef]:
-        """What takes the arguments of a call of that name: a function itself, of a class its own `__init__`."""
+        """Yield the functions that take the arguments of a call of that name: the function itself, or a class's own
+        `__init__`.
+        """
         for path, found in self.named(name):
             source = self._sources[path]
             if isinstance(found, cst.FunctionDef):

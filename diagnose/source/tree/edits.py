@@ -44,7 +44,9 @@ def call_at(source: Source, line: int, named: Collection[str]) -> cst.Call | Non
 
 
 def calls_at(source: Source, line: int, named: Collection[str]) -> list[cst.Call]:
-    """As `call_at`; several where a line has more, such as `train, test = DataLoader(…), DataLoader(…)`."""
+    """Return the calls at a line like `call_at`, but several where the line has more, such as `train, test =
+    DataLoader(…), DataLoader(…)`.
+    """
     covering: list[tuple[int, cst.Call]] = []
     for call in source.every(cst.Call):
         first, last = source.lines_of(call)

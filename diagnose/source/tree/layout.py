@@ -109,7 +109,7 @@ class _Writing:
 
     @property
     def tokens(self) -> range:
-        """As many as there are characters: a module asks whether anything was written."""
+        """A range as long as the text in characters: a module only asks whether anything was written."""
         return range(self.offset)
 
     def increase_indent(self, value: str) -> None:
@@ -147,7 +147,7 @@ class _Writing:
         return _Narrow(self, node, start_node, end_node)
 
     def span(self, node: cst.CSTNode, since: int) -> tuple[int, int]:
-        """Of a node that was written, found among those from `since` on."""
+        """Return the span of a node that was written, found among those from `since` on."""
         at = next(at for at in range(since, len(self.nodes)) if self.nodes[at] is node)
         return self.narrow.get(at) or (self.begin[at], self.end[at])
 

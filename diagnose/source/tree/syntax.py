@@ -70,7 +70,7 @@ def call_name(call: cst.Call) -> str:
 
 
 def only_statement(line: cst.CSTNode | None) -> cst.BaseSmallStatement | None:
-    """What a line says, where it is one simple statement: not a block, nor `a; b`."""
+    """Return a line's statement, where the line is one simple statement: not a block, nor `a; b`."""
     return line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
 
 

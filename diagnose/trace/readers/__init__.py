@@ -57,7 +57,9 @@ def open_traces(paths: Sequence[Path], progress: Progress = no_progress) -> list
 
 
 def find(paths: Sequence[Path]) -> list[Given]:
-    """What is to be read of files, run folders and folders of traces. Raises InputError as `open_traces` does."""
+    """Return the inputs to read among files, run folders and folders of traces. Raises InputError as `open_traces`
+    does.
+    """
     given = []
     for path in paths:
         if path.exists() and not (path.is_file() or path.is_dir()):  # to open a pipe may wait for ever

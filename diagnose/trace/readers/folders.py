@@ -1,4 +1,4 @@
-"""What a folder that a user names holds: recordings, or folders of them."""
+"""The contents of a folder that a user names: recordings, or folders of them."""
 
 from __future__ import annotations
 

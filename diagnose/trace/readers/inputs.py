@@ -1,4 +1,4 @@
-"""What a user names falls into parts that are read apart, here or on other machines, and is put together again.
+"""Splits what a user names into parts that are read separately, here or on other machines, and joins the results.
 
     given = find(paths)                                    # in diagnose.trace.readers
     gathered(given, open_part, with_warning)               → what was made of the parts, in the order of the ranks
@@ -46,7 +46,7 @@ _Made = TypeVar("_Made", bound=OfRank)
 def gathered(
     given: Sequence[Given], made: Callable[[Part], Sequence[_Made]], with_warning: Callable[[_Made, str], _Made]
 ) -> list[_Made]:
-    """What `made` makes of every part, by rank; `with_warning` adds what is to be said of a folder.
+    """Return the results of `made` for every part, by rank. `with_warning` adds a folder's warnings.
 
     Raises what `made` raises of a part that was named, and NotATrace where a folder holds nothing that can be read.
     """

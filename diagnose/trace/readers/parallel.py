@@ -46,7 +46,7 @@ class _Share:
 
 
 def no_progress(done: int, total: int) -> None:
-    """For whoever does not want to know."""
+    """No-op progress callback."""
 
 
 def read_ahead(paths: Sequence[Path], read: Read, progress: Progress = no_progress) -> dict[Path, list[Trace]]:
@@ -79,7 +79,7 @@ def is_large(path: Path) -> bool:
 
 
 def serve(job: list[str], files: list[int]) -> None:
-    """What a process does: read each file, write its traces to the file that was handed to it."""
+    """Run a reader process: read each file and write its traces to the file that was handed to it."""
     from diagnose.trace.readers import open_file  # which imports this module
 
     for path, file in zip(map(Path, job), files, strict=True):

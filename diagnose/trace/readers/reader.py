@@ -1,4 +1,4 @@
-"""What a file format offers: how it is recognised, and how it is read."""
+"""The interface of a file format: how it is recognised, and how it is read."""
 
 from __future__ import annotations
 

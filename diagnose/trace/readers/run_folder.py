@@ -42,7 +42,7 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def profiles_of(folder: Path) -> list[Path]:
-    """What torch.profiler wrote into the ranks' folders."""
+    """Return the files that torch.profiler wrote into the ranks' folders."""
     return [path for rank in _rank_folders(folder) if (path := rank / TRACE).is_file()]
 
 

@@ -1,4 +1,4 @@
-"""What a machine can tell from nothing: the original against itself, measured where a verdict hangs on it.
+"""A/A control: the original measured against itself, taken where a verdict depends on the machine's resolution.
 
 Most fixes need no such control: what saves a tenth of a step for certain saves more than two processes of one program
 were ever seen to differ by, and what saves nothing saves less than is worth a line. Until one is taken, the resolution
@@ -44,7 +44,7 @@ class AAControl:
 
 
 class AAControls:
-    """What the looks of a session have seen together."""
+    """The results of a session's A/A controls."""
 
     def __init__(self, most_pairs: int) -> None:
         """`most_pairs` of one look."""

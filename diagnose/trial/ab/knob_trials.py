@@ -32,7 +32,9 @@ class KnobTrials:
     _kept: dict[int, ReusedArm] = field(default_factory=dict)
 
     def compare(self, yardstick: int, number: int, pairs: int) -> Interval | None:
-        """What one of them saves beside another; None where it gives no answer. Raises YardstickFailed."""
+        """Return the saving of one setting relative to another; None where there is no answer. Raises
+        YardstickFailed.
+        """
         for other in self._kept.keys() - {yardstick}:
             self._kept.pop(other).end()
         against, tried = self.candidates[yardstick], self.candidates[number]

@@ -1,4 +1,4 @@
-"""What recurs every few steps, and blocks that are long enough to hold it. Pure.
+"""Finds work that recurs every few steps, and the block length that contains it. Pure.
 
 A new length that is compiled, a checkpoint, a collection of garbage: one step of many takes far longer. A block that is
 over before it comes has none of it, and the next block all of it, so that pairs of such blocks say nothing however many

@@ -1,4 +1,4 @@
-"""What two programs that took turns were measured to take: pairs of blocks, starts, memory, and how it ended."""
+"""The measurements of an A/B trial: pairs of blocks, starts, memory, and how it ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIDES = 2
 
 @dataclass
 class Comparison:
-    """What a duel measured. Index 0 of a pair of values is the original, 1 the patched program."""
+    """The measurements of an A/B trial. Index 0 of a pair of values is the original, 1 the patched program."""
 
     pairs: list[Pair] = field(default_factory=list)
     generations: int = 0
@@ -69,7 +69,9 @@ class Comparison:
         return early or self.out_of_time or self.failed is not None
 
     def begin_anew(self, steps: int) -> None:
-        """With blocks of so many steps, as fewer do not hold what recurs: the pairs so far say nothing."""
+        """Discard the pairs so far and start again with blocks of `steps` steps; shorter ones do not contain what
+        recurs.
+        """
         self.steps = self.held_steps = steps
         self.pairs.clear()
         self.generations = 0

@@ -26,7 +26,7 @@ class ReusedArm:
         return self
 
     def ready(self, limit_ns: int) -> Ready:
-        """What the arm says when it is ready; asked again, it says what it said the first time."""
+        """Return the arm's ready message; later calls return the first answer."""
         assert self._arm is not None  # `start` comes first
         if self._ready is None:
             self._ready = self._arm.ready(limit_ns)

@@ -25,14 +25,15 @@ _OF_PROMISE = 0.1
 
 
 def worth(promised: float) -> float:
-    """What a fix that promises this share of a step must be able to save, to be worth more pairs where time is short:
-    a tenth of it, and no more than half of what is a clear saving."""
+    """Return the saving that a fix must be able to reach, as a share of a step, to earn more pairs where time is short:
+    a tenth of the `promised` share, and at most half of a clear saving.
+    """
     return min(_OF_PROMISE * promised, CLEAR_SAVING / 2)
 
 
 @dataclass(frozen=True)
 class SequentialStopping:
-    """What is asked of the pairs at each of so many `looks`."""
+    """The stopping rule: which pairs are tested at each of so many `looks`."""
 
     looks: int
     resolution: float | None

@@ -18,7 +18,8 @@ class SideFailure(Exception):
         """It was given less time than the schedule allows it."""
 
     def crowd(self, *, control: bool) -> str | None:
-        """What processes beside it may have done to it; None where they have nothing to do with it.
+        """Return what processes beside the arm may have done to it; None where they have nothing to do with its
+        failure.
 
         Both sides of a `control` are the original, which runs.
         """

@@ -1,4 +1,4 @@
-"""What a fix adds to the start of the program, compiling and tuning above all, and when that is earned back."""
+"""The time that a fix adds to the start of the program, mainly compiling and tuning, and when that is earned back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gate needs captured: of which programs, under which recipes. Nothing here runs anything."""
+"""The captures that a gate needs: of which programs, under which recipes. Runs nothing."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class _Running:
 
 @dataclass
 class CaptureRunner:
-    """What it captured of a program is kept, by the program's root."""
+    """Captures programs, and keeps each capture by the program's root."""
 
     workplace: Workplace
     limit_ns: int
@@ -141,7 +141,9 @@ class CaptureRunner:
         return [self._share(one) for one in missing]
 
     def share_of(self, root: Path, times: float) -> float:
-        """What a program needs that may need so many times what it was seen to hold; as found, where it was not."""
+        """Return the memory that a program needs if it needs `times` its own peak, as a multiple of the as-found
+        program's peak; `times` where its peak is unknown.
+        """
         peak = self.peaks.get(root)
         return times * peak / self.memory.peak_bytes if peak and self.memory.peak_bytes else times
 

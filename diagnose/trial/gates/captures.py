@@ -29,12 +29,12 @@ class Tensor(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[int, str, str]:
-        """What the same tensor has in another capture of the program."""
+        """The key under which another capture of the program has the same tensor."""
         return (self.step, self.kind, self.name)
 
     @property
     def title(self) -> str:
-        """For people."""
+        """The tensor's name in messages."""
         return f"{self.kind} {self.name} of step {self.step + 1}"
 
 

@@ -116,7 +116,7 @@ class Gatekeeper(CaptureRunner):
         rounds_to: str | None,
         part: Part | None = None,
     ) -> list[Wanted]:
-        """What a look at the numbers captures if it passes, with the programs that stand in for the original."""
+        """Return the captures that a passing numerics check needs, with the programs that stand in for the original."""
         steps = self.trajectory_steps
         if part is not None or gate is not Gate.TRAINING:
             return for_gate(gate, original, patched, rounds_to, steps, part)

@@ -1,4 +1,6 @@
-"""What steps leave behind beside tensors: random generators, optimizers, and what a checkpoint would have in it."""
+"""The state that steps leave behind besides tensors: random generators, optimizers, and the contents of a
+checkpoint.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _OF_ITS_OWN = {Gate.BITWISE: 1, Gate.ROUNDING: 1, Gate.TRAINING: LEAST_SEEDS + 1
 
 @dataclass
 class CostModel:
-    """What the trials of one program have taken so far. Times are nanoseconds; zero is not known yet."""
+    """The durations of one program's trials so far, in ns; zero is not known yet."""
 
     schedule: Schedule
     start_ns: int = 0
@@ -96,7 +96,7 @@ class CostModel:
 
     @property
     def first_step_after_ns(self) -> int:
-        """From the start of a process to its first step, which a capture begins with."""
+        """Return the time from the start of a process to the first step that a capture can begin with, in ns."""
         return max(0, self.start_ns - self.schedule.warm_up(self.step_ns) * self.step_ns)
 
     @property
@@ -128,7 +128,9 @@ class CostModel:
 
     @property
     def next_whole_runs_ns(self) -> int:
-        """What whole runs will take: as the last ones, or at most a full one, a shortened one, and one that is left."""
+        """Return the expected time of the next whole runs, in ns: that of the last ones, or at most a full one, a
+        shortened one, and one that is left.
+        """
         return self.whole_runs_ns or 3 * self.first_start_ns + FULL_NS + 2 * SHORT_NS
 
     def saw_whole_runs(self, took_ns: int) -> None:

@@ -22,7 +22,7 @@ from diagnose.trial.schedule import EARLY_MORE_NS, EARLY_TIMES
 
 
 class Turn(enum.StrEnum):
-    """What an arm waits for."""
+    """The event that an arm waits for."""
 
     TRIAL = "trial"
     LAST_RUN = "last run"
@@ -44,7 +44,7 @@ class EarlyArm:
         self._woken = False
 
     def ready(self, limit_ns: int) -> Ready:
-        """What the arm says when it is ready; asked again, it says what it said the first time."""
+        """Return the arm's ready message; later calls return the first answer."""
         if self._ready is None:
             self._ready = self._arm.ready(limit_ns)
         return self._ready

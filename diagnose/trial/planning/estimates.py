@@ -43,7 +43,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Estimates:
-    """What is expected of trials on one bench."""
+    """The expected durations of trials on one bench."""
 
     costs: CostModel
     gatekeeper: Gatekeeper
@@ -58,8 +58,8 @@ class Estimates:
         windows: int = 2,
         at_best: bool = False,
     ) -> int:
-        """With the choice between settings, so many profiler windows and the gate; `baseline` is the program that the
-        fix is put on.
+        """Return the expected time of a trial with its choice between settings, profiler windows and gate, in ns;
+        `baseline` is the program that the fix is put on.
 
         `beside`: of the memory that was seen, what the arms need beside which captures may start. `at_best`: if what is
         only assumed turns out short, and what is promised holds.

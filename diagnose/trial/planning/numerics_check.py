@@ -34,7 +34,7 @@ class PartialStack:
 
     @property
     def part(self) -> Part:
-        """What is looked at of it."""
+        """The part of the stack whose numbers are checked."""
         return Part(self.program, self.fixer.gate, self.fixer.rounds_to)
 
 

@@ -1,4 +1,4 @@
-"""What starts beside the processes of a duel because it will be needed after it, as far as there is room."""
+"""Starts processes that will be needed after an A/B trial beside those of the trial, as far as there is room."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CAPTURED_NS = 10 * NS_PER_S
 
 @dataclass(frozen=True)
 class UpcomingWork:
-    """What will be needed after a duel."""
+    """The work that will be needed after an A/B trial."""
 
     last: tuple[Program, ...] = ()
     """What will run alone in the end if all goes well."""
@@ -71,7 +71,7 @@ class Prelaunch:
         return UpcomingWork(last=self._last, wanted=self._wanted(fixer, numbers, patched, part))
 
     def last(self, patched: Program) -> tuple[Program, ...]:
-        """What runs in the end if this is what is left."""
+        """Return the programs of the final whole runs if `patched` is what is kept."""
         return (patched,) if self.original is None else (self.original, patched)
 
     def arms(self, original: Program) -> list[float]:

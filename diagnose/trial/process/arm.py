@@ -95,7 +95,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Workplace:
-    """What all processes of a trial share."""
+    """The state that all processes of a trial share."""
 
     groups: Groups
     folder: Path

@@ -40,7 +40,7 @@ _LACK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one arm holds, and what there is; None is unknown."""
+    """The memory that one arm holds, and the memory there is; None is unknown."""
 
     peak_bytes: int | None = None
     """Largest sum of live tensors on the device; the resident peak of the process where no device is in use."""
@@ -68,7 +68,7 @@ def fits_twice(memory: Memory) -> bool | None:
 
 
 def uncrowded(seen: Memory, before: Memory) -> Memory:
-    """What was seen now, with the room that there was before: others may have lived beside it now."""
+    """Return the memory seen now with the room seen before, since other processes may have been running now."""
     seen = replace(seen, busy_cores=seen.busy_cores if seen.busy_cores is not None else before.busy_cores)
     rooms = [
         memory.free_bytes + memory.reserved_bytes
@@ -81,7 +81,7 @@ def uncrowded(seen: Memory, before: Memory) -> Memory:
 
 
 def while_watched(traces: Sequence[Trace]) -> Memory:
-    """What the watched run of a program held; of a device, what one process without ranks beside it held of it."""
+    """Return the memory that the watched run held; on a device, what one process with no rank beside it held."""
     held, busy = 0.0, 0.0
     for trace in traces:
         resident = _most(trace, _RSS)

@@ -61,7 +61,7 @@ Stocks = Sequence[LoaderStock | None]
 
 
 def stocks_in(answers: Sequence[Mapping[str, Any]]) -> Stocks:
-    """What the ranks say of theirs."""
+    """Return the loader stocks that the ranks report."""
     found = (answer.get("stock") for answer in answers)
     return [LoaderStock(**one) if one is not None else None for one in found]
 
@@ -85,9 +85,9 @@ class LoaderDrain:
 
     @classmethod
     def of(cls, stocks: Stocks) -> LoaderDrain:
-        """What to use up of loaders after steps: workers that had made all that they were asked for when a step ended
-        keep up with training; of others it is not known, and what they had made before may last longer than those
-        steps.
+        """Return the drain after steps that left these stocks. Workers that had made all they were asked for when a
+        step ended keep up with training; of others it is not known, and what they had made before may last longer than
+        those steps.
         """
         unsure = [stock for stock in stocks if stock is not None and not stock.full]
         return cls([stock in unsure for stock in stocks], max((stock.workers for stock in unsure), default=0))
@@ -135,8 +135,9 @@ class LoaderDrain:
         return waited >= WAITS and all(stock is None or stock.is_low for stock in self._unsure(now))
 
     def then(self) -> LoaderDrain:
-        """What is to be done before the next block, once this is over: nothing where the rounds were enough to tell
-        that workers are done with what they are asked for, and training does not wait."""
+        """Return the drain to do before the next block, once this one is done: none where the rounds were enough to
+        tell that workers have finished what they were asked for, and training does not wait.
+        """
         lately = self.rounds[-_TOLD_OVER:]
         stocks = [stock for now, _ in lately for stock in self._unsure(now)]
         done = all(stock is not None and stock.has_idle_workers for stock in stocks)
@@ -144,8 +145,9 @@ class LoaderDrain:
         return LoaderDrain(()) if keeps_up else LoaderDrain(self.unsure, self.workers)
 
     def after(self, steps: int, now: Stocks, waited: float) -> LoaderDrain:
-        """What is to be done after a block of so many steps: where training waits by then, over steps enough for each
-        worker to have had its turn, there may be something to use up after all."""
+        """Return the drain to do after a block of `steps`: where training waits by then, over enough steps for each
+        worker to have had its turn, there may be something to use up after all.
+        """
         if self.needed:
             return self
         self.measured += steps

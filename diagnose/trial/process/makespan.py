@@ -13,7 +13,7 @@ from diagnose.trial.process.capacity import Memory, fitting
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What is expected of one."""
+    """The expected duration and memory of one process."""
 
     share: float
     """Of the memory that was seen of the program."""
@@ -24,7 +24,8 @@ class Process:
 
 
 def makespan_ns(processes: Sequence[Process], memory: Memory, resting: Sequence[float] = ()) -> int:
-    """Until the last has ended, where whenever one has, the first that fits beside the others takes its place.
+    """Return the time until the last process has ended, in ns. Whenever one ends, the first waiting one that fits
+    beside the others starts.
 
     `resting`: shares of that memory that others hold meanwhile.
     """

@@ -32,7 +32,7 @@ class Reached:
 
     @classmethod
     def of(cls, steps: int | None, last_words: str) -> Reached:
-        """From the steps that ended and the end of the error stream."""
+        """Return the progress from the number of steps that ended and the end of the error stream."""
         if _OPTIMIZER.search(last_words):
             return cls(steps, Phase.OPTIMIZER)
         return cls(steps, Phase.BACKWARD if _BACKWARD.search(last_words) else None)

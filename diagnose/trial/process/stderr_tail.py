@@ -1,4 +1,4 @@
-"""What a program said at its end, without what its launcher says about it, and ranks about one that is gone.
+"""The end of a program's error stream, without its launcher's lines and ranks' lines about a rank that is gone.
 
 torchrun ends with some forty lines of its own when a rank fails: the rank's own last line is far above them, and among
 those of the ranks that lost their connection to it.
@@ -47,7 +47,8 @@ def _by_themselves(ranks: Iterable[list[str]]) -> list[list[str]]:
 
 
 def where_it_crashed(text: str, lines: int) -> str | None:
-    """What faulthandler leaves of a process that a signal ended: its error, and the innermost frames as in a traceback.
+    """Return the part of a faulthandler dump that describes a crash: its error, and the innermost frames as in a
+    traceback; None where there is none.
 
     Before it what an abort says of itself, which alone tells why; it has no frames where a thread of C++ aborts. What
     else it writes (other threads, all extension modules) says less. None where there is nothing of it, and where a rank

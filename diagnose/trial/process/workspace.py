@@ -22,7 +22,7 @@ _RECORDS = re.compile(r"make_graphed_callables\(")
 
 @dataclass(frozen=True)
 class Workspace:
-    """What was copied below a folder; every answer goes by the root of a copy."""
+    """The copies below a folder. Every answer is looked up by the root of a copy."""
 
     program: Program
     folder: Path

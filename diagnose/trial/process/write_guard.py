@@ -1,4 +1,4 @@
-"""What copies of a program may write, and what they wrote where they all meet: files outside of every copy.
+"""The files that copies of a program may write, and those they wrote in common: files outside of every copy.
 
 An absolute path leads each copy to the same file, with what the program left there before; so does a link of the
 program's own. To refuse it would end programs that run well; the user has to know.
@@ -32,7 +32,7 @@ def protection(program: Program, folder: Path) -> dict[str, Any]:
 
 
 def written_elsewhere(folder: Path) -> str | None:
-    """What to tell the user of files that trials below `folder` wrote outside of it; None where there are none."""
+    """Return a message about files that trials below `folder` wrote outside of it; None where there are none."""
     try:
         told = (folder / _TOLD).read_bytes()
     except FileNotFoundError:

@@ -21,7 +21,7 @@ from diagnose.trial.whole_run.told_options import Told
 
 @dataclass(frozen=True)
 class Original:
-    """What is compared with: a run, and others of the as-found program that show what its figures do by themselves."""
+    """The reference of a comparison: one run, and other runs of the as-found program that show how its figures vary."""
 
     run: Observation
     found: Observation
@@ -34,7 +34,7 @@ class Original:
 
 @dataclass(frozen=True)
 class Compared:
-    """What differs, and what could not be compared; each in words."""
+    """The differences, and what could not be compared, in words."""
 
     differs: Sequence[str] = ()
     unknown: Sequence[str] = ()

@@ -78,8 +78,9 @@ class Text:
 
 @dataclass(frozen=True)
 class Noise:
-    """What the figures do by themselves: a run of the as-found program, and others of it under the same settings or
-    disturbed ones."""
+    """The variation of the figures: a run of the as-found program, and others under the same settings or disturbed
+    ones.
+    """
 
     base: Text
     runs: Sequence[Text]
@@ -134,7 +135,7 @@ def line_of(printed: str) -> Line:
 
 
 def differences(original: Text, patched: Text, noise: Noise) -> list[str]:
-    """What the patched program prints otherwise, in words; empty where nothing."""
+    """Return the differences in what the patched program prints, in words; empty where there are none."""
     before, after, base = original.columns(), patched.columns(), noise.base.columns()
     others = [run.columns() for run in noise.runs]
     restless = {

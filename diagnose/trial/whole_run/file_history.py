@@ -14,7 +14,7 @@ _ALWAYS_THERE = "."
 
 
 def history(events: Sequence[Sequence[str]]) -> dict[str, list[str]]:
-    """What happened to each path, and under `<looks>` what each look at a folder found; in order."""
+    """Return the events of each path in order, and under `<looks>` what each listing of a folder found."""
     events = _without_detours(events)
     found: dict[str, list[str]] = {}
     there: set[str] = set()
@@ -43,7 +43,7 @@ def history(events: Sequence[Sequence[str]]) -> dict[str, list[str]]:
 def differences(
     original: dict[str, list[str]], patched: dict[str, list[str]], noise: Sequence[dict[str, list[str]]]
 ) -> list[str]:
-    """What happens otherwise to which path, in words; paths on which the original differs from itself are left out."""
+    """Return the differences in file events, in words. Paths on which the original differs from itself are left out."""
     found = []
     for path in sorted(original.keys() | patched.keys()):
         before, after = original.get(path, []), patched.get(path, [])

@@ -1,4 +1,4 @@
-"""What one whole run of a program left behind: what it printed, its files, its losses, how it ended."""
+"""The observation of one whole run: what it printed, its files, its losses, how it ended."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Observation:
 
     @property
     def losses(self) -> list[float | None]:
-        """What each backward pass started from, rank by rank."""
+        """The losses that each backward pass started from, rank by rank."""
         return [loss for record in self.records for loss in record["losses"]]
 
     @property
@@ -91,7 +91,7 @@ class Observation:
 
     @property
     def histories(self) -> list[dict[str, list[str]]]:
-        """What happened to files, rank by rank."""
+        """The file events, rank by rank."""
         return [history(record["files"]) for record in self.records]
 
 

@@ -122,7 +122,7 @@ class Runs:
         return self.copies.make(texts, name)
 
     def told(self, program: Program) -> Told:
-        """What a copy may say otherwise than the program as found, as it is given other options."""
+        """Return the differences in output that a copy may show because it is given other options."""
         text = self.copies.commands.get(program.root)
         line = command_line(self.copies.program)
         if text is None or line is None:

@@ -1,4 +1,4 @@
-"""What a program says of its own options, where a fix changed its command line: that the option has another value.
+"""Differences in output that a changed command line explains: the program prints that an option has another value.
 
 A program that prints its arguments, or saves them with its checkpoints, prints and saves the changed one. That alone is
 no difference: `amp=True` stands for `amp=False`, in a line and in a saved mapping. Nor is what the program prints where
@@ -51,7 +51,7 @@ def _given(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Told:
-    """What may be said otherwise."""
+    """The differences in output that are allowed."""
 
     options: frozenset[str] = frozenset()
     messages: tuple[re.Pattern[str], ...] = ()
@@ -59,7 +59,7 @@ class Told:
 
     @classmethod
     def of(cls, before: Sequence[str], after: Sequence[str], sources: Collection[str]) -> Told:
-        """What a program with these texts may say otherwise, started by another command line."""
+        """Return the differences that a program with these texts may show when started by another command line."""
         options = changed_options(before, after, sources)
         return cls(options, tuple(_messages(options, sources)))
 
@@ -111,7 +111,7 @@ def _asks(test: ast.expr, options: Collection[str]) -> bool:
 
 
 def _pattern(message: ast.expr) -> str | None:
-    """Of a text with values in it, what its line matches."""
+    """Return the pattern that lines printed from a text with values in it match."""
     if isinstance(message, ast.Constant) and isinstance(message.value, str):
         return ".*".join(map(re.escape, _PLACES.split(message.value)))
     if isinstance(message, ast.JoinedStr):

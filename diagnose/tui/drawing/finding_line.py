@@ -18,7 +18,7 @@ _PLACE = 32  # columns; a longer place pushes what follows it aside
 
 
 def cost(finding: Finding) -> Text:
-    """What it gives back, in two columns: time, and share of a step. Unknown is no zero."""
+    """Return the saving in two columns: time, and share of a step. An unknown one says so; it is not zero."""
     if not is_priced(finding):
         return styled(f"{'unknown':>8} {'':>6}", FAINT)
     return styled(f"{format_ns(finding.recoverable_ns):>8}").append(f" {share(finding):>6}", FAINT)

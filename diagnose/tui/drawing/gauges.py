@@ -1,4 +1,4 @@
-"""What the device and the host are doing while steps run: gauges from the counters, and their history."""
+"""Gauges of device and host activity while steps run, from the counters, with their history."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Window:
 
 
 def shown_label(lane: Lane, timeline: Timeline, at: int) -> str:
-    """What a span is called."""
+    """Return the label of a span."""
     label = timeline.labels[lane.label[at]]
     if lane.kind == "gaps":
         return span_look(label).label

@@ -1,4 +1,4 @@
-"""What a program printed, as lines of a terminal."""
+"""A program's output as lines of a terminal."""
 
 from __future__ import annotations
 

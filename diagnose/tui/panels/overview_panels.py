@@ -1,4 +1,4 @@
-"""What the first tab shows of the steps: one of them span by span, and the kernels that take most."""
+"""The steps on the first tab: one step span by span, and the kernels that take most."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class KernelsPanel(Panel):
 
 
 class OutputPanel(Panel):
-    """What the program printed last."""
+    """The program's last lines of output."""
 
     def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - a few lines, whatever the height
         last = output_lines(self.state.output[-_OUTPUT_TAIL:])[-_OUTPUT_LINES:]
@@ -78,7 +78,7 @@ class OutputPanel(Panel):
 
 
 class MemoryPanel(Panel):
-    """What holds the memory, where a recording has no steps to speak of."""
+    """The contents of memory, for a recording that has no steps to speak of."""
 
     def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - as many lines as it has
         peak = self.state.diagnosis.memory if self.state.diagnosis else None

@@ -26,7 +26,7 @@ _RECENT = 500
 
 
 def columns_of(steps: RankSteps) -> list[Column]:
-    """Each step that has a step before it: its whole time, and its time in the loader."""
+    """Return the whole time and the loader time of each step that has a step before it."""
     return [Column(whole, waited) for whole, waited in zip(steps.lengths_ns, steps.input_ns[1:], strict=False)]
 
 

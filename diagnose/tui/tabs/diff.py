@@ -28,7 +28,7 @@ def shown_diff(state: State) -> tuple[str, str]:
 
 
 class DiffTitle(Panel):
-    """Whose diff it is and whether it was accepted."""
+    """The title of a diff: its fix, and whether it was accepted."""
 
     def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - one line, whatever the height
         diff, words = shown_diff(self.state)

@@ -56,12 +56,12 @@ class Fix:
 
     @property
     def diff(self) -> str:
-        """What it changes, as far as that is known."""
+        """The diff of the fix, as far as it is known."""
         return (self.verdict.diff if self.verdict else "") or (self.trial.started.diff if self.trial else "")
 
 
 def fixes_of(state: State) -> list[Fix]:
-    """What was tried in order, then what was judged without a trial, then what is still to come."""
+    """Return the fixes: those tried, in order, then those judged without a trial, then those still to come."""
     tried: dict[str, Fix] = {}
     for number, trial in enumerate(state.trials):
         name = trial.started.fixer

@@ -74,7 +74,7 @@ class FirstFindings(Choices):
 
 
 class FindingsTitle(Panel):
-    """What stands above the list: the question it answers, or that there is nothing to answer."""
+    """The title above the list: the question that it answers, or that there is nothing to answer."""
 
     def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - a few lines, whatever the height
         diagnosis = self.state.diagnosis

@@ -1,1 +1,1 @@
-"""What the screen is made of: lists, scrolling lines, panels drawn from the state, the timeline."""
+"""The widgets of the screen: lists, scrolling lines, panels drawn from the state, the timeline."""

@@ -25,7 +25,7 @@ class Panel(Widget):
         return Text("\n", no_wrap=True, end="").join(self.draw(self.size.width, self.size.height))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002 - Textual's call
-        """As many lines as are drawn at that width."""
+        """Return the number of lines that are drawn at that width."""
         return len(self.draw(width, None))
 
 

@@ -69,7 +69,7 @@ class TimelineView(Widget, can_focus=True):
 
     @property
     def timeline(self) -> Timeline | None:
-        """What is shown."""
+        """The timeline that is shown."""
         return self.state.profile.timeline if self.state.profile else None
 
     @property

@@ -1,4 +1,4 @@
-"""The same step with smaller and larger batches: up to where more samples a step cost no more time.
+"""Runs the step with smaller and larger batches, up to where more samples per step cost no more time.
 
 What it takes away
     Making batches, as `cached-input` does. The first batch of each loader is cut, or repeated, to a quarter, half, all,

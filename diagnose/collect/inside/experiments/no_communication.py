@@ -75,7 +75,7 @@ def _nothing(*_args: Any, **_kwargs: Any) -> None:
 
 
 def _gather_tensor(output_tensor: Any, input_tensor: Any, *_rest: Any) -> None:
-    """Of what all ranks would send, this rank's own at the front, as often as it fits."""
+    """Fill the output of a gather with this rank's own part, repeated as often as it fits."""
     own = input_tensor.reshape(-1)
     output_tensor.view(-1)[: own.numel()].copy_(own)
 

@@ -57,7 +57,7 @@ def is_elsewhere(tensor: Any) -> bool:
 
 
 class Places:
-    """What each place of the program was answered last."""
+    """The last answer that each place of the program got."""
 
     def __init__(self, change: Change, waits: Callable[[Any], bool] = is_elsewhere) -> None:
         self._change = change
@@ -66,7 +66,7 @@ class Places:
         self._changing: set[Any] = set()
 
     def scalar(self, read: Callable[..., Any]) -> Callable[..., Any]:
-        """In the place of a method that hands out numbers."""
+        """Return a replacement for a method that returns numbers."""
 
         def call(tensor: Any) -> Any:
             if not self._waits(tensor):
@@ -76,7 +76,7 @@ class Places:
         return call
 
     def copy(self, move: Callable[..., Any]) -> Callable[..., Any]:
-        """In the place of a method that moves a tensor, where it moves it to the host."""
+        """Return a replacement for a method that moves a tensor, active where it moves it to the host."""
 
         def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             to_host = not args and not kwargs if move.__name__ == "cpu" else _is_host(args, kwargs)
@@ -88,7 +88,7 @@ class Places:
         return call
 
     def wait(self, wait: Callable[..., Any]) -> Callable[..., Any]:
-        """In the place of a function that waits and answers nothing."""
+        """Return a replacement for a function that waits and returns nothing."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return self._answer(_place(), lambda: wait(*args, **kwargs))

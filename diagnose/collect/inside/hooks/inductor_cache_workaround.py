@@ -46,7 +46,7 @@ _WRITES, _RESTORES = "_pickle_entry", "gen_alias_from_base"
 
 
 def refuse(torch: ModuleType) -> None:
-    """From now on no such entry is written by this process; nothing changes where torch writes them right."""
+    """Keep this process from writing such cache entries. Does nothing where torch writes them correctly."""
     if _release(str(torch.__version__)) >= MENDED:
         return
     views = getattr(getattr(torch, "_C", None), "_functionalization", None)
@@ -64,7 +64,7 @@ def died_of_it(last_words: str) -> bool:
 
 
 def ended_by_it() -> bool:
-    """At the interpreter's exit: whether an exception of that kind ended the program."""
+    """Return whether an exception of that kind ended the program. Call it at the interpreter's exit."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return isinstance(error, RuntimeError) and died_of_it(f"{_innermost(error)} {error}")
 

@@ -1,4 +1,4 @@
-"""What the program's optimizers are made of: their parameters, their settings, and what they keep of each parameter."""
+"""The program's optimizers: their parameters, their settings, and the state they keep for each parameter."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def ended_for_want_of_memory() -> bool:
-    """At the interpreter's exit: whether an exception of that kind ended the program."""
+    """Return whether running out of memory ended the program. Call it at the interpreter's exit."""
     return unhandled_lack() is not None
 
 

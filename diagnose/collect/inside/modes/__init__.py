@@ -1,4 +1,4 @@
-"""What a watched process does: `start(recipe, hub)` of the module that the recipe names as its mode.
+"""The modes of a watched process: the recipe names one of these modules, whose `start(recipe, hub)` is called.
 
 watch ──▶ tracing ◀── steadiness, trace_agreement, profiler_window
 ab_worker       blocks of steps on the controller's demand

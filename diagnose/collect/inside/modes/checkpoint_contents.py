@@ -1,4 +1,4 @@
-"""What a checkpoint of the program's models would have in it: the keys and shapes of `state_dict()`.
+"""The keys and shapes that a checkpoint (`state_dict()`) of the program's models would contain.
 
 Wrappers that hand their part's state on under a prefix (`_orig_mod.` of torch.compile, `module.` of data parallelism)
 are looked through: a program saves what is inside them.

@@ -60,7 +60,7 @@ class Steadiness:
         return False
 
     def so_far(self, found_by: str) -> str:
-        """What to say when the program ended before a decision."""
+        """Return the sentence to print where the program ended before steps were steady."""
         count = len(self._ends)
         unit = {"backward": "backward passes", "batches": "batches"}.get(found_by, "steps")
         return f"the program ended after {count} {unit}, before they could be called steady: not traced"

@@ -1,5 +1,5 @@
-"""What a captured step leaves behind beside tensors: where the random generators stand, what the optimizers are made
-of, how much memory is held, and what a checkpoint would have in it.
+"""The state that a captured step leaves besides tensors: random generators, optimizers, held memory, and the contents
+of a checkpoint.
 
 `state.json` in `rank<k>/` has an entry a step. Generators are told by a hash of their states: two programs that draw
 the same numbers in the same order have the same hashes, and go on to shuffle their next epoch alike.

@@ -93,7 +93,7 @@ class Watch:
         self._sampler.start()
 
     def restarted(self) -> None:
-        """What was counted so far were no steps after all."""
+        """Discard what was counted so far: those were no steps."""
         self._tracing.restart()
         self._blocks.restart()
         self._step_lines, self._steps, self._logged = [], 0, 0
@@ -119,7 +119,7 @@ class Watch:
             self._sampler.enabled = enabled
 
     def exiting(self) -> None:
-        """At the interpreter's exit: nothing is left open, everything is written."""
+        """Close and write everything. Called at the interpreter's exit."""
         self._blocks.finish()
         guarded(self._memory.read)()
         guarded(note_lack)(self._sites)

@@ -1,4 +1,4 @@
-"""What is measured while the program trains; each probe writes lines of one file.
+"""The probes that measure while the program trains. Each writes lines of one file.
 
 step ends ──▶ memory, ranges, compilation, graph_leaks, rng_use
 time ──▶ stack_sampler;  one traced step ──▶ line_log, syncs, allocations

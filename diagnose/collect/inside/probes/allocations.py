@@ -44,7 +44,7 @@ KEY = "diagnose"
 
 
 class Allocations:
-    """What is noted of the allocations of one process."""
+    """The recorded allocations of one process."""
 
     def __init__(self, hub: ProcessHooks) -> None:
         self._hub = hub

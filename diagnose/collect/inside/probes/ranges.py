@@ -55,7 +55,7 @@ class RangeLog:
         torch.save = watched_save
 
     def thin(self) -> None:
-        """From now on leave out waits for the loader, which come with every step."""
+        """Stop recording waits for the loader, which come with every step."""
         self._is_thin = True
 
     def thread_claimed(self) -> None:

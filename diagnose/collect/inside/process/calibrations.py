@@ -1,4 +1,4 @@
-"""What was calibrated on this machine and holds for this process: fields of `diagnose.model.Facts`."""
+"""The calibration of this machine that applies to this process, as fields of `diagnose.model.Facts`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of the process and its machine: the fields of `diagnose.model.Facts`. None is unknown."""
+"""Facts about the process and its machine: the fields of `diagnose.model.Facts`. None is unknown."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def process_facts(torch: Any) -> dict[str, Any]:
 
 
 def job_facts() -> dict[str, str]:
-    """What tells the host and the job of a rank from others; the launcher's own words for it."""
+    """Return the names that the launcher gives to the host and the job of this rank, to tell ranks of other
+    jobs apart.
+    """
     said = {name: os.environ[variable] for name, variable in _JOB.items() if os.environ.get(variable)}
     return {"host": platform.node(), **said}
 

@@ -43,7 +43,7 @@ class Seeds:
             torch.manual_seed(self._seed)
 
     def shift(self, torch: Any) -> None:
-        """From now on add the offset to every seed that the program sets."""
+        """Add the offset to every seed that the program sets from now on."""
         self._wrap(torch, "manual_seed", _TORCH_SEEDS)
         torch.random.manual_seed = torch.manual_seed
         # `torch.manual_seed` seeds the devices with what it was given, by other names than these.

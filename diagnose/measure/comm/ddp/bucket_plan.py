@@ -103,8 +103,8 @@ def earliest_end_ns(size_bytes: Int64, ready_ns: Int64, time_of: TimeOf) -> int:
 
 
 def least_exposed_ns(measures: RankGradients) -> int | None:
-    """What every choice of buckets leaves exposed of this rank's gradients, per step: what is still to be reduced when
-    the backward pass has nothing left to compute.
+    """Return the time of this rank's gradient reduction that every choice of buckets leaves exposed, in ns per step:
+    what is still to be reduced when the backward pass has nothing left to compute.
 
     By the time over size, or where one recording does not tell it by the rate of the fastest; never more than the
     buckets that were recorded. None without sizes, or where several are sent and all after the backward pass: when

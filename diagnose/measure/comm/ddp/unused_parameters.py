@@ -1,4 +1,4 @@
-"""What DistributedDataParallel does on the host, parameter by parameter, where it looks for unused ones in each step.
+"""The host work of DistributedDataParallel, parameter by parameter, where it looks for unused parameters in each step.
 
 It keeps a map on the host of which parameters were used. A hook of each gradient writes an entry (`select`, `fill_`),
 first of all that autograd does once the gradient is accumulated; and when the last gradient is reduced, each entry is

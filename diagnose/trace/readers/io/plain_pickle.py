@@ -36,7 +36,9 @@ class NotPlain(Exception):
 
 
 def plain_data(data: bytes) -> Any:
-    """What a pickle of plain data holds. Raises NotPlain for any other, without having run an instruction of it."""
+    """Return the contents of a pickle of plain data. Raises NotPlain for any other, without having run an instruction
+    of it.
+    """
     _look_through(data)
     try:
         return _Shut(io.BytesIO(data)).load()

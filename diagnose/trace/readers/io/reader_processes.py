@@ -50,7 +50,7 @@ class Child:
     files: list[int]
 
     def wait(self) -> None:
-        """Until it has ended, in whatever way."""
+        """Wait until the process has ended, in whatever way."""
         self.running.wait()
 
     def ended_within(self, seconds: float) -> bool:
@@ -64,7 +64,7 @@ class Child:
         return sum(os.fstat(number).st_size > 0 for number in self.files)
 
     def result(self, number: int) -> mmap | None:
-        """What it wrote into a file; None where it wrote nothing."""
+        """Return the file that the process wrote; None where it wrote nothing."""
         with suppress(ValueError):  # an empty file cannot be mapped
             return mmap(self.files[number], 0)
         return None

@@ -22,7 +22,7 @@ _UNREADABLE = object()
 
 @dataclass
 class Losses:
-    """What of a document could not be read."""
+    """The parts of a document that could not be read."""
 
     corrupt_bytes: int = 0
     corrupt_places: int = 0

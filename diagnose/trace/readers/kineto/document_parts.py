@@ -48,7 +48,7 @@ def plan(size_bytes: int, processes: int) -> list[Part]:
 
 
 def serve(job: tuple[str, int, int, int | None], files: list[int]) -> None:
-    """What a process does: read a part; write what it says, unless it is not sound."""
+    """Run a reader process: read a part and write the result, unless the part is malformed."""
     path, chunk_bytes, begin, end = job
     stream = KinetoStream(Path(path), begin=begin, end=end, chunk_bytes=chunk_bytes)
     ranks = read_stream(stream)

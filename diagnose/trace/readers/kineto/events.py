@@ -16,7 +16,7 @@ ABSENT = Raw(b"")
 
 
 class Args(Struct, gc=False, frozen=True):
-    """What matters of the arguments of any event: one struct for all kinds is decoded faster than one for each."""
+    """The arguments of any event that matter. One struct for all kinds is decoded faster than one for each."""
 
     external_id: Scalar = field(default=-1, name="External id")
     correlation: Scalar = -1

@@ -1,4 +1,4 @@
-"""What Kineto's category names, event names and arguments stand for, in the terms of the schema."""
+"""The meaning of Kineto's category names, event names and arguments, in the terms of the schema."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _RANGE_KINDS = tuple(
 
 @lru_cache(maxsize=_KNOWN)
 def range_kind(name: str) -> RangeKind:
-    """What an annotation marks, by its name."""
+    """Return the kind of range that an annotation's name marks."""
     return next((kind for pattern, kind in _RANGE_KINDS if pattern.match(name)), RangeKind.USER)
 
 
@@ -109,7 +109,7 @@ _WAITS = (
 
 @lru_cache(maxsize=_KNOWN)
 def wait_kind(name: str) -> WaitKind:
-    """What waits for what, by the name of a `cuda_sync` event: `Stream Sync`, `Stream Synchronize`, …"""
+    """Return the kind of wait by the name of a `cuda_sync` event: `Stream Sync`, `Stream Synchronize`, …"""
     lowered = name.lower()
     return next((kind for prefix, kind in _WAITS if lowered.startswith(prefix)), WaitKind.UNKNOWN)
 
@@ -174,7 +174,7 @@ _ELEMENT_BYTES = {
 
 
 def collective_of(args: Args) -> Collective | None:
-    """What a kernel's arguments say of the collective that it is; None when they name none."""
+    """Return the collective that a kernel's arguments name; None when they name none."""
     if not isinstance(args.collective, str) or not args.collective:
         return None
     kind = collective_kind(args.collective)

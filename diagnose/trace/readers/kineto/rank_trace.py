@@ -36,7 +36,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Header:
-    """What the members beside the events say."""
+    """The members of the document beside its events."""
 
     base_ns: int = 0
     rank: int | None = None
@@ -45,7 +45,7 @@ class Header:
 
     @classmethod
     def of(cls, members: Mapping[str, Any]) -> Header:
-        """From decoded JSON of any shape; what is not as expected is unknown."""
+        """Return the header from decoded JSON of any shape; unexpected values are unknown."""
         base = _int(members.get("baseTimeNanoseconds"))
         info = members.get("distributedInfo")
         info = info if isinstance(info, dict) else {}

@@ -1,4 +1,4 @@
-"""What a Kineto document's events say, sorted into the schema's tables chunk by chunk: one set of tables a rank."""
+"""Sorts the events of a Kineto document into the schema's tables chunk by chunk: one set of tables per rank."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _DEVICE_KINDS = {Lane.KERNEL: WorkKind.KERNEL, Lane.COPY: WorkKind.COPY, Lane.SE
 
 @dataclass
 class RankTables:
-    """What has been read of one rank."""
+    """The tables read so far of one rank."""
 
     names: Interned = field(default_factory=Interned)
     texts: Texts = field(default_factory=Texts)

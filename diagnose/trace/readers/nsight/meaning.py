@@ -1,4 +1,4 @@
-"""What the numbers and names in Nsight Systems' files stand for, in the terms of the schema."""
+"""The meaning of numbers and names in Nsight Systems' files, in the terms of the schema."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _OPERATOR = re.compile(r"[a-z_][a-z0-9_]*::[\w.]+$|autograd::engine::|\w+Backwar
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What an NVTX range says of itself."""
+    """The meaning of an NVTX range."""
 
     name: str
     is_operator: bool = False
@@ -100,7 +100,9 @@ _STEP = re.compile(
 
 @cache
 def nvtx_kind(name: str) -> RangeKind:
-    """What a program's own range marks, by the words that programs use; never STEP unless torch wrote it."""
+    """Return the kind of range that a program's own NVTX name marks, by the words that programs use; never STEP unless
+    torch wrote it.
+    """
     known = range_kind(name)
     if known is not RangeKind.USER:
         return known

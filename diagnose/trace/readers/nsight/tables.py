@@ -34,7 +34,7 @@ Rows = dict[str, Int64]
 
 @dataclass
 class ProcessTables:
-    """What has been read of one process."""
+    """The tables read so far of one process."""
 
     device: Growing = field(default_factory=lambda: Growing(DeviceWork))
     calls: Growing = field(default_factory=lambda: Growing(HostCalls))

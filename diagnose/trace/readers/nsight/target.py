@@ -1,4 +1,4 @@
-"""What an Nsight Systems database says of the machine and the session. Environments are never looked at."""
+"""The machine and the session as an Nsight Systems database describes them. Environments are never read."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Target:
 
     @classmethod
     def of(cls, database: Database) -> Target:
-        """What is there; a table that cannot be read says nothing."""
+        """Return the machine and session from the tables there are; a table that cannot be read is skipped."""
         return cls(
             _epoch_ns(database), _gpus(database), _ordinals(database), _thread_names(database), _diagnostics(database)
         )

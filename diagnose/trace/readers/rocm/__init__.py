@@ -1,4 +1,4 @@
-"""What AMD's profilers write: rocprof, rocprofv2, rocprofv3, rocpd, rocmProfileData, Perfetto.
+"""Readers of AMD's profilers: rocprof, rocprofv2, rocprofv3, rocpd, rocmProfileData, Perfetto.
 
 rocprof_csv ◀── rocprof_columns ─┐
 rocprof_db, rocprof_json ────────┤

@@ -1,4 +1,4 @@
-"""What the names that AMD's profilers write stand for: kernels, domains of calls, copies, RCCL's calls."""
+"""The meaning of names that AMD's profilers write: kernels, domains of calls, copies, RCCL's calls."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ _RCCL_KINDS = {
 
 @cache
 def rccl_kind(function: str) -> str | None:
-    """What an RCCL call communicates (`ncclAllReduce` → `all_reduce`); None for one that moves no data."""
+    """Return the collective of an RCCL call (`ncclAllReduce` → `all_reduce`); None for one that moves no data."""
     kind = collective_kind(re.sub(r"^(?:p?nccl|mscclpp_nccl)", "", function, flags=re.IGNORECASE))
     if kind == "bcast":
         return "broadcast"

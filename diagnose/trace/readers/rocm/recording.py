@@ -1,4 +1,4 @@
-"""What was read of a file of AMD's profilers, or of several of one run: its processes and GPUs, turned into traces."""
+"""A recording of AMD's profilers, from one file or several of one run: its processes and GPUs, turned into traces."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Agent:
 
 @dataclass
 class Recording:
-    """What was read of one file, or of several files of one run."""
+    """The rows read of one file, or of several files of one run."""
 
     path: Path
     processes: dict[Hashable, Process] = field(default_factory=dict)

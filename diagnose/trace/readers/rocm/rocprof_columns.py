@@ -1,4 +1,4 @@
-"""What kind of table a CSV of rocprof, rocprofv2 or rocprofv3 is, by its header.
+"""The kind of table that a CSV of rocprof, rocprofv2 or rocprofv3 is, by its header.
 
 Every generation spells its columns differently (`BeginNs`, `Start_Timestamp`; `LDS_Block_Size`, `Lds_Block_Size`), so
 headers are compared without case and punctuation.

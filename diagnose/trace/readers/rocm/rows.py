@@ -1,4 +1,4 @@
-"""What AMD's profilers record of one process, whichever file it came from: rows that grow batch by batch.
+"""The rows of one process from any of AMD's profilers, which grow batch by batch.
 
 Readers give columns as their file has them (numbers, text, None); what is no time is counted and left out. Kernels are
 joined with the call that launched them by the profiler's correlation id. Kernel names have lost `.kd`. A grid counts

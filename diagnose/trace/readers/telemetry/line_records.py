@@ -41,7 +41,7 @@ class FollowedLines:
 
 
 def read_lines(path: Path) -> FollowedLines:
-    """What the file holds. Raises NotATrace where it is no such file."""
+    """Return the traced lines of a file. Raises NotATrace where it is no such file."""
     try:
         with path.open("rb") as raw:
             is_packed = raw.read(2) == b"\x1f\x8b"

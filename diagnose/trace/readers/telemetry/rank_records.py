@@ -120,7 +120,7 @@ class Reading:
 
 @dataclass
 class RankRecords:
-    """What one rank's folder holds beside the profiler's trace."""
+    """The records in one rank's folder beside the profiler's trace."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -265,7 +265,9 @@ class Ownership:
 
     @classmethod
     def of(cls, value: object) -> Ownership:
-        """From `owned_roots` in the facts; without any, whatever is not installed counts as owned."""
+        """Return the ownership by `owned_roots` of the facts; without any, files that are not installed count
+        as owned.
+        """
         return cls(tuple(PurePath(root) for root in value if isinstance(root, str)) if isinstance(value, list) else ())
 
     def __call__(self, file: str) -> bool:

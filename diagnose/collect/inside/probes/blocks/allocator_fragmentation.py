@@ -1,4 +1,4 @@
-"""What the allocator holds and could not give back: the rest of segments and pages that are in use in part.
+"""The memory that the allocator holds and cannot give back: unused parts of segments and pages in use.
 
 A limit of memory is one on what the allocator has taken of the device, not on what tensors hold. When memory is short
 it gives back what is unused as a whole: a segment, or a page of one that expands.

@@ -1,4 +1,4 @@
-"""What the probe of blocks (`blocks`) saw of their calls, as the arguments of sites."""
+"""The calls of blocks as the probe `blocks` saw them, written as the arguments of sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operators of a block's forward pass compute: bytes, times, and whether a result can stay by itself.
+"""The operators of a block's forward pass: bytes, times, and whether a result can be kept by itself.
 
 Where a block is computed again, some operators may keep their results (`create_selective_checkpoint_contexts`). What
 that is worth is measured in one forward pass of a block of each line: every operator goes by here on its way to the
