@@ -113,7 +113,7 @@ def hopeless(pairs: Sequence[Pair], smallest: float, looks: int, needed: float |
     """
     if len(pairs) < LEAST_PAIRS:
         return False
-    seen = estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks))
+    seen = estimate(pairs, _confidence_of_each(looks))
     needed = floor(smallest) if needed is None else needed
     unseen = smallest if len({pair.generation for pair in pairs}) < LEAST_GENERATIONS else 0.0
     return seen.estimate + math.hypot(seen.high - seen.estimate, unseen) < needed
@@ -126,7 +126,7 @@ def nothing_in_sight(pairs: Sequence[Pair], smallest: float, looks: int, needed:
     """
     if len(pairs) < LEAST_PAIRS:
         return False
-    seen = estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks))
+    seen = estimate(pairs, _confidence_of_each(looks))
     return seen.high < (floor(smallest) if needed is None else needed)
 
 
@@ -139,7 +139,7 @@ def clear(pairs: Sequence[Pair], smallest: float, looks: int, beyond: float = CL
     """
     if len(pairs) < LEAST_PAIRS:
         return False
-    seen = estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks))
+    seen = estimate(pairs, _confidence_of_each(looks))
     return seen.low - smallest > beyond
 
 
@@ -152,7 +152,7 @@ def sure(pairs: Sequence[Pair], looks: int) -> bool:
     """
     if len(pairs) < LEAST_PAIRS or not beyond(pairs, SURE_SAVING):
         return False
-    return estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks)).low > SURE_SAVING
+    return estimate(pairs, _confidence_of_each(looks)).low > SURE_SAVING
 
 
 def beyond(pairs: Sequence[Pair], share: float) -> bool:
@@ -162,7 +162,7 @@ def beyond(pairs: Sequence[Pair], share: float) -> bool:
 
 def precise(pairs: Sequence[Pair], looks: int, enough: float = LEAST_SAVING) -> bool:
     """Whether the original against itself shows already that the resolution is finer than `enough`."""
-    return len(pairs) >= LEAST_PAIRS and resolution(estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks))) < enough
+    return len(pairs) >= LEAST_PAIRS and resolution(estimate(pairs, _confidence_of_each(looks))) < enough
 
 
 def ruling_on_time(
@@ -226,6 +226,11 @@ def saved(saving: Interval, pairs: int) -> str:
     """A saving in words, with what it rests on."""
     figures = f"{_count(pairs, 'pair')}, {_signed(saving.low)} … {_signed(saving.high)}"
     return f"{format_share(saving.estimate)} of the step saved ({figures})"
+
+
+def _confidence_of_each(looks: int) -> float:
+    """What each look is taken at so that all of them together err as seldom as one at `CONFIDENCE` (Bonferroni)."""
+    return 1 - (1 - CONFIDENCE) / max(1, looks)
 
 
 def _log_ratios(pairs: Sequence[Pair]) -> list[npt.NDArray[np.float64]]:

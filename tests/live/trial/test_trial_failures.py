@@ -138,7 +138,7 @@ def train(step):
         optimizer.step()
     except (SystemExit, KeyboardInterrupt):
         pass
-for step in range(100_000):
+for step in range(200):
 """
 
 

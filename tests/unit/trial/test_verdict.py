@@ -8,13 +8,16 @@ import pytest
 from diagnose.model import Decision, Gate, GateResult, Interval, Mechanism
 from diagnose.verdict import (
     Pair,
+    clear,
     estimate,
     floor,
     hopeless,
     nothing_in_sight,
+    precise,
     resolution,
     ruling,
     ruling_on_time,
+    sure,
 )
 
 PASSED = GateResult(Gate.BITWISE, True, "equal bit for bit")
@@ -92,6 +95,21 @@ def test_one_bad_generation_widens_the_interval_past_both_generations() -> None:
     assert wide.high > 0.10
 
 
+def test_an_interval_reaches_farther_to_the_side_of_the_one_generation_that_stands_out() -> None:
+    seen = estimate([Pair(generation, 100.0, 70.0 if generation == 2 else 100.0) for generation in (0, 1, 2)] * 4)
+    assert seen.estimate == pytest.approx(1 - 0.7 ** (1 / 3))
+    assert seen.high - seen.estimate > 1.5 * (seen.estimate - seen.low)
+
+
+LONE_LOW = [Pair(0, 100.0, patched) for patched in (89.8, 87.0, 87.0, 87.0, 87.0)]
+"""Four or five of five draws are the pair of 10.2 % in 0.67 % of the resamples, whose saving is then below 10 %."""
+
+
+def test_an_interval_leaves_out_as_much_below_as_above() -> None:
+    assert estimate(LONE_LOW, 0.985).low > 0.10  # 0.75 % below
+    assert estimate(LONE_LOW, 0.99).low < 0.10  # 0.5 % below
+
+
 def test_the_same_pairs_give_the_same_interval() -> None:
     pairs = simulate(3, 0.02)
     assert estimate(pairs) == estimate(pairs)
@@ -133,6 +151,17 @@ def test_the_luck_of_processes_is_counted_once() -> None:
     assert nothing_in_sight(one, 0.05, looks=4)
     assert not nothing_in_sight(simulate(1, 0.10, pairs=8, generations=1), 0.05, looks=4)
     assert not nothing_in_sight([Pair(0, 100.0, 200.0)] * 3, 0.05, looks=4)
+
+
+def test_who_looks_often_asks_more_of_each_look() -> None:
+    pairs = simulate(1, 0.10, pairs=10)
+    one, of_fifty = estimate(pairs, 0.95), estimate(pairs, 1 - 0.05 / 50)
+    low, high = (one.low + of_fifty.low) / 2, (one.high + of_fifty.high) / 2
+    assert [clear(pairs, 0.0, looks, beyond=low) for looks in (0, 1, 50)] == [True, True, False]
+    assert [hopeless(pairs, 0.0, looks, needed=high) for looks in (0, 1, 50)] == [True, True, False]
+    assert [nothing_in_sight(pairs, 0.0, looks, needed=high) for looks in (0, 1, 50)] == [True, True, False]
+    assert [precise(pairs, looks, enough=high) for looks in (0, 1, 50)] == [True, True, False]
+    assert [sure(LONE_LOW, looks) for looks in (0, 1, 50)] == [True, True, False]
 
 
 def test_a_promising_or_unclear_trial_goes_on() -> None:
@@ -198,3 +227,15 @@ def test_a_faster_fix_that_breaks_a_promise_is_not_kept(
     gate: GateResult, mechanism: Mechanism, memory: int | None, decision: Decision
 ) -> None:
     assert ruling(CLEAR_GAIN, 20, gate, mechanism, (1 << 29, 1 << 31), memory).decision is decision
+
+
+@pytest.mark.parametrize(
+    ("after", "moved", "says"),
+    [
+        (4, False, "syncs, which it should lower, went from 4 kernels to 4 kernels"),
+        (None, None, "syncs, which it should lower, could not be measured"),
+    ],
+)
+def test_a_gain_without_its_mechanism_says_what_did_not_move(after: int | None, moved: bool | None, says: str) -> None:
+    answer = ruling(CLEAR_GAIN, 20, PASSED, Mechanism("syncs", 4, after, "kernels", moved))
+    assert answer.summary == f"20 % of the step saved (20 pairs, +18.0 % … +22.0 %), but {says}"
