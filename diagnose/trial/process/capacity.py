@@ -23,7 +23,7 @@ _CONTEXT_BYTES = 1 << 30  # a second process brings a device context and library
 _CORES_AHEAD = 8
 _FULL = 0.5
 """Of the cores, busy with one process and its workers: where it is more, others that start beside it wait for it."""
-_STARTS_A_CORE = 1.5
+_STARTS_A_CORE = 1.5  # processes that start at once, per core; chosen, not measured
 _SHARES_AHEAD = (1.2, 1.2, 1.4, 1.4)  # of two originals and two patched programs
 
 _LACK = re.compile(
