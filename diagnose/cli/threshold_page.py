@@ -79,7 +79,7 @@ def _documentation(statement: ast.stmt | None) -> str:
 def _comment(statement: ast.stmt, lines: list[str]) -> str:
     """Return the comment at the end of a statement's line, else the one in the lines directly above it."""
     beside = lines[(statement.end_lineno or statement.lineno) - 1].partition("  # ")[2]
-    above = []
+    above: list[str] = []
     for line in reversed(lines[: statement.lineno - 1]):
         if not line.startswith("# "):
             break
