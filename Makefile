@@ -39,6 +39,7 @@ snapshots: $(VENV)/ready-to-test ## make the pictures of the screens again; look
 reference: $(VENV)/ready-to-test ## write the reference anew: rules, fixers, commands, Python, JSON
 	$(BIN)/diagnose explain --markdown > docs/rules-and-fixers.md
 	$(BIN)/python -m diagnose.cli.reference_files docs/reference
+	$(BIN)/python -m diagnose.cli.threshold_page docs/thresholds.md
 
 docs: $(VENV)/ready-for-docs ## build the documentation as a site, in build/site
 	$(BIN)/mkdocs build --strict

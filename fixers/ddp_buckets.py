@@ -29,7 +29,7 @@ from diagnose.source.tree.edits import Splice
 
 _SIZES_MB = (100, 50, 200, 10)
 """Uniform sizes worth a trial beside the default: none of them is the best on every link."""
-_DEFAULT_MB = 25
+_DEFAULT_MB = 25  # DistributedDataParallel's default
 _LIST_SINCE = (2, 11)
 _OPTIONS = ("bucket_cap_mb", "bucket_cap_mb_list")
 

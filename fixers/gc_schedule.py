@@ -34,7 +34,7 @@ from diagnose.source.tree.edits import Splice, ensure_import, insert_above, inse
 _ARRANGED = re.compile(r"\bgc\.(freeze|disable|enable|set_threshold)\(|\bfrom gc import\b")
 _SEEN = re.compile(r"\bweakref\b|\b__del__\b|\bgc\.(?:get_\w+|callbacks|garbage)\b|\btracemalloc\b|= *gc\.collect\(")
 _ABOUT = r"garbage|collect|memory|\bgc\b|\bfree"
-_EVERY = 100
+_EVERY = 100  # steps between collections; chosen, not measured
 
 
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:

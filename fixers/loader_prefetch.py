@@ -35,7 +35,7 @@ from diagnose.fixer import (
 from diagnose.source.batches.loaders import Loader
 from diagnose.source.tree.edits import Splice
 
-_USUAL = 2
+_USUAL = 2  # DataLoader's default `prefetch_factor`
 _TRIED = (4, 8)
 
 

@@ -60,8 +60,8 @@ from diagnose.source.tree.edits import Splice, parse, splice
 
 MARGIN = 2.0
 """Of the workers that would suffice if each were as fast as the training thread is by itself."""
-_CORES_ASSUMED = 4
-_FEW_CORES = 4
+_CORES_ASSUMED = 4  # where the run did not record how many there are; chosen, not measured
+_FEW_CORES = 4  # with more, one is left to the training thread; chosen, not measured
 _SHIM = '''
 _plain_loader = torch.utils.data.DataLoader.__init__
 

@@ -22,7 +22,7 @@ What fixes it
 
 Thresholds
     UNTOLD (2 %): a share of the step in copies of unknown direction from which on the recording cannot tell; below it,
-    no finding would be more than a note (the severities of DESIGN begin there).
+    no finding would be more than a note (severity low begins there).
 """
 
 from __future__ import annotations

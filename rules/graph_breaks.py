@@ -51,7 +51,7 @@ from diagnose.rule import (
 
 _RESUME = re.compile(r"^(?P<file>.+)\(\d+\): torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
 _CONFIRM = "TORCH_LOGS=graph_breaks names every break with its reason; a run with the line taken out"
-_MOST_REASONS = 3
+_MOST_REASONS = 3  # reasons named in one sentence; chosen, not measured
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:

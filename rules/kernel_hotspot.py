@@ -70,7 +70,7 @@ _FAR = {
     KernelClass.NORM: FAR_LAYER,
 }
 _LEFT_OUT = (KernelClass.COLLECTIVE, KernelClass.ATTENTION)
-_LONGEST_NAME = 60
+_LONGEST_NAME = 60  # characters of a kernel's name that a sentence shows
 
 
 @dataclass(frozen=True)

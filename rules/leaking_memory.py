@@ -72,7 +72,7 @@ ALIKE = 0.2
 _KEEPS = "keeps graphs"
 _DIED = "out of memory"
 _LEFT = "left by earlier steps"
-_MOST_PLACES = 3
+_MOST_PLACES = 3  # lines that a finding names; chosen, not measured
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:

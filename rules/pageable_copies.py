@@ -54,7 +54,7 @@ LINKS = (
     (re.compile(r"GH200|H[128]00|B[12]00|MI3\d\d"), 55.0),
     (re.compile(r"V100|P100|T4\b|TITAN|RTX 20|MI[56]0"), 12.0),
 )
-_OTHER_LINK = 25.0
+_OTHER_LINK = 25.0  # bytes per ns: see LINKS
 LEAST_NS = 1_000
 AHEAD = 2
 

@@ -41,7 +41,7 @@ from diagnose.model import CollectiveCurve
 from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Facts, Measures, Rule, Symptom, Trace, drawn
 from diagnose.trace import Collective
 
-_GB = 1e9
+_GB = 1e9  # bytes: a unit
 _KEEPS_OFF = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
 
 

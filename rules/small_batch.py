@@ -67,7 +67,7 @@ HOST = 0.25
 BUSY = 0.6
 ROOM = 1.5
 KNOWN = 0.5
-_USABLE_MEMORY = 0.9
+_USABLE_MEMORY = 0.9  # of the device's memory: fragments and libraries need the rest; chosen, not measured
 _LEFT_OUT = (KernelClass.COLLECTIVE, KernelClass.OPTIMIZER)
 _HOST_CAUSES = ("input", "sync", "python", "dispatch", "launch", "gc", "allocator", "compile", "io")
 

@@ -55,7 +55,7 @@ from diagnose.rule import (
 from diagnose.trace import Collective
 from diagnose.trace.schema import Bool
 
-MANY = 8
+MANY = 8  # collectives of a backward pass: merging fewer saves less than 0.1 ms
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:

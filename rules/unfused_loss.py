@@ -57,7 +57,7 @@ from diagnose.rule import (
 from diagnose.trace.schema import Int64
 
 FUSED = 1.75
-FUSED_AFTER_CAST = 1.0
+FUSED_AFTER_CAST = 1.0  # half of the bytes: see FUSED
 WITHOUT_SOFTMAX = 0.25
 NOTED = 0.1
 SHORTEN = (

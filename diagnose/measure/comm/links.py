@@ -17,7 +17,7 @@ import numpy.typing as npt
 from diagnose.trace import Trace
 from diagnose.trace.schema import Int64
 
-_GB = 1e9
+_GB = 1e9  # bytes: a unit
 _LINKS: tuple[tuple[re.Pattern[str], str, float], ...] = tuple(
     (re.compile(pattern), name, rate * _GB)
     for pattern, name, rate in (

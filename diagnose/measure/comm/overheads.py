@@ -28,7 +28,7 @@ _CLUSTERS = 1.35
 """A multiprocessor that a collective holds costs more than its own share: thread blocks that are launched in pairs
 lose their pair, and the collective reads and writes memory. On an H200, products beside a collective of 24 blocks (18 %
 of the multiprocessors) take 1.25 to 1.41 times as long: they lose 20 to 29 %."""
-_MOST_HELD = 0.5
+_MOST_HELD = 0.5  # of the multiprocessors, at most; chosen, not measured
 
 _EVENLY = 0.5
 """Copies and other kernels that could each fill the device, side by side, take half of each other's rate."""

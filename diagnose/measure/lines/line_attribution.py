@@ -19,9 +19,9 @@ from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Bool, Int64
 
-_FEWEST_SAMPLES = 5
-_MOST_PLACES = 5
-_SMALLEST_SHARE = 0.05
+_FEWEST_SAMPLES = 5  # samples below which lines are not told; chosen, not measured
+_MOST_PLACES = 5  # lines that a finding names; chosen, not measured
+_SMALLEST_SHARE = 0.05  # of the samples: a line with fewer is not named; chosen, not measured
 _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)$")
 _INSTALLED = re.compile(
     r"site-packages/|dist-packages/|^<|/lib/python3|/lib64/python3|torchinductor_\w*/"

@@ -18,8 +18,8 @@ from diagnose.trace import StackFrame, Trace
 from diagnose.trace.schema import Int64, MemoryAction
 
 _BEGINS = "_make_grads"  # of torch.autograd.backward
-_MOST_PLACES = 5
-_SMALLEST_SHARE = 0.05
+_MOST_PLACES = 5  # lines that a finding names; chosen, not measured
+_SMALLEST_SHARE = 0.05  # of the bytes: a line with fewer is not named; chosen, not measured
 
 
 def kept_by(trace: Trace, device: int, since_ns: int, before_ns: int) -> Int64:

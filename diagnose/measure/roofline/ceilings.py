@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from diagnose.trace import Trace
 
-TERA = 1e12
+TERA = 1e12  # a unit
 _TRAINING = ("bf16", "fp16")
 _TABLE, _MEASURED = "data sheet", "measured"
 MEMORY = "memory"

@@ -14,7 +14,7 @@ from math import prod
 from diagnose.measure.views.operands import NotRecorded, Operands
 from diagnose.measure.views.shapes import Shape
 
-UNKNOWN = -1
+UNKNOWN = -1  # stands for a missing value
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from diagnose.measure.roofline.matmul_costs import Model, Work
 from diagnose.measure.views.operands import NotRecorded, Operands
 from diagnose.measure.views.shapes import Shape
 
-_SOFTMAX_FLOPS = 5
-_NORM_FLOPS = 5
+_SOFTMAX_FLOPS = 5  # per element: see the module's docstring
+_NORM_FLOPS = 5  # per element: see the module's docstring
 
 
 def _elements(given: Operands, place: int) -> int:

@@ -62,6 +62,7 @@ def render(subject: Subject) -> str:
         identity=phrases.identity(state) or ["a run of which nothing is known yet"],
         root=root,
         answer=_answer(state),
+        failure=_failure(state),
         ranks=_ranks(state.diagnosis),
         chart=step_chart.step_chart(state.steps),
         warnings=said_once((*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings)),
@@ -114,6 +115,13 @@ def _answer(state: State) -> Answer:
     if not phrases.is_priced(first):
         words = f"{phrases.sentence(first.summary)} What it costs is not known here."
     return Answer("find", f"Fix this first: {first.rule}", words, next(iter(first.where), None))
+
+
+def _failure(state: State) -> str:
+    """Return what the program itself failed of, where something was found in it all the same; else nothing."""
+    if state.ended is None or state.diagnosis is None or not run_outcome.is_failed(state):
+        return ""
+    return "" if run_outcome.nothing_kept(state) else phrases.sentence(state.ended.message.splitlines()[0])
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ def _speed(row: KernelRow) -> float:
 
 
 def _rate(speed: float) -> str:
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+    for size, unit in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if speed >= size:
             return f"{speed / size:.3g} {unit}FLOP/s"
     return f"{speed:.3g} FLOP/s"

@@ -27,14 +27,14 @@ def ladder_lines(diagnosis: Diagnosis, width: int) -> list[Text]:
         return said
     table = rows(ladder)
     name_width = max(len(name) for name, *_ in table) + 2
-    share_width = 9 if has_utilisation(ladder) else 0
     head = "predicted step" if width >= _WIDE else "step"
     time_width = max(len(head), *(len(time) for _, time, *_ in table)) + 2
+    share_width = _SHARE if has_utilisation(ladder) and 2 + name_width + time_width + _SHARE <= width else 0
     head = f"  {'rung':<{name_width}}{head:>{time_width}}{'of peak' if share_width else '':>{share_width}}"
     lines = [styled(head, MUTED)]
     for name, time, utilisation, fixers in table:
         line = styled(f"  {name:<{name_width}}").append(f"{time:>{time_width}}", "bold")
-        line.append(f"{utilisation:>{share_width}}")
+        line.append(f"{utilisation:>{share_width}}" if share_width else "")
         column = len(line) + 3
         first, *rest = wrap(fixers, width - column) if fixers and width - column >= _NARROWEST else [""]
         lines.append(line.append(f"   {first}" if first else "", MUTED))
@@ -46,6 +46,7 @@ def ladder_lines(diagnosis: Diagnosis, width: int) -> list[Text]:
 
 _NARROWEST = 16
 _WIDE = 60
+_SHARE = 9  # columns
 
 
 def has_utilisation(ladder: Ladder) -> bool:

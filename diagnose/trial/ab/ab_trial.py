@@ -412,4 +412,4 @@ class _Run:
         return False
 
 
-_ALTERNATING = 1_000
+_ALTERNATING = 1_000  # added to the number of such a pair, above all others

@@ -12,10 +12,10 @@ from diagnose.program import Program
 from diagnose.trial.gates.trajectory import LEAST_SEEDS, LEAST_STEPS
 from diagnose.units import NS_PER_S
 
-BITWISE_STEPS = 5
-ROUNDING_STEPS = 2
+BITWISE_STEPS = 5  # compared bit for bit; chosen, not measured
+ROUNDING_STEPS = 2  # the second shows what the first update did; chosen, not measured
 SEEDS = LEAST_SEEDS
-MOST_STEPS = 200
+MOST_STEPS = 200  # of a trajectory, however short a step is; chosen, not measured
 AGAIN = "bits-again"
 """Of a program whose bits were captured before: whether it gives the same."""
 TRAJECTORY_NS = 15 * NS_PER_S

@@ -26,7 +26,7 @@ WINDOW_NS = 4 * NS_PER_S
 thousand events it took so long."""
 FINAL_BLOCKS = 5
 """As many steps as this many blocks of a trial are run alone in the end."""
-_MOST_SLACK = 3.0
+_MOST_SLACK = 3.0  # times what is expected; chosen, not measured
 _OF_ITS_OWN = {Gate.BITWISE: 1, Gate.ROUNDING: 1, Gate.TRAINING: LEAST_SEEDS + 1}
 """Processes that a gate needs of the patched program: its first steps, and a trajectory under each seed."""
 

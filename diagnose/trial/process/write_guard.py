@@ -15,7 +15,7 @@ from typing import Any
 from diagnose.program import Program, guard
 
 _TOLD = "elsewhere"
-_FOLDERS_SHOWN = 2
+_FOLDERS_SHOWN = 2  # folders that a message names; chosen, not measured
 
 
 def protection(program: Program, folder: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ LOADER_BATCHES, LOADER_PASSES, LOADER_TIMES = 150, 2, 2
 WHOLE = "whole run"
 DATA_ORDER = "data order"
 NO_TIME = "the budget left no time"
-_DISTURBED_RUNS = 2
+_DISTURBED_RUNS = 2  # they show how figures vary; each costs a run: chosen, not measured
 _ROUNDS = {"tf32": 2.0**-11, "bfloat16": 2.0**-8, "bf16": 2.0**-8, "float16": 2.0**-11, "fp16": 2.0**-11}
 _FLOAT32_ROUNDS = 2.0**-21
 """A few units in the last place: what another order of sums does."""

@@ -12,7 +12,7 @@ from math import ceil, floor
 from diagnose.model import Evidence, Finding
 
 _BUCKET = re.compile(r"planned bucket (\d+) of \d+$")
-_MB = 1 << 20
+_MB = 1 << 20  # bytes: a unit, DistributedDataParallel's
 
 
 def as_evidence(sizes: Sequence[int]) -> list[Evidence]:

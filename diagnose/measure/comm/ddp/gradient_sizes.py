@@ -28,7 +28,7 @@ _FINEST = 256
 """Of all gradients; one so small (a bias, a norm) goes with its small neighbours, as no plan needs a cut there."""
 _EVENLY = 64
 """Pieces where single gradients are not known."""
-_WIDEST_BYTES = 8
+_WIDEST_BYTES = 8  # of an element: float64
 
 
 def gradient_pieces(

@@ -14,12 +14,13 @@ import journals
 import pytest
 import tinygpt
 
+from diagnose.errors import ProgramFailed
 from diagnose.model import Confidence, Diagnosis, Place
 from diagnose.report.page import html
 from diagnose.report.page.step_chart import HEIGHT, step_chart
 from diagnose.report.sections.next_steps import next_command
 from diagnose.report.wording.phrases import final, gain
-from diagnose.session import AnyEvent, RankSteps, State, fold
+from diagnose.session import AnyEvent, RankSteps, RunEnded, State, fold
 
 FIXED = fold(journals.fixed())
 MS = 1_000_000
@@ -186,3 +187,12 @@ def test_paper_shows_what_a_verdict_rests_on_and_a_narrow_screen_what_was_measur
     narrow = style.split("@media (max-width: 34rem)")[1].split("@media print")[0]
     assert re.search(r"\.lesser \{ display: none; \}", narrow)
     assert '<th class="figure lesser">predicted</th>' in page
+
+
+def test_a_program_that_failed_says_so_above_what_was_found_in_it() -> None:
+    found = replace(fold(journals.cpu()), verdicts=(), patch=None, final=None)
+    message = "the program failed: ValueError: diverged; exit code 1"
+    failed = replace(found, ended=RunEnded(at_ns=1, returncode=1, exit_code=ProgramFailed.exit_code, message=message))
+    page = html.render(failed)
+    assert page.index("ValueError: diverged") < page.index('<section class="answer')
+    assert "failure" not in html.render(found).partition("<body>")[2]

@@ -147,3 +147,15 @@ def test_the_fullest_page_stays_small() -> None:
         ),
     )
     assert len(render(State(profile=full)).encode()) < 1_500_000
+
+
+def test_counters_of_the_host_are_named_in_words_with_their_unit() -> None:
+    times = (0, 1_000_000_000)
+    charts = counter_charts(
+        (CounterSeries("host.others_cpu", -1, times, (0.0, 125.6)), CounterSeries("host.queued", -1, times, (1.0, 9.5)))
+    )
+    assert charts is not None
+    assert [(one.title, one.high) for one in charts.charts] == [
+        ("CPU of other programs", "125.6 % of a core"),
+        ("time ready without a core", "9.5 %"),
+    ]

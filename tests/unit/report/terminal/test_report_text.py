@@ -30,6 +30,7 @@ from diagnose.report import formats
 from diagnose.report.export import markdown
 from diagnose.report.page import html
 from diagnose.report.terminal import text
+from diagnose.report.terminal.text_findings import finding_lines
 from diagnose.session import PatchAccepted, RunEnded, State, TrialStarted, TrialState, fold
 from diagnose.units import format_ns
 
@@ -358,3 +359,11 @@ def test_a_common_trial_that_kept_nothing_is_told_of() -> None:
         assert "they were then tried apart." in " ".join(said.split())
     kept = replace(slower, decision=Decision.KEPT)
     assert "tried apart" not in text.render(replace(state, trials=(TrialState(started, (), kept),)))
+
+
+def test_a_finding_that_no_fixer_edits_says_where_to_read_what_helps() -> None:
+    finding = Finding("cpu-contention", Severity.HIGH, None, 1_000_000, 0.1, Confidence.HINT, "no core is free")
+    told = "\n".join(line.plain for line in finding_lines(1, finding, None, 80))
+    assert "by hand     `diagnose explain cpu-contention` says what helps" in told
+    told = "\n".join(line.plain for line in finding_lines(1, replace(finding, fixers=("loader-workers",)), None, 80))
+    assert "by hand" not in told
