@@ -11,8 +11,8 @@ Why it helps
     of torch take the norms of all gradients of a device in a few launches, and read nothing back.
 
 Fix safety
-    Bitwise where only what is logged is computed differently, rounding where the clipping itself is: a norm of norms,
-    added up in another order. The norm is now a tensor: where it is used as a number every time, it is read once.
+    Rounding: a norm of norms, added up in another order. Where only the log shows it, the training keeps its bits. The
+    norm is now a tensor: where it is used as a number every time, it is read once.
     Left alone: another formula than torch's (another norm, another epsilon), and loops that do more than that.
 """
 
@@ -38,7 +38,6 @@ _NOT_THE_GRADIENTS = re.compile(r"backward\(|\.grad\b|\.step\(|unscale_|zero_gra
 def rewrite(request: Request) -> Answer:
     """Replace every loop over norms that is understood."""
     edits: list[tuple[str, list[Splice]]] = []
-    rounds = False
     reasons: list[str] = []
     for path, text in request.sources.items():
         source = parse(text) if "grad" in text else None
@@ -48,19 +47,16 @@ def rewrite(request: Request) -> Answer:
             given = argument(call, "foreach") if call_name(call) in {"clip_grad_norm_", "get_total_norm"} else None
             if given is not None and source.code(given.value) == "False" and not _is_for_another_device(source, call):
                 edits.append((path, [remove_argument(source, call, given)]))
-                rounds = True
         for loop in norm_loops(source):
             found = _edit(source, loop)
             if found is None:
                 line = source.lines_of(loop.statements[0])[0]
                 reasons.append(f"{path}:{line} takes a norm for each parameter, in a way that is not followed further")
                 continue
-            edits.append((path, found[0]))
-            rounds = rounds or found[1]
+            edits.append((path, found))
     files = request.edited(edits)
     if files:
-        gate = Gate.ROUNDING if rounds else Gate.BITWISE
-        return Edits(files, "take the norm of all gradients in a few launches", gate)
+        return Edits(files, "take the norm of all gradients in a few launches")
     by_hand = "torch.nn.utils.clip_grad_norm_(parameters, largest) gives the norm of all, and waits for none."
     return Advice(f"{'; '.join(reasons)}: {by_hand}") if reasons else None
 
@@ -71,26 +67,26 @@ def _is_for_another_device(source: Source, call: cst.Call) -> bool:
     return any(_OTHER_DEVICES.search(source.code(branch.test)) for branch in branches)
 
 
-def _edit(source: Source, loop: NormLoop) -> tuple[list[Splice], bool] | None:
-    """The edits of one loop, and whether they change how gradients are clipped."""
+def _edit(source: Source, loop: NormLoop) -> list[Splice] | None:
+    """The edits of one loop; None where it is not followed."""
     torch, imports = ensure_import(source, "torch")
     by_hand = clipped_by_hand(source, loop)
     if by_hand is not None:
         statements, largest = by_hand
         call = f"{torch}.nn.utils.clip_grad_norm_({loop.parameters}, {largest})"
         code = _named(source, loop, call, statements)
-        return [*imports, _over(source, (*loop.statements, *statements), code)], True
+        return [*imports, _over(source, (*loop.statements, *statements), code)]
     clip = _clip_after(source, loop)
     if clip is not None:
         code = _named(source, loop, source.code(clip), ())
-        return [*remove_statements(source, _single(loop.statements)), replace(source, clip, code)], False
+        return [*remove_statements(source, _single(loop.statements)), replace(source, clip, code)]
     if _own_clipping_after(source, loop):
         return None
     gradients = f"[p.grad for p in {loop.parameters} if p.grad is not None]"
     return [
         *imports,
         _over(source, loop.statements, _named(source, loop, f"{torch}.nn.utils.get_total_norm({gradients})", ())),
-    ], False
+    ]
 
 
 def _single(statements: tuple[cst.CSTNode, ...]) -> list[cst.BaseSmallStatement | cst.BaseCompoundStatement]:

@@ -15,6 +15,7 @@ from diagnose.source.batches.first_batch import late_first_batch
 from diagnose.source.batches.loader_lifetime import is_built_again, is_for_one_pass
 from diagnose.source.batches.shared_state import SharedState, When, shared_state
 from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.dataflow.daemonic_processes import daemon_that_runs
 from diagnose.source.dataflow.flow import is_repeated, within
 from diagnose.source.settings.options import CallOptions
 from diagnose.source.settings.trainers import trainers_of
@@ -107,7 +108,7 @@ class Loader:
             )
         if self.uses_device:
             return "feeds a dataset that uses the CUDA device, which worker processes cannot: move data after loading."
-        return self.why_not_ahead() or self._why_not_copied() or self._why_not_spawned()
+        return self.why_not_ahead() or self._why_not_copied() or self._why_not_spawned() or self._why_no_children()
 
     def why_not_ahead(self) -> str | None:
         """Return what the program does that would not affect batches loaded ahead of time; None where nothing."""
@@ -161,6 +162,15 @@ class Loader:
         if not any(_GUARD.search(text) for text in self.options.sources.values()):
             return "stands in a program that spawns processes and has no main guard: each would run the program anew."
         return None
+
+    def _why_no_children(self) -> str | None:
+        """What runs it in a process that may start none."""
+        if self.options.names:
+            return None
+        parsed = {path: parse(text) for path, text in self.options.sources.items()}
+        sources = {path: source for path, source in parsed.items() if source is not None}
+        where = daemon_that_runs(sources, self.options.path, self.options.node)
+        return f"runs in a daemonic process, which may have no children: {where} starts it." if where else None
 
     def why_none_kept(self) -> str | None:
         """Return what the program shares with its dataset that persistent workers, or kept samples, would not see; None

@@ -177,7 +177,11 @@ def _of_call(code: SampleCode, path: str, call: cst.Call, depth: int, named: boo
         inner = call.func.value
         if name == "open":
             return source.code(call.func)
-        return None if name in _READS or name.endswith("all") else _handle(code, path, inner, depth - 1, named)
+        if name in _READS or name.endswith("all"):
+            return None
+        made = _handle(code, path, inner, depth - 1, named)
+        gathers = name in {"map", "starmap"} and made is not None and made.endswith("Pool")  # a list of results
+        return None if gathers else made
     found = [(file, each) for file, each in code.defined.named(name) if not _is_method(code.sources[file], each)]
     if found:
         for file, each in found:

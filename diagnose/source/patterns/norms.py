@@ -342,15 +342,15 @@ def _check(found: WrittenNorm) -> None:
 
 
 def _check_formats(found: WrittenNorm) -> None:
-    """The kernel returns its input's format: what comes out is in that, or in the wider one that the input is given."""
+    """The kernel computes in float32 and returns its input's format: nothing is made wider than float32 on the way, and
+    what comes out is in the input's format, or in float32 where the input is made that."""
     source = found.source
     if any(not _is_format_of_input(found, made) for made in found.casts_back):
         raise _NotOne
-    if found.casts_back or not found.casts:
-        return
     if any(not _is_float32(source, made) for made in found.casts):
         raise _NotOne
-    found.widened = "float"
+    if found.casts and not found.casts_back:
+        found.widened = "float"
 
 
 def _is_float32(source: Source, made: Operation) -> bool:

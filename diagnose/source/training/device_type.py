@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import parameter_of, passed_to, stored
 from diagnose.source.dataflow.flow import scope_of
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
+from diagnose.source.tree.syntax import Source
 
 __all__ = ["device_type"]
 
@@ -15,21 +17,40 @@ __all__ = ["device_type"]
 def device_type(step: TrainingStep) -> str:
     """An argument for `torch.autocast`: the program's own variable where it is certain what that holds, else a text."""
     source = step.source
-    visible = {name.value for name in source.every(cst.Name, step.scope)}
-    values: dict[str, list[cst.BaseExpression]] = {"device_type": [], "device": []}
-    for assign in source.every(cst.Assign):
-        name = source.code(assign.targets[0].target)
-        values.get(name, []).append(assign.value)
-        if scope_of(source, assign) is source.module:
-            visible.add(name)
-    types = [source.code(value) for value in values["device_type"]]
-    if "device_type" in visible and types and all("cuda" in code and "device(" not in code for code in types):
+    kinds = [source.code(value) for value in _held(source, step.backward, "device_type")]
+    if kinds and all("cuda" in code and "device(" not in code for code in kinds):
         return "device_type=device_type"
-    if "device" in visible and values["device"] and all(map(_is_device, values["device"])):
+    devices = _held(source, step.backward, "device")
+    if devices and all(map(_is_device, devices)):
         return "device.type"
-    if "device" in visible and values["device"] and all(map(_is_type, values["device"])):
+    if devices and all(map(_is_type, devices)):
         return "device"
     return "'cuda'" if source.text.count("'") > source.text.count('"') else '"cuda"'
+
+
+def _held(source: Source, at: cst.CSTNode, name: str, calls: int = 3) -> list[cst.BaseExpression]:
+    """All that a variable may hold where `at` stands, through so many calls; empty where that is not known."""
+    for scope in source.ancestors(at):
+        if not isinstance(scope, cst.FunctionDef | cst.Module):
+            continue
+        values = stored(source, [node for node in source.named(name, scope) if scope_of(source, node) is scope])
+        if values is None or values:
+            return values or []
+        parameter = parameter_of(scope, name) if isinstance(scope, cst.FunctionDef) else None
+        if isinstance(scope, cst.FunctionDef) and parameter is not None:
+            return _given(source, scope, parameter, calls)
+    return []
+
+
+def _given(source: Source, function: cst.FunctionDef, parameter: cst.Param, calls: int) -> list[cst.BaseExpression]:
+    found: list[cst.BaseExpression] = []
+    for _, value in passed_to(function, parameter, None, {"": source}) or () if calls else ():
+        given = value if value is not None else parameter.default
+        held = _held(source, given, given.value, calls - 1) if isinstance(given, cst.Name) else [given]
+        if not held or held[0] is None:
+            return []
+        found += [each for each in held if each is not None]
+    return found
 
 
 def _is_type(value: cst.BaseExpression) -> bool:

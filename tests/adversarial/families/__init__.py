@@ -11,11 +11,12 @@ from adversarial.families import (
     distributed,
     everyday,
     model_math,
+    processes,
     training_loops,
 )
 from adversarial.program import Program, unique
 
-FAMILIES = (deferred_reads, datasets, checkpoints, model_math, training_loops, distributed, everyday)
+FAMILIES = (deferred_reads, datasets, checkpoints, model_math, training_loops, distributed, everyday, processes)
 
 
 @cache

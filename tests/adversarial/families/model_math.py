@@ -125,6 +125,7 @@ NORMS = {
     "rms_tokens": "return x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + self.eps) * self.weight",
     "mean_detached": "mu = x.mean(-1, keepdim=True).detach()\nvar = x.var(-1, keepdim=True, unbiased=False)\nreturn (x - mu) / torch.sqrt(var + self.eps) * self.weight + self.bias",
     "twice_eps": "mu = x.mean(-1, keepdim=True)\nvar = ((x - mu) ** 2).mean(-1, keepdim=True)\nreturn (x - mu) * torch.rsqrt(var + 2 * self.eps) * self.weight + self.bias",
+    "rms_double": "y = x.double()\nreturn (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype) * self.weight",
     "swapped": "mu = x.mean(-1, keepdim=True)\nvar = ((x - mu) ** 2).mean(-1, keepdim=True)\nreturn (x - mu) * torch.rsqrt(var + self.eps) * self.bias + self.weight",
 }
 UNIT = """
@@ -197,7 +198,8 @@ def programs() -> Iterator[Program]:
     for norm, lines in NORMS.items():
         for eps in ("1e-5", "1e-2"):
             block = fill(NORM, norm=lines, eps=eps)
-            yield _program("norms", f"norm_{norm}_{'wide' if eps == '1e-2' else 'small'}", block)
+            why = {"native-norm": "computes in double precision"} if norm.endswith("double") else {}
+            yield _program("norms", f"norm_{norm}_{'wide' if eps == '1e-2' else 'small'}", block, left=why)
     for unit, lines in UNITS.items():
         yield _program("activations", f"unit_{unit}", fill(UNIT, unit=lines))
     plain = fill(UNIT, unit="return torch.tanh(a) * b")

@@ -143,6 +143,44 @@ def test_the_device_has_the_name_that_the_program_gives_it() -> None:
     assert "with torch.autocast(device_type=device_type, dtype=torch.bfloat16):" in text_of(fixed(ACCUMULATING))
 
 
+LENT = """\
+import torch
+from torch import nn
+
+
+def train(model, optimizer, device):
+    for step in range(4):
+        loss = model(torch.randn(4, 8, device=device)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def main():
+    device = torch.device("cpu")
+    model = nn.Linear(8, 4)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), device)
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        (LENT, "device.type"),
+        (LENT.replace("lr=0.1), device)", "lr=0.1), 'cpu')"), '"cuda"'),
+        (LENT.replace("def train(model, optimizer, device)", "def train(model, optimizer, place)"), '"cuda"'),
+        (METHODS.replace("trainer = Trainer", 'device = "cuda" if True else "cpu"\ntrainer = Trainer'), "device"),
+        (METHODS + '\n\ndef other():\n    device = "cuda" if True else "cpu"\n    return device\n', '"cuda"'),
+    ],
+    ids=["handed on", "given as text", "under another name", "of the module", "of another function"],
+)
+def test_the_device_is_named_where_the_step_can_read_it(text: str, device: str) -> None:
+    assert f"with torch.autocast({device}, dtype=torch.bfloat16):" in text_of(fixed(text))
+
+
 def test_the_whole_step_is_found_in_the_naive_gpt() -> None:
     after = text_of(fixed((SICKBAY / "naive_gpt" / "train.py").read_text()))
     wrapped = (SICKBAY / "naive_gpt" / "expert.py").read_text().split("with torch.autocast")[1].split("optimizer.")[0]

@@ -27,11 +27,9 @@ class Norm(nn.Module):
 
 BODIES = {
     "one line": "        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.gamma\n",
-    "weight first, cast back": """        dtype = x.dtype
-        x = x.to(torch.float64)
-        variance = x.pow(2).mean(-1, keepdim=True)
+    "weight first": """        variance = x.pow(2).mean(-1, keepdim=True)
         x = x * torch.rsqrt(variance + self.eps)
-        return self.gamma * x.to(dtype)
+        return self.gamma * x
 """,
     "divided by a root": """        rms = torch.sqrt(torch.mean(x ** 2, dim=-1, keepdim=True) + self.eps)
         x_normed = x / rms
@@ -82,7 +80,24 @@ def test_the_same_numbers_come_out(name: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
+CAST = """        dtype = x.dtype
+        x = x.to(torch.float32)
+        variance = x.pow(2).mean(-1, keepdim=True)
+        x = x * torch.rsqrt(variance + self.eps)
+        return self.gamma * x.to(dtype)
+"""
+
+
+def test_what_is_computed_in_float32_may_be_computed_by_the_kernel() -> None:
+    answer = FIXER.rewrite(example_request("unfused-pointwise", HEAD + CAST))
+    assert isinstance(answer, Edits)
+    for one, other in zip(results(HEAD + CAST), results(answer.files["train.py"]), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
 LEFT_ALONE = {
+    "in double precision": CAST.replace("x.to(torch.float32)", "x.to(torch.float64)"),
+    "in double precision by a method": CAST.replace("x.to(torch.float32)", "x.double()"),
     "standard deviation": "        std = x.std(-1, keepdim=True)\n"
     "        return self.gamma * (x - x.mean(-1, keepdim=True)) / (std + self.eps) + self.beta\n",
     "unbiased": "        var = x.var(-1, keepdim=True)\n"
