@@ -13,6 +13,7 @@ from diagnose.verdict import Pair, estimate
 
 ORIGINAL, PATCHED = 0, 1
 SIDES = 2
+"""The arms of a trial: the original, and the patched program."""
 
 
 @dataclass

@@ -28,6 +28,7 @@ that two starts at once share the cores, and end before two that follow each oth
 _HALF = 0.5
 """The same, where what is needed only later does not start beside it."""
 _STARTS_A_CORE = 1.5
+"""Processes that may start at once on each core; chosen, not measured."""
 _SHARES_AHEAD = (1.2, 1.2, 1.4, 1.4)  # of two originals and two patched programs
 
 _LACK = re.compile(
