@@ -89,7 +89,7 @@ def test_a_word_that_keeps_a_switch_off_is_named() -> None:
 def test_where_a_switch_would_change_the_keys_of_a_checkpoint_the_model_is_compiled_in_place(word: str) -> None:
     case = gpt(word)
     answer = case.asked("compile-model", "launch-bound", "train.py", "logits, loss = model(X, Y)")
-    assert case.changed(answer) == ["+model.compile()"]
+    assert case.changed(answer) == ["+else:", "+    model.compile()"]
 
 
 def test_a_switch_that_a_config_file_turned_off_is_turned_on_there() -> None:
