@@ -15,7 +15,8 @@ Why it costs
 
 What proves it
     Idle time of the device before a launch call with nothing else on the launching thread; on a CPU-only run, time of
-    the training thread outside operators and loader. Samples name the line.
+    the training thread outside operators and loader. Samples name the line; alone, they do not tell Python from an
+    operator that the line calls.
 
     The framework's own Python is not the user's: calls of the optimizer, the start of a backward pass, and what the
     recorded stacks show to be in its files. Where a recording has operators but no stacks, whatever else holds the
@@ -58,8 +59,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     stalls = measures.python_stalls
     gain = recoverable_ns(measures, stalls)
     if gain == 0:
-        if not len(measures.trace.ops) and not len(measures.trace.calls) and not len(measures.trace.samples):
-            yield CannotTell("python-stall", "what the host did: operators, runtime calls or stack samples")
+        yield from _unknown(measures)
         return
     places = measures.places(stalls, "python")
     who = "the device idles" if measures.has_device else "the training thread spends"
@@ -77,6 +77,17 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         fixers=("guard-metric",) if places else (),  # time in a library's Python is no metric of the program's
         confirm=_confirm(measures, bool(places)),
     )
+
+
+def _unknown(measures: Measures) -> Iterator[CannotTell]:
+    """What it would take, where a recording does not tell what the host did."""
+    trace = measures.trace
+    if len(trace.ops) or len(trace.calls):
+        return
+    if not len(trace.samples):
+        yield CannotTell("python-stall", "what the host did: operators, runtime calls or stack samples")
+    elif not measures.has_device:
+        yield CannotTell("python-stall", "operators of a traced step: samples do not tell them from Python")
 
 
 def _in_operators(measures: Measures) -> Iterator[Claim]:

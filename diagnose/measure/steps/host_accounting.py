@@ -2,8 +2,9 @@
 
 Framework operators on any thread of the process are compute, outside waits for data; collective calls not covered by
 them are exposed communication. What the loader, garbage collection, compiling and files took is idle time by cause, the
-rest of a traced run is Python. Without operators (a live run that was not traced), the rest is unknown, except where
-samples saw the user's own Python; and waits that only the step log knows are placed at the beginning of their step.
+rest of a traced run is Python. Without operators (a live run that was not traced), the rest is unknown: samples do not
+tell the Python of a line from an operator that the line calls, which has no frame of its own. Waits that only the step
+log knows are placed at the beginning of their step.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from diagnose.measure.steps.idle import CAUSES
 from diagnose.measure.steps.steps import StepSpans
 from diagnose.measure.views.host_activity import loading, ranges_of
 from diagnose.measure.views.names import named
-from diagnose.measure.views.stacks import cause_of, owned_frame, sampled, sampled_causes
+from diagnose.measure.views.stacks import sampled_causes
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import RangeKind
@@ -47,12 +48,7 @@ def host_idle(trace: Trace, occupation: Occupation, main: int, steps: StepSpans)
         taken = late & times
         found[cause].append(taken)
         late = late - taken
-    if len(trace.ops):
-        found["python"].append(late)
-    else:
-        python = late & sampled(trace, _own_python(trace))
-        found["python"].append(python)
-        found["unknown"].append(late - python)
+    found["python" if len(trace.ops) else "unknown"].append(late)
     return {cause: Intervals.union(parts) for cause, parts in found.items()}
 
 
@@ -64,15 +60,6 @@ def _exact(trace: Trace, main: int) -> list[tuple[str, Intervals]]:
         ("compile", ranges_of(trace, RangeKind.COMPILE)),
         ("io", ranges_of(trace, RangeKind.CHECKPOINT)),
     ]
-
-
-def _own_python(trace: Trace) -> set[int]:
-    """Stacks whose innermost frame is the user's own and names no other cause."""
-    return {
-        index
-        for index, stack in enumerate(trace.stacks)
-        if stack and owned_frame(stack) is stack[0] and cause_of(stack) is None
-    }
 
 
 def _logged_input(trace: Trace, steps: StepSpans) -> Intervals:

@@ -7,7 +7,7 @@ from typing import Any
 from diagnose import plugins
 from diagnose.measure import Measures
 from diagnose.measure.lines.framework_python import framework_python
-from diagnose.rule import Claim, Intervals, drawn
+from diagnose.rule import CannotTell, Claim, Intervals, drawn
 
 MS = 1_000_000
 TORCH = "torch/optim/adam.py(139): _init_group"
@@ -90,3 +90,14 @@ def test_without_recorded_calls_the_innermost_frame_of_a_sample_tells() -> None:
     assert not stalled(drawing, stacks={"s": [clip, user]})
     assert not stalled(drawing, stacks={"s": [enum, clip, user]})
     assert stalled(drawing, stacks={"s": [enum, user, clip]})
+
+
+def test_samples_alone_do_not_tell_python_from_an_operator_that_a_line_calls() -> None:
+    """A run on the processor that ended before it was traced: `output = model(image)` is no Python of the user's."""
+    drawing = """
+        line: ssssssss
+        step:         |
+        """
+    measures = Measures(drawn(drawing, repeat=4, stacks={"s": [("train.py", 30, "main")]}))
+    answers = list(plugins.load().rules["python-stall"].check(measures))
+    assert [type(answer) for answer in answers] == [CannotTell]

@@ -149,3 +149,18 @@ def test_a_pageable_copy_to_the_host_is_a_wait() -> None:
     measures = Measures(trace)
     assert measures.waits.total_ns == 5 * MS
     assert len(measures.wait_calls) == 1
+
+
+def test_samples_of_a_run_that_was_not_traced_leave_the_time_unknown() -> None:
+    trace = drawn(
+        """
+        line: pppppppppp
+        step:           |
+        """,
+        repeat=4,
+        stacks={"p": [("train.py", 52, "forward")]},
+    )
+    measures = Measures(trace)
+    assert {cause: times.total_ns for cause, times in measures.idle.items() if times} == {
+        "unknown": measures.step_count * 10 * MS
+    }
