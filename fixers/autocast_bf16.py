@@ -373,11 +373,11 @@ FIXER = Fixer(
         Example(
             before="import torch\n\n\ndef train(model, loader, optimizer, device):\n    for x, y in loader:\n"
             "        x = x.to(device)\n        loss = (model(x) - y).square().mean()\n        loss.backward()\n"
-            "        optimizer.step()\n\n\ndevice = torch.device('cuda')\n",
+            "        optimizer.step()\n\n\ndevice = torch.device('cuda')\ntrain(Net(), data, SGD(), device)\n",
             after="import torch\n\n\ndef train(model, loader, optimizer, device):\n    for x, y in loader:\n"
             "        x = x.to(device)\n        with torch.autocast(device.type, dtype=torch.bfloat16):\n"
             "            loss = (model(x) - y).square().mean()\n        loss.backward()\n"
-            "        optimizer.step()\n\n\ndevice = torch.device('cuda')\n",
+            "        optimizer.step()\n\n\ndevice = torch.device('cuda')\ntrain(Net(), data, SGD(), device)\n",
             request=_recorded,
         ),
         Example(
