@@ -15,7 +15,7 @@ from diagnose.program import Program
 from diagnose.session import AnyEvent, PhaseChanged, Probed
 from diagnose.session.owner import TRIALS
 from diagnose.trace import Trace
-from diagnose.trial.ab.result import PATCHED, Comparison
+from diagnose.trial.ab.result import PATCHED, Comparison, Ending
 from diagnose.trial.bench import Bench
 from diagnose.trial.process.arm import Trouble
 from diagnose.trial.process.capacity import while_watched
@@ -133,7 +133,7 @@ def _refusal(found: Comparison) -> str:
         who = "with the probe the program" if side == PATCHED else "beside the probe the program as found"
         return f"{who} {ruling_on_failure(failure).summary}"
     if found.saving is None or len(found.pairs) < LEAST_PAIRS:
-        if found.out_of_time:
+        if found.ending is Ending.OUT_OF_TIME:
             return "the budget left no time to end its trial"
         return "the program ends before it could be measured"
     return ""

@@ -16,13 +16,14 @@ from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateCheck, GateResult, Scalar, Verdict
 from diagnose.program import Program
 from diagnose.trial.ab.aa_control import ASSUMED, MOST_OF_BUDGET, AAControl, AAControls
-from diagnose.trial.ab.ab_trial import ABTrial
+from diagnose.trial.ab.ab_trial import compare
 from diagnose.trial.ab.arm_protocol import ArmProtocol, OnPair, Starter
 from diagnose.trial.ab.knob_search import KnobSweep, OnSetting
 from diagnose.trial.ab.knob_trials import KnobTrials
-from diagnose.trial.ab.result import ORIGINAL, Comparison
+from diagnose.trial.ab.result import ORIGINAL, Comparison, Ending
 from diagnose.trial.ab.sequential import worth
 from diagnose.trial.ab.startup_cost import StartupCosts
+from diagnose.trial.ab.trial_state import ABTrial
 from diagnose.trial.baseline_failure import fails_as_found
 from diagnose.trial.decision import measured, ruled, settled_by_time, skipped
 from diagnose.trial.gates.gate import Gatekeeper
@@ -246,7 +247,7 @@ class Bench:
         self._skip.begin()
         duel = replace(self._duel(on_pair), worth=worth(promised), skipped=lambda: self._skip.asked)
         found = self._compare(duel, original, patched, fixer.name, coming)
-        if found.skipped:
+        if found.ending is Ending.SKIPPED:
             self._gatekeeper.drop()
             self._beside.keep_last(self._beside.last(original))
             return Trial(skipped(measured(fixer, found, self._controls.resolution)))
@@ -301,7 +302,7 @@ class Bench:
         found = self._compare(duel, without, stack, f"{fixer.name}-left-out", coming)
         self._look_closer(found)
         verdict = self._startups.beside(measured(fixer, found, self._controls.resolution), without, stack)
-        answer = None if found.reassured else settled_by_time(verdict, found)
+        answer = None if found.ending is Ending.REASSURED else settled_by_time(verdict, found)
         if found.failed is not None and found.failed[0] == ORIGINAL:
             answer = Ruling(Decision.FAILED, f"without it the program does not run: {answer.summary if answer else ''}")
         elif answer is None and shown is not None:
@@ -415,7 +416,7 @@ class Bench:
         starters = self._starter(original, f"{name}-original"), self._starter(patched, f"{name}-patched")
         began_ns, before_ns = time.monotonic_ns(), self._gatekeeper.waited_ns
         with self._looks.beside():
-            found = duel.run(*starters)
+            found = compare(duel, *starters)
         took_ns = time.monotonic_ns() - began_ns - (self._gatekeeper.waited_ns - before_ns)
         self._costs.saw(found, took_ns, compiles=compiles)
         self._windows |= {

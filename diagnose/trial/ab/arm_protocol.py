@@ -1,4 +1,4 @@
-"""What a duel needs of an arm, and what it tells: so that one is tested with arms whose clocks are made up."""
+"""What an A/B trial needs of an arm, and what it tells: so that one is tested with arms whose clocks are made up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diagnose.verdict import Pair
 
 
 class ArmProtocol(Protocol):
-    """What a duel needs of an arm; `diagnose.trial.process.arm.Arm` is one."""
+    """What an A/B trial needs of an arm; `diagnose.trial.process.arm.Arm` is one."""
 
     def ready(self, limit_ns: int) -> Ready: ...
     def run(self, steps: int, drop: int, limit_ns: int) -> Block: ...
