@@ -18,11 +18,10 @@ from diagnose.trace import Trace
 from diagnose.trial.ab.result import PATCHED, Comparison, Ending
 from diagnose.trial.bench import Bench
 from diagnose.trial.process.arm import Trouble
-from diagnose.trial.process.capacity import while_watched
 from diagnose.trial.process.process_group import never, undisturbed
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.standalone import ruling_on_failure
-from diagnose.trial.watched_cost import start_ns, written_ns
+from diagnose.trial.watched_program import WatchedProgram
 from diagnose.verdict import LEAST_GENERATIONS, LEAST_PAIRS
 
 NO_TIME = "the budget left no time for it"
@@ -52,13 +51,9 @@ def run_probes(
             trials,
             schedule,
             Deadline.within(budget_ns),
-            memory=while_watched(traces),
-            window_ns=written_ns(traces),
-            start_ns=start_ns(traces, began_ns),
-            step_ns=step_ns,
+            WatchedProgram.of(traces, began_ns, step_ns),
             on_phase=lambda phase, detail: record(PhaseChanged(phase=phase, detail=detail)),
             cancelled=cancelled,
-            ranks=max(1, len(traces)),
         ) as bench:
             for result in _results(bench, probes, Deadline.within(budget_ns), record, step_ns):
                 probe = next(one for one in probes if one.name == result.probe)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,7 +45,7 @@ def project(folder: Path) -> Program:
 
 
 def bench(folder: Path) -> Bench:
-    return Bench(project(folder), folder / "trials", Schedule(), Deadline(), sys.executable, dict(os.environ))
+    return Bench(project(folder), folder / "trials", Schedule(), Deadline(), environment=dict(os.environ))
 
 
 def test_compiled_code_with_dropout_and_statistics_passes_the_gate_and_a_wrong_scale_does_not(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from diagnose.trial.planning.prelaunch import Prelaunch, UpcomingWork
 from diagnose.trial.process.arm import ArmFailed, Block, Ready, Trouble, Workplace
 from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.watched_program import WatchedProgram
 from diagnose.units import NS_PER_S
 
 
@@ -154,10 +155,7 @@ class Stage:
                 self.folder / "trials",
                 Schedule(),
                 deadline,
-                memory=self.memory,
-                ranks=self.ranks,
-                start_ns=12 * NS_PER_S,
-                step_ns=20_000_000,
+                WatchedProgram(self.memory, start_ns=12 * NS_PER_S, step_ns=20_000_000, ranks=self.ranks),
             ) as bench,
         ):
             original = bench.copy({}, "original")
