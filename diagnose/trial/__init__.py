@@ -5,6 +5,6 @@ bench ──▶ trial_runner ──▶ planning       what runs when
      ├──▶ gates    does it still compute the same? ────────────────┼──▶ decision ──▶ verdict
      ├──▶ standalone, baseline_failure, mechanism ─────────────────┘
      └──▶ process       all of these run in processes of `process`
-schedule, watched_program      how long turns, starts and profiler windows take
+schedule, watched_program   how long turns, starts and profiler windows take
 interruption                ends what computes for too long
 """
