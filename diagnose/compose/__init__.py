@@ -28,12 +28,11 @@ from diagnose.session.owner import TRIALS
 from diagnose.trace import Trace
 from diagnose.trial.baseline_failure import OutOfMemoryBaseline
 from diagnose.trial.bench import Bench
-from diagnose.trial.process.capacity import while_watched
 from diagnose.trial.process.process_group import never, undisturbed
 from diagnose.trial.process.write_guard import written_elsewhere
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.skip_request import SkipRequest
-from diagnose.trial.watched_cost import start_ns, written_ns
+from diagnose.trial.watched_program import WatchedProgram
 from diagnose.units import format_ns, format_share
 
 __all__ = ["WITHOUT_ASKING", "GreedySearch", "Outcome", "dry_run", "fix", "stack_store", "summary"]
@@ -74,23 +73,20 @@ def fix(
     known = knowledge(program, diagnosis, traces, budget_ns)
     trials, journal = folder / TRIALS, Journal(record)
     mortal = any(finding.ends_run for finding in diagnosis.findings)
+    compiles = any(site.kind == "compile" for site in known.sites)
+    step_ns = diagnosis.steps.median_ns or 0
+    watched = WatchedProgram.of(traces, began_ns, step_ns, compiles=compiles, mortal=mortal)
     try:
         with Bench(
             program,
             trials,
             plan,
             deadline,
-            memory=while_watched(traces),
-            window_ns=written_ns(traces),
-            start_ns=start_ns(traces, began_ns),
-            step_ns=diagnosis.steps.median_ns or 0,
+            watched,
             on_phase=journal.phase,
             on_control=journal.tell_of_control,
             cancelled=cancelled,
             skip=skip,
-            ranks=max(1, len(traces)),
-            compiles=any(site.kind == "compile" for site in known.sites),
-            mortal=mortal,
         ) as bench:
             given = (program, diagnosis, known, catalogue, record, bench)
             if died:

@@ -29,9 +29,9 @@ from diagnose.source.tree.time_limit import TookTooLong
 from diagnose.trace import Trace
 from diagnose.trial.bench import Bench
 from diagnose.trial.check import check_edit
-from diagnose.trial.process.capacity import while_watched
 from diagnose.trial.process.process_group import never, undisturbed
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.watched_program import WatchedProgram
 
 _UNTOLD = "no finding of this run: asked all the same"
 
@@ -85,11 +85,9 @@ def check(
             trials,
             Schedule(),
             Deadline.within(budget_ns),
-            memory=while_watched(traces),
+            WatchedProgram.of(traces, compiles=any(site.kind == "compile" for site in known.sites)),
             on_phase=journal.phase,
             cancelled=cancelled,
-            ranks=max(1, len(traces)),
-            compiles=any(site.kind == "compile" for site in known.sites),
         ) as bench:
             original = bench.copy({}, "original")
             found = []

@@ -15,14 +15,13 @@ from diagnose.program import Program
 from diagnose.session import AnyEvent, PhaseChanged, Probed
 from diagnose.session.owner import TRIALS
 from diagnose.trace import Trace
-from diagnose.trial.ab.result import PATCHED, Comparison
+from diagnose.trial.ab.result import PATCHED, Comparison, Ending
 from diagnose.trial.bench import Bench
 from diagnose.trial.process.arm import Trouble
-from diagnose.trial.process.capacity import while_watched
 from diagnose.trial.process.process_group import never, undisturbed
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.standalone import ruling_on_failure
-from diagnose.trial.watched_cost import start_ns, written_ns
+from diagnose.trial.watched_program import WatchedProgram
 from diagnose.verdict import LEAST_GENERATIONS, LEAST_PAIRS
 
 NO_TIME = "the budget left no time for it"
@@ -53,13 +52,9 @@ def run_probes(
             trials,
             schedule,
             Deadline.within(budget_ns),
-            memory=while_watched(traces),
-            window_ns=written_ns(traces),
-            start_ns=start_ns(traces, began_ns),
-            step_ns=step_ns,
+            WatchedProgram.of(traces, began_ns, step_ns),
             on_phase=lambda phase, detail: record(PhaseChanged(phase=phase, detail=detail)),
             cancelled=cancelled,
-            ranks=max(1, len(traces)),
         ) as bench:
             for result in _results(bench, probes, Deadline.within(budget_ns), record, step_ns):
                 probe = next(one for one in probes if one.name == result.probe)
@@ -134,7 +129,7 @@ def _refusal(found: Comparison) -> str:
         who = "with the probe the program" if side == PATCHED else "beside the probe the program as found"
         return f"{who} {ruling_on_failure(failure).summary}"
     if found.saving is None or len(found.pairs) < LEAST_PAIRS:
-        if found.out_of_time:
+        if found.ending is Ending.OUT_OF_TIME:
             return "the budget left no time to end its trial"
         return "the program ends before it could be measured"
     return ""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, GateResult, Verdict
-from diagnose.trial.ab.result import Comparison
+from diagnose.trial.ab.result import Comparison, Ending
 from diagnose.trial.mechanism import mechanism
 from diagnose.trial.standalone import ruling_on_failure
 from diagnose.verdict import LEAST_GENERATIONS, LEAST_PAIRS, Ruling, ruling, ruling_on_time
@@ -49,7 +49,7 @@ def settled_by_time(verdict: Verdict, found: Comparison) -> Ruling | None:
     if found.failed is not None:
         return ruling_on_failure(found.failed[1])
     enough = verdict.pairs >= LEAST_PAIRS and verdict.generations >= LEAST_GENERATIONS
-    if found.out_of_time and not (enough or found.sure):
+    if found.ending is Ending.OUT_OF_TIME and not enough:
         return Ruling(Decision.NOT_TRIED, "the budget left no time to end its trial")
     if found.ended_after is not None and verdict.pairs < LEAST_PAIRS:
         return Ruling(Decision.NOT_TRIED, "the program ends before it could be measured")
@@ -58,6 +58,6 @@ def settled_by_time(verdict: Verdict, found: Comparison) -> Ruling | None:
         verdict.pairs,
         verdict.generations,
         verdict.resolution or 0.0,
-        stopped_early=found.stopped_early,
-        beyond_luck=found.sure,
+        stopped_early=found.ending is Ending.HOPELESS,
+        beyond_luck=found.ending is Ending.SURE,
     )

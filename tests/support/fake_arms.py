@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from diagnose.trial.ab.ab_trial import ABTrial
+from diagnose.trial.ab.ab_trial import compare
 from diagnose.trial.ab.result import ORIGINAL, PATCHED, Comparison
+from diagnose.trial.ab.trial_state import ABTrial
 from diagnose.trial.process.arm import ArmFailed, Block, Ready, Trouble
 from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline, Schedule
@@ -38,7 +39,7 @@ class Machine:
 
     def run(self, schedule: Schedule = SCHEDULE, **more: object) -> Comparison:
         duel = replace(ABTrial(schedule, Deadline(), fits=True), **more)  # type: ignore[arg-type]
-        return duel.run(self.starter(ORIGINAL), self.starter(PATCHED))
+        return compare(duel, self.starter(ORIGINAL), self.starter(PATCHED))
 
 
 class FakeArm:

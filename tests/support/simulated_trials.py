@@ -27,7 +27,7 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import AnyEvent
 from diagnose.trace import Trace
-from diagnose.trial import bench, decision, standalone
+from diagnose.trial import bench, decision, standalone, trial_runner
 from diagnose.trial.gates import capture_runner
 from diagnose.trial.gates.captures import Capture, Tensor
 from diagnose.trial.gates.gate import Gatekeeper
@@ -217,10 +217,10 @@ def simulated(machine: Machine, cores: int = 16) -> Iterator[None]:
         patched.setattr(Gatekeeper, "_stands", stands)
         for name in ("_ask_to_stand", "_stop", "_let_go_on"):
             patched.setattr(Gatekeeper, name, lambda _keeper, _one: None)
-        for module in (bench, standalone):
+        for module in (trial_runner, standalone):
             patched.setattr(module, "Arm", arm)
         patched.setattr(decision, "mechanism", lambda measure, _found: Mechanism(measure, 2, 1, "ns", True))
-        for module in (bench, numerics_check, capture_runner):
+        for module in (trial_runner, numerics_check, capture_runner):
             patched.setattr(module, "time", types.SimpleNamespace(monotonic_ns=machine.clock))
         patched.setattr(Gatekeeper, "_start", begin)
         patched.setattr(Gatekeeper, "_finish", finish)

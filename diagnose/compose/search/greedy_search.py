@@ -27,6 +27,7 @@ from diagnose.compose.proposals.unnamed import UNNAMED, is_named, unnamed
 from diagnose.compose.search.budget import OUT_OF_BUDGET, Budget
 from diagnose.compose.search.budget_fit import affordable, better_apart
 from diagnose.compose.search.bundle import LEAST, Bundle, as_one, gather, parts_left, try_bundle
+from diagnose.compose.search.copies import Copies
 from diagnose.compose.search.final_check import FinalCheck
 from diagnose.compose.search.latent_findings import in_words, with_foreseen
 from diagnose.compose.search.leave_one_out import LeaveOneOut
@@ -35,7 +36,7 @@ from diagnose.compose.search.trials import Trials
 from diagnose.compose.search.tuning import Tuning
 from diagnose.compose.stack.run_context import RunContext
 from diagnose.compose.stack.stack import Stack
-from diagnose.fixer import Edits, Fixer
+from diagnose.fixer import Fixer
 from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, GateResult, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
@@ -73,6 +74,7 @@ class GreedySearch:
         self._catalogue = catalogue
         self._journal = Journal(record)
         self._bench = bench
+        self._copy = Copies(bench).of
         self._schedule = schedule
         self._deadline = deadline
         self._budget = Budget(bench, deadline, on_risk=self._journal.phase)
@@ -86,10 +88,7 @@ class GreedySearch:
         self._queue += more
         self._done: set[str] = set()
         self._advised: set[str] = set()
-        self._copied: dict[frozenset[tuple[str, str]], Program] = {}
         self._no_time: list[Proposal] = []
-        self._foreseen: dict[tuple[str, ...], Bundle] = {}
-        """Bundles with what was foreseen of them, by their names without it."""
         self._looked_ahead = False
         """Whether a common trial has taken along what was foreseen."""
         self._apart = {one.fixer.name for one in more}
@@ -167,23 +166,15 @@ class GreedySearch:
 
     def _with_foreseen(self, bundle: Bundle) -> Bundle:
         """The first bundle, with what its savings will bring to light; of a program in which nothing is kept yet."""
-        if self._stack.kept or self._looked_ahead:
+        known = self._stack.known
+        if self._stack.kept or self._looked_ahead or not known.traces:
             return bundle
         self._looked_ahead = True
-        return self._larger(bundle)
-
-    def _larger(self, bundle: Bundle) -> Bundle:
-        """The bundle with the findings that its fixes will bring to light; what takes a while to foresee is
-        remembered.
-        """
-        known, names = self._stack.known, bundle.names
-        if known.traces and names not in self._foreseen:
-            waiting = [one.fixer for one in self._queue]
-            with contextlib.suppress(TimeIsUp), interrupted_at(self._deadline.part(MOST_TO_FORESEE)):
-                found = foresee(known.traces[0], self._catalogue, bundle.rules)
-                bundle = with_foreseen(bundle, self._stack, found, self._program, self._catalogue, waiting, self._done)
-            self._foreseen[names] = bundle
-        return self._foreseen.get(names, bundle)
+        waiting = [one.fixer for one in self._queue]
+        with contextlib.suppress(TimeIsUp), interrupted_at(self._deadline.part(MOST_TO_FORESEE)):
+            found = foresee(known.traces[0], self._catalogue, bundle.rules)
+            return with_foreseen(bundle, self._stack, found, self._program, self._catalogue, waiting, self._done)
+        return bundle
 
     def _finish(self, original: Program, patched: Program) -> Outcome:
         """Set the knobs, take out what is not needed, try what that had excluded, then judge the whole."""
@@ -376,17 +367,6 @@ class GreedySearch:
                 since = "the others were kept" if fixer.name == TOGETHER else f"{fixer.name} was kept"
                 reason = f"{fate} since {since}"
                 self._give_up(ProposedEdits(Proposal(candidate.fixer, (candidate.finding,))), reason)
-
-    def _copy(self, stack: Stack, name: str, answer: Edits | None = None) -> Program:
-        """A copy of the program with a stack in it, and perhaps one answer more; of equal texts there is one.
-
-        What is known of a copy, its numbers above all, need not be found out again.
-        """
-        texts = {**stack.edited, **(answer.files if answer else {})}
-        same = frozenset(texts.items())
-        if same not in self._copied:
-            self._copied[same] = self._bench.copy(texts, f"copy-{len(self._copied) + 1}-{name}")
-        return self._copied[same]
 
     def _give_up(self, found: ProposedEdits, reason: str, *, no_time: bool = False) -> None:
         if no_time:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.model import Interval
-from diagnose.trial.ab.result import Comparison
+from diagnose.trial.ab.result import Comparison, Ending
 from diagnose.verdict import (
     CLEAR_SAVING,
     LEAST_GENERATIONS,
@@ -30,6 +30,8 @@ ASSUMED = CLEAR_SAVING
 MOST_OF_BUDGET = 3
 """Where another generation would take more than one part in so many of the time that is left, a control has to do with
 the one that there is."""
+_SETTLED = frozenset({Ending.SURE, Ending.FAILED, Ending.OUT_OF_TIME})
+"""A trial that ended so is not decided by the resolution."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class AAControls:
 
     def wants_a_look(self, found: Comparison) -> bool:
         """Whether the verdict on a trial hangs on a finer look."""
-        if self.exhausted or found.saving is None or found.sure or found.failed is not None or found.out_of_time:
+        if self.exhausted or found.saving is None or found.ending in _SETTLED:
             return False
         return LEAST_SAVING < found.saving.low <= self.resolution
 

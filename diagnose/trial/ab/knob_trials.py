@@ -1,4 +1,4 @@
-"""Settings of one fix against each other: short duels, in which the process of the yardstick is kept, resting."""
+"""Settings of one fix against each other: short trials, in which the process of the yardstick is kept, resting."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 
 from diagnose.model import Interval
 from diagnose.program import Program
-from diagnose.trial.ab.ab_trial import ABTrial
+from diagnose.trial.ab.ab_trial import compare
 from diagnose.trial.ab.arm_protocol import Starter
 from diagnose.trial.ab.knob_search import ReferenceSettingFailed
 from diagnose.trial.ab.result import ORIGINAL
 from diagnose.trial.ab.reused_arm import ReusedArm
 from diagnose.trial.ab.startup_cost import StartupCosts
+from diagnose.trial.ab.trial_state import ABTrial
 from diagnose.trial.schedule import Schedule
 
 
@@ -23,7 +24,7 @@ class KnobTrials:
 
     candidates: Sequence[Program]
     starter: Callable[[Program], Starter]
-    duel: Callable[[], ABTrial]
+    trial: Callable[[], ABTrial]
     """As the bench would run one now."""
     schedule: Schedule
     compiling: Collection[Path]
@@ -38,15 +39,17 @@ class KnobTrials:
         for other in self._kept.keys() - {yardstick}:
             self._kept.pop(other).end()
         against, tried = self.candidates[yardstick], self.candidates[number]
-        duel = replace(self.duel(), schedule=replace(self.schedule.sweep(), pairs=pairs), resolution=None, trace=False)
+        trial = replace(
+            self.trial(), schedule=replace(self.schedule.sweep(), pairs=pairs), resolution=None, trace=False
+        )
         if not {against.root, tried.root}.isdisjoint(self.compiling):
-            duel = replace(duel, start_limit_ns=self.schedule.start_limit_ns)
+            trial = replace(trial, start_limit_ns=self.schedule.start_limit_ns)
         arm = self._kept.setdefault(yardstick, ReusedArm(self.starter(against)))
         # Where two do not fit, a resting one would hold the memory that the other needs.
-        found = duel.run(self.starter(against) if duel.fits is False else arm.start, self.starter(tried))
+        found = compare(trial, self.starter(against) if trial.fits is False else arm.start, self.starter(tried))
         if found.crowded and not found.pairs:  # a larger setting may fit alone
             self._kept.pop(yardstick).end()
-            found = replace(duel, fits=False).run(self.starter(against), self.starter(tried))
+            found = compare(replace(trial, fits=False), self.starter(against), self.starter(tried))
         self.startups.saw(found, against, tried)
         if found.failed is not None and found.failed[0] == ORIGINAL:
             raise ReferenceSettingFailed

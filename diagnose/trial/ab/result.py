@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,18 +17,32 @@ SIDES = 2
 """The arms of a trial: the original, and the patched program."""
 
 
+class Ending(enum.Enum):
+    """Why nothing more is measured. The first reason stands, but for an arm that fails after it in its window."""
+
+    MEASURED = "as many pairs as were asked for, or as there can be"
+    SURE = "one generation was enough: the saving is larger than processes of one program differ by"
+    REASSURED = "one generation was enough to show again what was shown before"
+    HOPELESS = "what is tried cannot be kept any more"
+    SKIPPED = "the user left the trial before it was decided"
+    OUT_OF_TIME = "the budget is used up"
+    FAILED = "a side failed"
+
+
 @dataclass
 class Comparison:
     """The measurements of an A/B trial. Index 0 of a pair of values is the original, 1 the patched program."""
 
     pairs: list[Pair] = field(default_factory=list)
     generations: int = 0
+    blocks: tuple[list[Block], list[Block]] = field(default_factory=lambda: ([], []))
+    """Those that the pairs are made of."""
     steps: int = 0
     """Measured steps in a block."""
     held_steps: int = 0
     """The same, where fewer were seen not to hold what recurs every few steps; else 0."""
     step_ns: int = -1
-    """Mean step of the original over all its blocks."""
+    """Mean step of the original: of its first block while the trial goes on, in the end of all its blocks."""
     input_ns: tuple[float, float] | None = None
     """Per step, inside the loader's `__next__`."""
     peak_bytes: tuple[int, int] | None = None
@@ -37,10 +52,11 @@ class Comparison:
     """Of each process in turn: from its start to the end of its warm-up."""
     traces: tuple[list[Path], list[Path]] = field(default_factory=lambda: ([], []))
     windows_taken: int = 0
-    """How many of those the duel itself has taken."""
+    """How many of those the trial itself has taken."""
     windows_ns: int = 0
     """What it has spent on them."""
-    stopped_early: bool = False
+    ending: Ending | None = None
+    """Why nothing more is measured; None while the trial goes on."""
     alternated: bool = False
     """The arms did not fit side by side: processes alternated instead of taking turns."""
     crowded: bool = False
@@ -49,13 +65,6 @@ class Comparison:
     """Two generations have started together."""
     apart: bool = False
     """Each arm has started once the one before it rested."""
-    reassured: bool = False
-    """One generation was enough to show again what was shown before."""
-    sure: bool = False
-    """One generation was enough, as the saving is larger than the luck of processes."""
-    out_of_time: bool = False
-    skipped: bool = False
-    """The user left it before it was decided."""
     left: Sequence[str] = ()
     """What a probe has left as it is in the patched program."""
     failed: tuple[int, ArmFailed] | None = None
@@ -63,11 +72,20 @@ class Comparison:
     ended_after: int | None = None
     """Steps of a program that came to its own end, where it said."""
 
-    @property
-    def over(self) -> bool:
-        """Whether nothing more is to be measured."""
-        early = self.stopped_early or self.reassured or self.sure or self.skipped
-        return early or self.out_of_time or self.failed is not None
+    def end(self, ending: Ending) -> None:
+        """Nothing more is measured, unless that was said before."""
+        self.ending = self.ending or ending
+
+    def fail(self, side: int, reason: ArmFailed) -> None:
+        """A side failed: that counts even where the pairs were enough, as only its window was left."""
+        self.failed, self.ending = (side, reason), Ending.FAILED
+
+    def add(self, generation: int, blocks: Mapping[int, Block]) -> None:
+        """Another pair: a block of each side."""
+        for side in (ORIGINAL, PATCHED):
+            self.blocks[side].append(blocks[side])
+        self.pairs.append(Pair(generation, blocks[ORIGINAL].mean_ns, blocks[PATCHED].mean_ns))
+        self.generations = len({pair.generation for pair in self.pairs})
 
     def begin_anew(self, steps: int) -> None:
         """Discard the pairs so far and start again with blocks of `steps` steps; shorter ones do not contain what
@@ -75,8 +93,9 @@ class Comparison:
         """
         self.steps = self.held_steps = steps
         self.pairs.clear()
+        self.blocks = ([], [])
         self.generations = 0
-        self.stopped_early = False
+        self.ending = None
 
     @property
     def start_ns(self) -> int:
@@ -88,8 +107,9 @@ class Comparison:
         """The estimate over all pairs."""
         return estimate(self.pairs) if self.pairs else None
 
-    def sum_up(self, original: Sequence[Block], patched: Sequence[Block]) -> None:
+    def sum_up(self) -> None:
         """The figures that all measured blocks of the two give together."""
+        original, patched = self.blocks
         if not original:
             return
         steps, others = (sum(block.steps for block in blocks) for blocks in (original, patched))

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnose.program import Program
-from diagnose.trial.ab.ab_trial import Answer
 from diagnose.trial.ab.arm_protocol import ArmProtocol
+from diagnose.trial.ab.live_arms import Answer
 from diagnose.trial.process.arm import ArmFailed, Block, Ready, Trouble
 from diagnose.trial.schedule import EARLY_MORE_NS, EARLY_TIMES
 

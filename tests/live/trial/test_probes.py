@@ -16,6 +16,7 @@ from diagnose.probing.trial import result_of
 from diagnose.program import Program
 from diagnose.trial.bench import Bench
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.watched_program import WatchedProgram
 
 SCHEDULE = Schedule(
     pairs=4, generations=2, warmup_steps=2, drop_steps=1, block_ns=1, least_steps=2, usual_steps=2, look_every=9
@@ -84,7 +85,8 @@ def probed(
     (project / "train.py").write_text(known + HEAD + loop)
     program = Program.parse(["train.py"], cwd=project)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with Bench(program, tmp_path / "trials", SCHEDULE, Deadline(), environment=environment, step_ns=step_ns) as bench:
+    watched = WatchedProgram(step_ns=step_ns)
+    with Bench(program, tmp_path / "trials", SCHEDULE, Deadline(), watched, environment=environment) as bench:
         copy = bench.probed_copy(name, setting or {})
         return result_of(name, setting or {}, bench.probe(bench.copy({}, "original"), copy, name), bench.resolution)
 
@@ -180,7 +182,8 @@ for step in range(100_000):
     torchrun = str(Path(sysconfig.get_path("scripts")) / "torchrun")
     program = Program.parse([torchrun, "--nproc-per-node", "2", "train.py"], launcher=True, cwd=project)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
-    with Bench(program, tmp_path / "trials", SCHEDULE, Deadline(), environment=environment, ranks=2) as bench:
+    watched = WatchedProgram(ranks=2)
+    with Bench(program, tmp_path / "trials", SCHEDULE, Deadline(), watched, environment=environment) as bench:
         copy = bench.probed_copy("no-communication", {})
         found = result_of("", {}, bench.probe(bench.copy({}, "original"), copy, "probe"), bench.resolution)
     assert not found.refused, found.refused

@@ -17,7 +17,7 @@ from simulated_trials import Machine, simulated
 from diagnose import verdict
 from diagnose.model import Decision
 from diagnose.program import Program
-from diagnose.trial import bench
+from diagnose.trial import trial_runner
 from diagnose.trial.ab.aa_control import AAControl
 from diagnose.trial.bench import Bench
 from diagnose.trial.schedule import Deadline, Schedule
@@ -61,7 +61,7 @@ def sessions(
 @pytest.fixture(autouse=True)
 def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No warden for benches that start nothing; fewer resamples than of a real trial."""
-    monkeypatch.setattr(bench, "Groups", lambda _cancelled: NO_PROCESSES)
+    monkeypatch.setattr(trial_runner, "Groups", lambda _cancelled: NO_PROCESSES)
     monkeypatch.setattr(verdict, "RESAMPLES", 200)
 
 

@@ -24,6 +24,7 @@ from diagnose.session import AnyEvent, VerdictReached
 from diagnose.trial.bench import Bench
 from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.watched_program import WatchedProgram
 from diagnose.units import NS_PER_MS, NS_PER_S
 from diagnose.what_if import Foresight
 
@@ -69,7 +70,11 @@ class Session:
         with (
             simulated(self.machine),
             Bench(
-                program, self.folder / "trials", plan, deadline, memory=memory, start_ns=start_ns, step_ns=step_ns
+                program,
+                self.folder / "trials",
+                plan,
+                deadline,
+                WatchedProgram(memory, start_ns=start_ns, step_ns=step_ns),
             ) as bench,
         ):
             return composed(bench, program, diagnosis, fixers, plan, deadline, self.tell)

@@ -25,6 +25,7 @@ from diagnose.trial.bench import Bench
 from diagnose.trial.gates.trajectory import LEAST_SEEDS, LEAST_STEPS
 from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.watched_program import WatchedProgram
 from diagnose.units import NS_PER_MS, NS_PER_S
 from diagnose.what_if import Foresight
 
@@ -89,7 +90,11 @@ class Session:
         with (
             simulated(self.machine),
             Bench(
-                program, self.folder / "trials", plan, deadline, memory=memory, start_ns=start_ns, step_ns=step_ns
+                program,
+                self.folder / "trials",
+                plan,
+                deadline,
+                WatchedProgram(memory, start_ns=start_ns, step_ns=step_ns),
             ) as bench,
         ):
             return composed(bench, program, diagnosis, {"fix": made}, plan, deadline, self.tell)

@@ -23,6 +23,7 @@ from diagnose.program import Program
 from diagnose.trial.bench import Bench
 from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.watched_program import WatchedProgram
 from diagnose.units import NS_PER_MS, NS_PER_S
 from diagnose.what_if import Foresight
 
@@ -83,9 +84,7 @@ class Small:
                 self.folder / "trials",
                 schedule,
                 deadline,
-                memory=memory,
-                start_ns=12 * NS_PER_S,
-                step_ns=step_ns,
+                WatchedProgram(memory, start_ns=12 * NS_PER_S, step_ns=step_ns),
             ) as bench,
         ):
             return composed(bench, program, diagnosis, fixers, schedule, deadline)

@@ -26,6 +26,7 @@ from diagnose.session import AnyEvent, PhaseChanged
 from diagnose.trial.bench import Bench
 from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.watched_program import WatchedProgram
 from diagnose.units import NS_PER_MS, NS_PER_S
 from diagnose.what_if import Foresight
 
@@ -113,6 +114,7 @@ class Session:
         deadline = Deadline.within(round((budget_s - case.watched_s) * NS_PER_S), self.machine.clock)
         memory = Memory(4 * GIB, 4 * GIB, 136 * GIB, 140 * GIB, 1 << 20)
         plan, compiles, window_ns = Schedule(), case.compile_s > 0, round(case.trace_s * NS_PER_S)
+        start_ns = round((case.start_s + case.compile_s) * NS_PER_S)
         with (
             pytest.MonkeyPatch.context() as patched,
             simulated(self.machine),
@@ -121,11 +123,7 @@ class Session:
                 self.folder / "trials",
                 plan,
                 deadline,
-                memory=memory,
-                compiles=compiles,
-                window_ns=window_ns,
-                start_ns=round((case.start_s + case.compile_s) * NS_PER_S),
-                step_ns=round(case.step_ms * NS_PER_MS),
+                WatchedProgram(memory, window_ns, start_ns, round(case.step_ms * NS_PER_MS), compiles=compiles),
             ) as bench,
         ):
             patched.setattr(greedy_search, "review", lambda queue, *_: Review((*queue, *later)))

@@ -29,6 +29,7 @@ from diagnose.trial.gates.trajectory import LEAST_SEEDS, LEAST_STEPS
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.watched_program import WatchedProgram
 from diagnose.units import NS_PER_MS, NS_PER_S
 from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING
 from diagnose.what_if import Foresight
@@ -140,9 +141,7 @@ class Session:
                 self.folder / "trials",
                 plan,
                 deadline,
-                memory=memory,
-                start_ns=start_ns,
-                step_ns=step_ns,
+                WatchedProgram(memory, start_ns=start_ns, step_ns=step_ns),
             ) as bench,
         ):
             return composed(bench, program, diagnosis, BY_NAME, plan, deadline, self.events.append)

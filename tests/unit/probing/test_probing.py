@@ -14,7 +14,7 @@ from diagnose.probing.bearing import bearing_on
 from diagnose.probing.choice import Probing, settling
 from diagnose.probing.trial import result_of
 from diagnose.report.terminal.probes import as_text
-from diagnose.trial.ab.result import ORIGINAL, PATCHED, Comparison
+from diagnose.trial.ab.result import ORIGINAL, PATCHED, Comparison, Ending
 from diagnose.trial.process.arm import ArmFailed, Trouble
 from diagnose.units import NS_PER_MS
 from diagnose.verdict import Pair
@@ -130,7 +130,7 @@ def test_an_interval_of_one_generation_has_the_luck_of_processes_in_it() -> None
             Comparison(failed=(ORIGINAL, ArmFailed(Trouble.HUNG, "no answer in time"))),
             "beside the probe the program as found hung: no answer in time",
         ),
-        (Comparison(out_of_time=True), "the budget left no time to end its trial"),
+        (Comparison(ending=Ending.OUT_OF_TIME), "the budget left no time to end its trial"),
         (Comparison(ended_after=9), "the program ends before it could be measured"),
     ],
 )

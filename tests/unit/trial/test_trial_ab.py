@@ -10,8 +10,9 @@ import pytest
 from fake_arms import SCHEDULE, FakeArm, Machine
 
 from diagnose.model import Decision, Interval, Verdict
-from diagnose.trial.ab.ab_trial import ABTrial
-from diagnose.trial.ab.result import ORIGINAL, PATCHED
+from diagnose.trial.ab.ab_trial import compare
+from diagnose.trial.ab.result import ORIGINAL, PATCHED, Ending
+from diagnose.trial.ab.trial_state import ABTrial
 from diagnose.trial.decision import skipped
 from diagnose.trial.process.arm import ArmFailed, Block, Ready, Trouble
 from diagnose.trial.process.capacity import Memory, died_of_memory, fits_twice
@@ -84,7 +85,7 @@ def test_the_first_block_of_all_may_take_longer_than_its_warm_up_tells() -> None
     def side(one: int) -> Callable[[int], FakeArm]:
         return lambda number: Limited(machine, one, number)
 
-    ABTrial(SCHEDULE, Deadline(), fits=True).run(side(ORIGINAL), side(PATCHED))
+    compare(ABTrial(SCHEDULE, Deadline(), fits=True), side(ORIGINAL), side(PATCHED))
     assert limits[0] == SCHEDULE.start_limit_ns
     assert all(limit < SCHEDULE.start_limit_ns for limit in limits[1:])
 
@@ -98,7 +99,7 @@ def test_a_clear_gain_is_asked_of_each_generation_once_and_not_again() -> None:
     schedule = replace(SCHEDULE, pairs=20, screen_pairs=4)
     machine = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 9.2e6)
     found = machine.run(schedule=schedule, resolution=0.01)
-    assert (len(found.pairs), found.generations, found.stopped_early) == (8, 2, False)
+    assert (len(found.pairs), found.generations, found.ending) == (8, 2, Ending.MEASURED)
     small = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 9.6e6)
     assert len(small.run(schedule=schedule, resolution=0.01).pairs) == 20
 
@@ -144,10 +145,10 @@ def test_a_saving_that_was_shown_before_is_shown_again_by_one_generation() -> No
     schedule = replace(SCHEDULE, pairs=20, screen_pairs=4)
     faster = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 9.6e6)
     found = faster.run(schedule=schedule, resolution=0.01, reassures=True)
-    assert (len(found.pairs), found.generations, found.reassured) == (4, 1, True)
+    assert (len(found.pairs), found.generations, found.ending) == (4, 1, Ending.REASSURED)
     same = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 9.9e6)
     found = same.run(schedule=schedule, resolution=0.01, reassures=True)
-    assert not found.reassured
+    assert found.ending is not Ending.REASSURED
 
 
 def test_a_control_that_is_precise_enough_ends() -> None:
@@ -158,7 +159,7 @@ def test_a_control_that_is_precise_enough_ends() -> None:
 
 def test_a_clear_loser_is_stopped_at_the_first_look() -> None:
     found = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 12e6).run(resolution=0.01)
-    assert found.stopped_early
+    assert found.ending is Ending.HOPELESS
     assert len(found.pairs) == 4
 
 
@@ -178,7 +179,7 @@ def test_the_start_of_every_process_is_kept_by_its_side() -> None:
 
 def test_nothing_stops_early_while_the_resolution_is_being_measured() -> None:
     found = Machine(step_ns=lambda _: 10e6).run()
-    assert not found.stopped_early
+    assert found.ending is Ending.MEASURED
     assert len(found.pairs) == 8
 
 
@@ -264,7 +265,7 @@ def test_when_the_time_is_up_the_pairs_so_far_are_the_answer() -> None:
 
     machine = Machine()
     found = machine.run(deadline=Deadline(at_ns=20, clock=clock))
-    assert found.out_of_time
+    assert found.ending is Ending.OUT_OF_TIME
     assert 0 < len(found.pairs) < SCHEDULE.pairs
     assert machine.alive == 0
 
@@ -279,14 +280,16 @@ def test_a_start_that_says_nothing_takes_half_of_the_time_left_and_is_no_failure
 
     machine = Machine()
     duel = ABTrial(SCHEDULE, Deadline(at_ns=100 * NS_PER_S, clock=lambda: 0), fits=True)
-    found = duel.run(machine.starter(ORIGINAL), lambda number: Silent(machine, PATCHED, number))
+    found = compare(duel, machine.starter(ORIGINAL), lambda number: Silent(machine, PATCHED, number))
     assert limits == [50 * NS_PER_S]
-    assert found.out_of_time
+    assert found.ending is Ending.OUT_OF_TIME
     assert found.failed is None
     assert machine.alive == 0
     # Where the schedule itself gave it up, it has hung.
-    found = ABTrial(SCHEDULE, Deadline(), fits=True).run(
-        machine.starter(ORIGINAL), lambda number: Silent(machine, PATCHED, number)
+    found = compare(
+        ABTrial(SCHEDULE, Deadline(), fits=True),
+        machine.starter(ORIGINAL),
+        lambda number: Silent(machine, PATCHED, number),
     )
     assert found.failed is not None
 
@@ -305,7 +308,7 @@ def test_arms_that_start_together_have_the_same_time_whichever_is_waited_for_fir
         replace(SCHEDULE, generations=1), Deadline(at_ns=100 * NS_PER_S, clock=lambda: now[0]), fits=True, trace=False
     )
     starters = (lambda number: Slow(machine, ORIGINAL, number)), (lambda number: Slow(machine, PATCHED, number))
-    assert len(duel.run(*starters).pairs) == SCHEDULE.pairs
+    assert len(compare(duel, *starters).pairs) == SCHEDULE.pairs
     assert limits == [50 * NS_PER_S] * 2
 
 
@@ -333,7 +336,7 @@ def test_long_steps_take_half_the_pairs_of_each_generation_where_these_say_enoug
     clear = Machine(step_ns=lambda side: 3e9 if side == ORIGINAL else 2.76e9)
     found = clear.run(Schedule(), resolution=0.01)
     assert [pair.generation for pair in found.pairs] == [0, 0, 1, 1]
-    assert (found.steps, found.stopped_early) == (2, False)
+    assert (found.steps, found.ending) == (2, Ending.MEASURED)
     # Those of the control that are not fine enough go on in the last generation, as many as any.
     rough = iter(range(1000))
     control = Machine(step_ns=lambda _side: 3e9 * (1 + 0.03 * (next(rough) % 7)))
@@ -360,7 +363,7 @@ def test_a_trial_that_the_user_leaves_ends_after_its_pair_and_is_not_tried() -> 
             skip.ask()
 
     found = machine.run(on_pair=on_pair, skipped=lambda: skip.asked)
-    assert (len(found.pairs), found.skipped, machine.alive) == (3, True, 0)
+    assert (len(found.pairs), found.ending, machine.alive) == (3, Ending.SKIPPED, 0)
     assert not any(found.traces)
     verdict = skipped(Verdict("pin-memory", Decision.FAILED, "", pairs=len(found.pairs)))
     assert (verdict.decision, verdict.summary) == (
@@ -378,4 +381,4 @@ def test_what_is_decided_when_the_user_leaves_it_is_not_skipped() -> None:
 
     hopeless = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 20e6)
     found = hopeless.run(resolution=0.01, on_pair=on_pair, skipped=lambda: skip.asked)
-    assert (len(found.pairs), found.stopped_early, found.skipped) == (4, True, False)
+    assert (len(found.pairs), found.ending) == (4, Ending.HOPELESS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,7 +43,7 @@ def project(folder: Path) -> Program:
 
 
 def bench(folder: Path) -> Bench:
-    return Bench(project(folder), folder / "trials", Schedule(), Deadline(), sys.executable, dict(os.environ))
+    return Bench(project(folder), folder / "trials", Schedule(), Deadline(), environment=dict(os.environ))
 
 
 @pytest.mark.slow

@@ -14,8 +14,9 @@ from simulated_trials import GIB, Machine, simulated, table
 from diagnose import verdict
 from diagnose.model import Decision, Gate
 from diagnose.program import Program
-from diagnose.trial.ab.ab_trial import ABTrial
+from diagnose.trial.ab.ab_trial import compare
 from diagnose.trial.ab.arm_protocol import ArmProtocol
+from diagnose.trial.ab.trial_state import ABTrial
 from diagnose.trial.bench import Bench
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.planning.early_arms import Ahead, Turn
@@ -24,6 +25,7 @@ from diagnose.trial.planning.prelaunch import Prelaunch, UpcomingWork
 from diagnose.trial.process.arm import ArmFailed, Block, Ready, Trouble, Workplace
 from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.watched_program import WatchedProgram
 from diagnose.units import NS_PER_S
 
 
@@ -153,10 +155,7 @@ class Stage:
                 self.folder / "trials",
                 Schedule(),
                 deadline,
-                memory=self.memory,
-                ranks=self.ranks,
-                start_ns=12 * NS_PER_S,
-                step_ns=20_000_000,
+                WatchedProgram(self.memory, start_ns=12 * NS_PER_S, step_ns=20_000_000, ranks=self.ranks),
             ) as bench,
         ):
             original = bench.copy({}, "original")
@@ -244,7 +243,7 @@ class Crowded:
 def test_where_memory_runs_out_over_what_started_early_that_goes_and_the_arms_start_again() -> None:
     machine = Crowded(Clock())
     duel = ABTrial(Schedule(pairs=8), Deadline(), 0.01, fits=True, clear=machine.clear)
-    found = duel.run(machine.starter, machine.starter)
+    found = compare(duel, machine.starter, machine.starter)
     assert found.failed is None
     assert not found.alternated
     assert len(found.pairs) == 8
@@ -340,7 +339,7 @@ class SingleTrials:
 def test_a_program_that_does_not_start_beside_others_of_it_starts_without_them() -> None:
     machine = SingleTrials(Clock())
     control = ABTrial(Schedule(pairs=8), Deadline(), None, fits=True, clear=machine.clear)
-    found = control.run(machine.starter, machine.starter)
+    found = compare(control, machine.starter, machine.starter)
     assert found.failed is None
     assert (len(found.pairs), found.generations) == (8, 2)  # what was lost is no generation
     assert (machine.told, machine.clock.alive) == (["the program did not start"], 0)
@@ -348,9 +347,8 @@ def test_a_program_that_does_not_start_beside_others_of_it_starts_without_them()
 
 def test_a_patched_program_that_does_not_start_has_failed() -> None:
     machine, sound = SingleTrials(Clock()), SingleTrials(Clock(), early=False)
-    found = ABTrial(Schedule(pairs=8), Deadline(), 0.01, fits=True, clear=machine.clear).run(
-        sound.starter, machine.starter
-    )
+    trial = ABTrial(Schedule(pairs=8), Deadline(), 0.01, fits=True, clear=machine.clear)
+    found = compare(trial, sound.starter, machine.starter)
     assert found.failed is not None
     assert machine.told == []
 

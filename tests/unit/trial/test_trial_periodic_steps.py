@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from fake_arms import FakeArm, Machine
 
-from diagnose.trial.ab.ab_trial import ABTrial
+from diagnose.trial.ab.ab_trial import compare
 from diagnose.trial.ab.periodic_steps import MOST_TRACED, TIMES, steps_to_hold, steps_to_see
-from diagnose.trial.ab.result import ORIGINAL, PATCHED, Comparison
+from diagnose.trial.ab.result import ORIGINAL, PATCHED, Comparison, Ending
+from diagnose.trial.ab.trial_state import ABTrial
 from diagnose.trial.process.arm import Block
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import NS_PER_MS, NS_PER_S
@@ -116,7 +117,7 @@ def compared(least_steps: int = 0) -> Comparison:
         return lambda number: Compiling(machine, one, number)
 
     duel = ABTrial(Schedule(), Deadline(), resolution=0.05, fits=True, least_steps=least_steps)
-    return duel.run(side(ORIGINAL), side(PATCHED))
+    return compare(duel, side(ORIGINAL), side(PATCHED))
 
 
 def against_itself(**more: Any) -> Comparison:
@@ -125,7 +126,8 @@ def against_itself(**more: Any) -> Comparison:
     def side(_either: int) -> Callable[[int], Compiling]:
         return lambda number: Compiling(machine, ORIGINAL, number)
 
-    return replace(ABTrial(Schedule(), Deadline(), fits=True, control=True), **more).run(side(ORIGINAL), side(PATCHED))
+    trial = replace(ABTrial(Schedule(), Deadline(), fits=True, control=True), **more)
+    return compare(trial, side(ORIGINAL), side(PATCHED))
 
 
 def test_a_trial_begins_anew_with_longer_blocks_and_sees_what_a_step_costs() -> None:
@@ -160,9 +162,10 @@ def test_what_begins_anew_does_not_end_by_what_it_saw_before() -> None:
     def side(one: int) -> Callable[[int], Collecting]:
         return lambda number: Collecting(machine, one, number)
 
-    found = ABTrial(Schedule(), Deadline(), resolution=0.05, needed=1.0, fits=True).run(side(ORIGINAL), side(PATCHED))
+    trial = ABTrial(Schedule(), Deadline(), resolution=0.05, needed=1.0, fits=True)
+    found = compare(trial, side(ORIGINAL), side(PATCHED))
     assert found.held_steps > Schedule().block_steps(10 * NS_PER_MS)
-    assert (found.stopped_early, len(found.pairs)) == (True, Schedule().screen_pairs)
+    assert (found.ending, len(found.pairs)) == (Ending.HOPELESS, Schedule().screen_pairs)
 
 
 def test_later_trials_begin_with_what_an_earlier_one_has_learned() -> None:
@@ -185,8 +188,8 @@ def saving(**more: Any) -> Comparison:
     def side(one: int) -> Callable[[int], Saving]:
         return lambda number: Saving(machine, one, number)
 
-    return replace(ABTrial(Schedule(), Deadline(), resolution=0.05, fits=True), **more).run(
-        side(ORIGINAL), side(PATCHED)
+    return compare(
+        replace(ABTrial(Schedule(), Deadline(), resolution=0.05, fits=True), **more), side(ORIGINAL), side(PATCHED)
     )
 
 
@@ -198,7 +201,7 @@ def test_a_program_that_ends_before_it_has_longer_blocks_is_compared_by_short_on
         return lambda number: Saving(machine, ORIGINAL if twins else one, number)
 
     duel = ABTrial(Schedule(), Deadline(), resolution=None if twins else 0.05, fits=True, control=twins, trace=False)
-    found = duel.run(side(ORIGINAL), side(PATCHED))
+    found = compare(duel, side(ORIGINAL), side(PATCHED))
     assert found.ended_after is not None
     assert (found.steps, found.held_steps) == (Schedule().least_steps, 0)
     assert len({pair.generation for pair in found.pairs}) > 1
@@ -225,8 +228,8 @@ def test_what_another_setting_takes_is_no_step_of_the_original() -> None:
         return lambda number: Saving(machine, 1 - one, number)
 
     sweep = ABTrial(Schedule(), Deadline(), fits=True, trace=False)
-    assert sweep.run(other(ORIGINAL), other(PATCHED)).held_steps == 0
-    assert replace(sweep, control=True).run(other(ORIGINAL), other(PATCHED)).held_steps > 0
+    assert compare(sweep, other(ORIGINAL), other(PATCHED)).held_steps == 0
+    assert compare(replace(sweep, control=True), other(ORIGINAL), other(PATCHED)).held_steps > 0
 
 
 def test_processes_that_take_turns_have_blocks_as_long() -> None:

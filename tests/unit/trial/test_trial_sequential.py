@@ -10,7 +10,7 @@ import pytest
 from fake_arms import SCHEDULE, Machine
 
 from diagnose.trial.ab.aa_control import ASSUMED, AAControls
-from diagnose.trial.ab.result import ORIGINAL, Comparison
+from diagnose.trial.ab.result import ORIGINAL, Comparison, Ending
 from diagnose.trial.ab.sequential import worth
 from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline
@@ -30,7 +30,7 @@ def test_a_control_out_of_patience_has_the_fewest_pairs_of_each_generation() -> 
     assert len(Machine(step_ns=restless()).run(schedule=PLAN).pairs) == 20
     found = Machine(step_ns=restless()).run(schedule=PLAN, patience=Deadline(5, lambda: 5))
     assert (len(found.pairs), found.generations) == (2 * PLAN.screen_pairs, 2)
-    assert not found.out_of_time  # what it saw by then is an answer
+    assert found.ending is Ending.MEASURED  # what it saw by then is an answer
 
 
 def generations_within(end: int, *, control: bool, step_ns: Callable[[int], float] | None = None) -> int:
@@ -67,8 +67,8 @@ def test_a_control_is_asked_for_where_it_can_let_a_fix_pass_and_be_finer() -> No
 
     controls = AAControls(most_pairs=4)
     assert [controls.wants_a_look(saving(share)) for share in (0.005, 0.03, 0.06)] == [False, True, False]
-    assert not controls.wants_a_look(replace(saving(0.03), sure=True))
-    assert not controls.wants_a_look(replace(saving(0.03), out_of_time=True))
+    assert not controls.wants_a_look(replace(saving(0.03), ending=Ending.SURE))
+    assert not controls.wants_a_look(replace(saving(0.03), ending=Ending.OUT_OF_TIME))
     controls.saw(saving(0.04))
     assert not controls.wants_a_look(saving(0.03))  # none is finer than one that had all its pairs
 
@@ -92,7 +92,7 @@ def test_a_control_that_alternates_has_as_many_pairs_as_an_interval_needs() -> N
 
 def test_processes_that_show_nothing_are_followed_by_others_before_they_have_all_their_pairs() -> None:
     none = Machine(step_ns=lambda _side: 10e6).run(schedule=PLAN, resolution=0.02)
-    assert (len(none.pairs), none.generations, none.stopped_early) == (8, 2, True)
+    assert (len(none.pairs), none.generations, none.ending) == (8, 2, Ending.HOPELESS)
 
 
 @pytest.mark.parametrize("resolution", [0.02, 0.3])
@@ -110,7 +110,7 @@ def test_what_saves_far_less_than_it_promised_ends_where_time_is_counted() -> No
     patient = saves_about_half_a_percent().run(schedule=PLAN, resolution=0.005)
     assert len(patient.pairs) > 8
     hurried = saves_about_half_a_percent().run(schedule=PLAN, resolution=0.005, worth=worth(0.3))
-    assert hurried.stopped_early
+    assert hurried.ending is Ending.HOPELESS
     assert len(hurried.pairs) <= 8
 
 
@@ -118,7 +118,7 @@ def test_what_is_sure_to_save_little_is_not_left_for_having_promised_much() -> N
     found = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 9.85e6).run(
         schedule=PLAN, resolution=0.001, worth=worth(0.9)
     )
-    assert not found.stopped_early
+    assert found.ending is Ending.MEASURED
     assert len(found.pairs) == 20
 
 
@@ -133,7 +133,7 @@ def test_a_saving_that_only_other_processes_show_has_all_the_pairs_that_are_left
     machine = Machine()
     machine.step_ns = lambda side: 9.2e6 if side != ORIGINAL and machine.diary.count("start B") > 1 else 10e6
     found = machine.run(schedule=PLAN, resolution=0.02)
-    assert not found.stopped_early
+    assert found.ending is Ending.MEASURED
     assert (len(found.pairs), found.generations) == (20, 2)
     assert sum(pair.generation == 1 for pair in found.pairs) == 16
 
@@ -143,21 +143,21 @@ def test_a_saving_beyond_all_luck_needs_no_other_processes(step_ns: float, pairs
     """Also of long steps, of which a generation has two pairs otherwise; and both windows are taken."""
     machine = Machine(step_ns=lambda side: step_ns if side == ORIGINAL else 0.8 * step_ns)
     found = machine.run(schedule=PLAN, resolution=ASSUMED)
-    assert (len(found.pairs), found.generations, found.sure) == (pairs, 1, True)
+    assert (len(found.pairs), found.generations, found.ending) == (pairs, 1, Ending.SURE)
     assert all(found.traces)
     assert machine.alive == 0
 
 
 def test_a_saving_that_processes_might_differ_by_is_shown_by_others_too() -> None:
     found = Machine(step_ns=lambda side: 1e7 if side == ORIGINAL else 0.91e7).run(schedule=PLAN, resolution=ASSUMED)
-    assert (found.generations, found.sure) == (2, False)
+    assert (found.generations, found.ending) == (2, Ending.MEASURED)
 
 
 def test_a_saving_is_looked_at_again_after_some_pairs() -> None:
     times = itertools.chain([10e6, 5e6, 5e6, 5e6], itertools.repeat(5e6))
     machine = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else next(times))
     found = machine.run(schedule=replace(PLAN, pairs=20), resolution=ASSUMED)
-    assert found.sure
+    assert found.ending is Ending.SURE
     assert len(found.pairs) in {4, 7, 10}
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from diagnose.trace import Trace
-from diagnose.trial.watched_cost import written_ns
+from diagnose.trial.watched_program import written_ns
 from diagnose.units import NS_PER_S
 
 

@@ -1,16 +1,50 @@
-"""The time that starting the program and writing a profiler window took while it was watched."""
+"""What is known of a program before any trial, from the run that was watched: its memory, and what it took."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnose.collect.records import TRACE
 from diagnose.trace import Trace
+from diagnose.trial.process.capacity import Memory, while_watched
 from diagnose.units import NS_PER_S
 
 _LONGEST_NS = 600 * NS_PER_S
 """A file that is so much later than its window has been written anew, or copied."""
+
+
+@dataclass(frozen=True)
+class WatchedProgram:
+    """Times are nanoseconds; zero is not known."""
+
+    memory: Memory = field(default_factory=Memory)
+    """Of one process."""
+    window_ns: int = 0
+    """To write its profiler window."""
+    start_ns: int = 0
+    step_ns: int = 0
+    ranks: int = 1
+    """Of one run."""
+    compiles: bool = False
+    """It was seen to compile something."""
+    mortal: bool = False
+    """It was seen to hold more from step to step, until memory runs out."""
+
+    @classmethod
+    def of(
+        cls,
+        traces: Sequence[Trace],
+        began_ns: int | None = None,
+        step_ns: int = 0,
+        *,
+        compiles: bool = False,
+        mortal: bool = False,
+    ) -> WatchedProgram:
+        """What the traces of all ranks tell of a run that was started at `began_ns`, in ns since the epoch."""
+        memory, ranks = while_watched(traces), max(1, len(traces))
+        return cls(memory, written_ns(traces), start_ns(traces, began_ns), step_ns, ranks, compiles, mortal)
 
 
 def written_ns(traces: Sequence[Trace]) -> int:

@@ -1,0 +1,185 @@
+"""What the samples of a loader share with the program: names they read, and objects that they may be made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import libcst as cst
+
+from diagnose.source.batches.sample_code import SampleCode, is_read
+from diagnose.source.batches.sample_effects import is_own, local_names, root_of
+from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.literals import string
+from diagnose.source.tree.syntax import Source
+
+_GO_THROUGH = (".parameters(", ".named_parameters(", ".modules(", ".named_modules(", ".param_groups", ".buffers(")
+
+
+@dataclass(frozen=True)
+class SharedObjects:
+    """What the code that makes samples reads."""
+
+    code: SampleCode
+    datasets: frozenset[str]
+    """Code of the expressions that the loader is given, where they are no calls."""
+
+    @cached_property
+    def read(self) -> tuple[set[str], set[str], set[str]]:
+        """Names of attributes, of globals and of items that samples read."""
+        attributes: set[str] = set()
+        variables: set[str] = set()
+        items: set[str] = set()
+        for node, path in self.code.sampling.items():
+            source = self.code.sources[path]
+            own = local_names(source, node)
+            for each in source.walk(node, cst.Attribute, cst.Name, cst.Subscript, cst.Call):
+                if isinstance(each, cst.Attribute):
+                    attributes.add(each.attr.value)
+                elif isinstance(each, cst.Name) and is_read(source, each) and each.value not in own:
+                    variables.add(each.value)
+                elif isinstance(each, cst.Subscript | cst.Call):
+                    items |= {text for one in source.every(cst.SimpleString, each) if (text := string(one)) is not None}
+        return attributes, variables, items
+
+    @cached_property
+    def whole(self) -> set[str]:
+        """Names of globals that samples call, or hand on: all that lies in them counts."""
+        found: set[str] = set()
+        for node, path in self.code.sampling.items():
+            source = self.code.sources[path]
+            for each in source.every(cst.Name, node):
+                parent = source.parent(each)
+                part = isinstance(parent, cst.Attribute) and parent.value is each
+                above = source.parent(parent) if part and parent is not None else None
+                called = isinstance(above, cst.Call) and above.func is parent
+                if each.value in self.read[1] and is_read(source, each) and (called or not part):
+                    found.add(each.value)
+        return found
+
+    @cached_property
+    def given(self) -> set[str]:
+        """Code of the variables and attributes that the dataset and what it takes are made from."""
+        found: set[str] = set()
+        for node, path in self.code.building.items():
+            if isinstance(node, cst.FunctionDef):
+                continue
+            source = self.code.sources[path]
+            for each in source.walk(node, cst.Attribute, cst.Name):
+                variable = isinstance(each, cst.Name) and is_read(source, each)
+                if variable or (isinstance(each, cst.Attribute) and isinstance(each.value, cst.Name)):
+                    found.add(source.code(each))
+        return found - {"self", "torch", "np", "nn"}
+
+    def is_shared(self, path: str, target: cst.BaseExpression) -> bool:
+        """Whether a target that some statement changes is, or may be, a part of what samples read."""
+        source = self.code.sources[path]
+        attributes, variables, items = self.read
+        node, keys = target, set()
+        while isinstance(node, cst.Subscript):
+            inner = node.slice[0].slice
+            keys |= {string(inner.value)} if isinstance(inner, cst.Index) else set()
+            node = node.value
+        if source.code(node) == "globals()" or (isinstance(node, cst.Attribute) and node.attr.value == "__dict__"):
+            return not keys or None in keys or not keys.isdisjoint(attributes | variables)
+        changes_object = node is not target or _changes_object(source, target)
+        if source.code(node) in self.given and changes_object:
+            return not is_of_model(source, node)
+        root = root_of(node)
+        if root is not node and isinstance(root, cst.Name) and root.value in self.whole:
+            return self._is_bound_again(path, root) and not is_of_model(source, root)
+        if isinstance(node, cst.Attribute):
+            name = node.attr.value
+            of_dataset = isinstance(node.value, cst.Attribute) and node.value.attr.value == "dataset"
+            of_dataset = of_dataset or source.code(node.value) in self.datasets
+            return (of_dataset or name in attributes | variables) and self.may_be_shared(path, node.value)
+        if isinstance(node, cst.Name):
+            bound = binding_of(source, node) if changes_object else None
+            if bound is not None and bound.parameter is not None and not is_own(source, node):
+                given = self.code.values(path, node)
+                if any(self.code.sources[file].code(value) in self.given for file, value in given):
+                    return True
+            if keys & items:
+                return self.may_be_shared(path, node)
+            if node.value in variables:
+                return self._is_bound_again(path, node)
+        return False
+
+    def _is_bound_again(self, path: str, name: cst.Name) -> bool:
+        """Whether a variable that samples read as a free one gets another value, or its object another state."""
+        source = self.code.sources[path]
+        if path not in self.code.sampling.values():
+            return False
+        function = source.inside(name, cst.FunctionDef)
+        if function is None or name.value not in local_names(source, function):
+            return True  # a global
+        inner = [each for each in self.code.sampling if any(above is function for above in source.ancestors(each))]
+        return any(  # a closure
+            one.value == name.value and name.value not in local_names(source, each)
+            for each in inner
+            for one in source.every(cst.Name, each)
+        )
+
+    def may_be_shared(self, path: str, node: cst.BaseExpression) -> bool:
+        """Whether an object may be one that samples read from, as far as what makes it shows."""
+        source = self.code.sources[path]
+        if is_own(source, node):
+            owner = source.inside(node, cst.ClassDef)
+            return owner is None or owner in self.code.lasting
+        root = root_of(node)
+        if is_of_model(source, root):
+            return False
+        if isinstance(node, cst.Name):
+            made = list(self.code.values(path, node))
+        elif isinstance(node, cst.Attribute):
+            made = list(attribute_values(self.code.sources, node))
+        else:
+            return True
+        calls = [(file, value) for file, value in made if isinstance(value, cst.Call)]
+        if not made or len(calls) < len(made):
+            return True
+        return any(self._makes_shared(file, value) for file, value in calls if isinstance(value, cst.Call))
+
+    def _makes_shared(self, path: str, call: cst.Call) -> bool:
+        defined = [each for _, each in self.code.defined.named(call_name(call)) if isinstance(each, cst.ClassDef)]
+        if defined:
+            return any(each in self.code.lasting for each in defined)
+        names = self.code.sources[path].names(call.func)
+        return not any(name.startswith(("torch.nn", "torch.optim", "torchvision.models")) for name in names)
+
+
+def attribute_values(
+    sources: Mapping[str, Source], node: cst.BaseExpression
+) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """What the program binds to attributes of the name that an expression such as `self.data` ends with."""
+    if not isinstance(node, cst.Attribute):
+        return
+    for path, source in sources.items():
+        for assign in source.every(cst.Assign):
+            targets = [each for target in assign.targets for each in _each(target.target)]
+            if any(isinstance(one, cst.Attribute) and one.attr.value == node.attr.value for one in targets):
+                yield path, assign.value
+
+
+def _each(target: cst.BaseExpression) -> Sequence[cst.BaseExpression]:
+    return [each.value for each in target.elements] if isinstance(target, cst.Tuple | cst.List) else [target]
+
+
+def _changes_object(source: Source, target: cst.BaseExpression) -> bool:
+    """Whether a statement changes the object that a name stands for, and does not bind the name."""
+    return isinstance(source.parent(target), cst.AugAssign | cst.Attribute | cst.Arg | cst.Subscript)
+
+
+def is_of_model(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether a name is the variable of a loop through a model's parameters or an optimizer's groups."""
+    if not isinstance(node, cst.Name):
+        return False
+    loops = [
+        each
+        for each in source.every(cst.For)
+        if any(name.value == node.value for name in source.every(cst.Name, each.target))
+    ]
+    through = [any(words in source.code(each.iter) for words in _GO_THROUGH) for each in loops]
+    return bool(through) and all(through)

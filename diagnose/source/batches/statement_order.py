@@ -1,0 +1,173 @@
+"""When a statement of a program runs, beside the loader that it goes through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+import libcst as cst
+
+from diagnose.source.batches.sample_code import SampleCode, is_read
+from diagnose.source.batches.shared_objects import SharedObjects
+from diagnose.source.dataflow.flow import is_variable, within
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.syntax import Source
+
+_COUNTED = frozenset({"range", "trange", "count"})
+_STARTS = frozenset({"spawn", "Fire", "run", "launch", "Process", "notebook_launcher", "start_processes"})
+"""Calls that run a function they are given once, where they stand."""
+
+
+class When(IntEnum):
+    """When a statement runs."""
+
+    BEFORE = 0
+    """Before the loader is gone through."""
+    BETWEEN = 1
+    """Between two epochs."""
+    DURING = 2
+    """While batches come, or nothing shows that it is not then."""
+
+
+@dataclass(frozen=True)
+class StatementOrder:
+    """When statements run, before or after or while a loader is gone through."""
+
+    code: SampleCode
+    shared: SharedObjects
+    path: str
+    loader: cst.Call
+
+    def when(self, path: str, node: cst.CSTNode, seen: frozenset[cst.CSTNode] = frozenset()) -> When:
+        """When a node runs: where the functions run that it is in, but for those `seen` already."""
+        source = self.code.sources[path]
+        latest = When.BEFORE
+        for above in source.ancestors(node):
+            if isinstance(above, cst.Lambda):
+                return When.DURING
+            if isinstance(above, cst.For) and not (above.iter is node or within(source, node, above.iter)):
+                if above.target is not node and not within(source, node, above.target):
+                    latest = max(latest, self._of_loop(source, above))
+                elif not _is_counted(source, above.iter):
+                    latest = When.DURING
+                else:
+                    latest = max(latest, When.BETWEEN)
+            if isinstance(above, cst.While):
+                latest = max(latest, self._of_loop(source, above))
+            if isinstance(above, cst.FunctionDef):
+                return max(latest, self._of_function(path, node, above, seen)) if latest < When.DURING else latest
+        if latest > When.BEFORE:
+            return latest
+        earlier = path != self.path or source.span(node)[0] < self.code.sources[self.path].span(self.loader)[0]
+        if earlier or self._nothing_ran_before(node):
+            return When.BEFORE
+        return When.DURING if self._by_hand else When.BETWEEN
+
+    def _nothing_ran_before(self, node: cst.CSTNode) -> bool:
+        """Whether a script has called none of its own functions yet, and the loader is built in one of them."""
+        source = self.code.sources[self.path]
+        if source.inside(self.loader, cst.FunctionDef) is None:
+            return False
+        return not any(
+            each.value in self.code.defined
+            and source.span(each)[0] < source.span(node)[0]
+            and is_read(source, each)
+            and not any(isinstance(above, cst.FunctionDef | cst.ClassDef) for above in source.ancestors(each))
+            for each in source.every(cst.Name)
+        )
+
+    def _of_function(
+        self, path: str, node: cst.CSTNode, function: cst.FunctionDef, seen: frozenset[cst.CSTNode]
+    ) -> When:
+        """When a function runs: where it is called, all calls of its name taken together."""
+        source = self.code.sources[path]
+        if function in self.code.building:
+            return When.BEFORE
+        if function in seen:
+            return When.BEFORE
+        here = path == self.path and within(source, self.loader, function)
+        if here and source.span(node)[0] < source.span(self.loader)[0]:
+            return When.BEFORE
+        owner = source.inside(function, cst.ClassDef)
+        plain = all(source.code(each.decorator) in {"staticmethod", "classmethod"} for each in function.decorators)
+        if any(source.every(cst.Yield, function)) or (not plain and owner is not None):
+            return When.DURING
+        name = owner.name.value if owner is not None and function.name.value == "__init__" else function.name.value
+        latest, found = When.BEFORE, False
+        for file, other in self.code.sources.items():
+            for each in other.every(cst.Name):
+                if each.value != name or isinstance(
+                    other.parent(each), cst.FunctionDef | cst.ClassDef | cst.ImportAlias
+                ):
+                    continue
+                parent = other.parent(each)
+                used = parent if isinstance(parent, cst.Attribute) and parent.attr is each else each
+                if used is each and not is_variable(other, each):
+                    continue
+                if used is each and owner is not None and function.name.value != "__init__":
+                    continue
+                call = other.parent(used)
+                if isinstance(call, cst.Call) and call.func is used:
+                    its = used.value if isinstance(used, cst.Attribute) and owner in self.code.lasting else None
+                    if its is not None and not self.shared.may_be_shared(file, its):
+                        continue
+                elif not (isinstance(call, cst.Arg) and _starts(other, call)):
+                    return When.DURING  # handed on, to be called nobody knows when
+                found = True
+                latest = max(latest, self.when(file, used, seen | {function}))
+        if not found and owner not in self.code.lasting:
+            return When.DURING
+        return latest
+
+    def _of_loop(self, source: Source, loop: cst.For | cst.While) -> When:
+        """Whether batches come in each turn of a loop, or whole epochs."""
+        if self._by_hand:
+            return When.DURING
+        if isinstance(loop, cst.For):
+            return When.BETWEEN if _is_counted(source, loop.iter) else When.DURING
+        inner = any(not _is_counted(source, each.iter) for each in source.every(cst.For, loop.body))
+        calls = any(call_name(call) in self.code.defined for call in source.every(cst.Call, loop.body))
+        return When.BETWEEN if inner or calls else When.DURING
+
+    @cached_property
+    def _by_hand(self) -> bool:
+        """Whether the program holds an iterator of a loader beside the `for` of an epoch."""
+        for source in self.code.sources.values():
+            for call in source.every(cst.Call):
+                if (
+                    (
+                        call_name(call) in {"iter", "__next__"}
+                        or (call_name(call) == "next" and isinstance(call.func, cst.Name))
+                    )
+                    and not any(
+                        each in self.code.sampling or each in self.code.building for each in source.ancestors(call)
+                    )
+                    and not any(".parameters()" in source.code(arg.value) for arg in call.args)
+                ):
+                    return True
+            for function in source.every(cst.FunctionDef):
+                if function not in self.code.sampling and any(source.every(cst.Yield, function)):
+                    return True
+        return False
+
+
+def _binds_name(assign: cst.Assign, name: str) -> bool:
+    return any(isinstance(each.target, cst.Name) and each.target.value == name for each in assign.targets)
+
+
+def _starts(source: Source, arg: cst.Arg) -> bool:
+    call = source.parent(arg)
+    return isinstance(call, cst.Call) and call_name(call) in _STARTS
+
+
+def _is_counted(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether a loop goes through numbers or written values, which are no batches."""
+    while isinstance(node, cst.Call) and call_name(node) in {"enumerate", "tqdm", "reversed", "list"} and node.args:
+        node = node.args[0].value
+    if isinstance(node, cst.Call):
+        return call_name(node) in _COUNTED
+    if isinstance(node, cst.Name):
+        values = [each.value for each in source.every(cst.Assign) if _binds_name(each, node.value)]
+        return bool(values) and all(isinstance(each, cst.List | cst.Tuple) for each in values)
+    return isinstance(node, cst.List | cst.Tuple)
