@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test test-all lint types imports check format snapshots reference docs overhead bench-ingest bench-rules bench-fixers bench-kernels accuracy sickbay safety clean
+.PHONY: help demo test test-all lint types imports check format snapshots reference docs overhead nightly bench-ingest bench-rules bench-fixers bench-kernels accuracy sickbay safety clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -14,8 +14,11 @@ demo: $(VENV)/ready-to-run ## find, fix and re-measure a slow program that ships
 test: $(VENV)/ready-to-test ## run the tests that start no programs: some minutes
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" tests/unit tests/property tests/contracts
 
-test-all: $(VENV)/ready-to-test ## run all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test-all: $(VENV)/ready-to-test ## run all tests but the further cases of `make nightly`
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not nightly"
+
+nightly: $(VENV)/ready-to-test ## run the further cases: every hook failing in turn, the demo to its end, each launcher
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m nightly
 
 lint: $(VENV)/ready-to-test ## check style
 	$(BIN)/ruff check .

@@ -1,8 +1,9 @@
 """Runs a program watched, with every function of the watcher failing in turn.
 
-`python failing_hooks.py FOLDER PROGRAM [FUNCTION]` starts PROGRAM as a watched one starts. With FUNCTION, that one
-fails whenever it is called. Without, torch is imported once; then a fork runs the program for each function that the
-first fork has called, and FOLDER/outcomes.json tells of each fork what it printed and how it ended.
+`python failing_hooks.py FOLDER PROGRAM [FUNCTION | --one-of-each]` starts PROGRAM as a watched one starts. With
+FUNCTION, that one fails whenever it is called. Without, torch is imported once; then a fork runs the program for each
+function that the first fork has called, or with --one-of-each for one of each class and module, and
+FOLDER/outcomes.json tells of each fork what it printed and how it ended.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from diagnose.collect.records import FACTS, RECIPE_VARIABLE, UNWATCHED, WINDOW
 
 WATCHER = INJECTED.parent
 FAULT = "the injected fault"
+ONE_OF_EACH = "--one-of-each"
 LIMIT_S = 60
 """So long only a program takes that hangs: it takes half a second."""
 
@@ -132,7 +134,12 @@ def _code(child: int) -> int | None:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _is_fork(folder: Path, faults: Faults) -> bool:
+def _one_of_each(functions: list[str]) -> list[str]:
+    """The first function by name of each class, and of each module those that belong to none."""
+    return list({name.rpartition(".")[0]: name for name in sorted(functions, reverse=True)}.values())
+
+
+def _is_fork(folder: Path, faults: Faults, one_of_each: bool) -> bool:
     """True in a fork, which is to run the program. Else, after all of them, the outcomes are written."""
     outcomes: dict[str, Any] = {}
     waiting: list[str | None] = [None]
@@ -149,13 +156,17 @@ def _is_fork(folder: Path, faults: Faults) -> bool:
             return True
         outcomes[failing or "none"] = _outcome(ran, _code(child))
         if failing is None:
-            waiting += json.loads((ran / "called.json").read_text())
+            called = json.loads((ran / "called.json").read_text())
+            waiting += _one_of_each(called) if one_of_each else called
     (folder / "outcomes.json").write_text(json.dumps(outcomes))
     return False
 
 
 def main() -> None:
     folder, program, *failing = sys.argv[1:]
+    one_of_each = failing == [ONE_OF_EACH]
+    if one_of_each:
+        failing.clear()
     faults = Faults(*failing) if failing else Faults(None)
     SourceFileLoader.get_code = _Loader.get_code  # type: ignore[method-assign, assignment]
     builtins.__faults__ = faults  # type: ignore[attr-defined]
@@ -163,7 +174,7 @@ def main() -> None:
     sys.argv = [program]
     sys.path[0] = str(Path(program).parent)
     importlib.import_module("light")
-    if failing or _is_fork(Path(folder), faults):
+    if failing or _is_fork(Path(folder), faults, one_of_each):
         runpy.run_path(program, run_name="__main__")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from watching import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,6 +44,7 @@ def test_the_default_and_the_foremost_plan_are_timed_whatever_the_time(tmp_path:
         assert f"{row['name']:<44}no turn before the time was over" in printed
 
 
+@pytest.mark.nightly
 def test_what_is_exposed_stands_beside_what_any_buckets_leave(tmp_path: Path) -> None:
     (default,), printed = run(tmp_path, "ddp", "--only", "nothing else")
     assert default["ms"] > 0

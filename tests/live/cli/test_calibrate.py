@@ -271,7 +271,9 @@ def test_two_ranks_measure_every_kind_over_rising_sizes(tmp_path: Path) -> None:
     assert found.device.flops_per_s["fp32"] > 1e8 and found.device.copy_bytes_per_s > 1e7
 
 
-@pytest.mark.parametrize("request_", [signal.SIGTERM, signal.SIGINT], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "request_", [pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGINT], ids=lambda one: one.name
+)
 def test_ranks_that_are_asked_to_end_do_not_go_on_measuring(tmp_path: Path, request_: signal.Signals) -> None:
     command = [sys.executable, "-m", "diagnose", "calibrate", "--ranks", "2", "--time", "600s", "-o", str(tmp_path)]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}

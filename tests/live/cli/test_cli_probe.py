@@ -56,7 +56,9 @@ def project(tmp_path: Path) -> Path:
     "words",
     [
         ("probe", "--quick", "--json", "cached-input"),
-        ("run", "--json", "--stop-after-trace", "--budget", "10m", "--probe", "auto"),
+        pytest.param(
+            ("run", "--json", "--stop-after-trace", "--budget", "10m", "--probe", "auto"), marks=pytest.mark.nightly
+        ),
     ],
 )
 def test_a_slow_loader_is_confirmed_and_the_users_folder_stays_as_it_was(project: Path, words: tuple[str, ...]) -> None:

@@ -70,8 +70,12 @@ def test_the_ranks_of_a_launcher_are_watched(tmp_path: Path, line: str, program:
     assert len(list(tmp_path.glob(".diagnose/runs/*/rank*/window.json"))) == ranks
 
 
-def test_the_demo_keeps_its_program_and_its_run(tmp_path: Path) -> None:
-    done = diagnose("diagnose demo --keep demo", tmp_path)
+@pytest.mark.parametrize(
+    "line",
+    ["diagnose demo --keep demo --budget 20s", pytest.param("diagnose demo --keep demo", marks=pytest.mark.nightly)],
+)
+def test_the_demo_keeps_its_program_and_its_run(tmp_path: Path, line: str) -> None:
+    done = diagnose(line, tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "demo" / "train.py").is_file()
     assert list(tmp_path.glob("demo/.diagnose/runs/*/report.html"))

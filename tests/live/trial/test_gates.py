@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from watching import LIGHT_TORCH, LIMIT_NS
 
 from diagnose.model import Gate, GateResult
 from diagnose.program import Program
-from diagnose.trial.gates import numerics
-from diagnose.trial.gates.captures import Capture, Tensor
 from diagnose.trial.gates.gate import Gatekeeper
-from diagnose.trial.gates.step_state import states_differ
 from diagnose.trial.process.arm import Workplace
 from diagnose.trial.process.process_group import Groups
 
@@ -153,8 +149,14 @@ def check(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Check]:
         yield run
 
 
-@pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("gate", [Gate.BITWISE, Gate.ROUNDING])
+@pytest.mark.parametrize(
+    ("gate", "name"),
+    [
+        (Gate.BITWISE, "a zeroed gradient"),
+        *(pytest.param(Gate.BITWISE, name, marks=pytest.mark.nightly) for name in WRONG if name != "a zeroed gradient"),
+        *((Gate.ROUNDING, name) for name in WRONG),  # what passes bit for bit passes this one too
+    ],
+)
 def test_a_wrong_fix_never_passes(check: Check, gate: Gate, name: str) -> None:
     answer = check(gate, *WRONG[name])
     assert answer.passed is False, answer.detail
@@ -259,109 +261,3 @@ def test_a_patched_program_that_crashes_gives_no_verdict_on_its_numbers(check: C
     answer = check(Gate.BITWISE, "    loss.backward()", "    raise ValueError('broken')")
     assert answer.passed is None
     assert "broken" in answer.detail
-
-
-def capture(values: Mapping[str, list[float]], kind: str = "gradient") -> Capture:
-    tensors = {(0, 0, "loss", "l"): Tensor(0, "loss", "l", (1,), True)}
-    arrays = {(0, 0, "loss", "l"): np.ones(1)}
-    for name, numbers in values.items():
-        key = (0, 0, kind, name)
-        tensors[key] = Tensor(0, kind, name, (len(numbers),), bool(np.isfinite(numbers).all()))
-        arrays[key] = np.array(numbers)
-    return Capture(tensors, arrays)
-
-
-def stepping(draws: list[str], held: list[int | None] | None = None) -> dict[int, list[dict[str, object]]]:
-    held = held or [None] * len(draws)
-    steps = zip(draws, held, strict=True)
-    return {0: [{"random": {"torch": at}, "optimizers": [], "memory_bytes": size} for at, size in steps]}
-
-
-def test_random_numbers_may_be_drawn_some_steps_ahead_and_not_otherwise() -> None:
-    alone = stepping(["a", "b", "c", "d", "e"])
-    assert not states_differ(alone, stepping(["a", "b", "c", "d", "e"]))
-    assert not states_differ(alone, stepping(["c", "d", "e", "f", "g"]))
-    assert not states_differ(stepping(["c", "d", "e", "f", "g"]), alone)
-    assert "random numbers of torch" in states_differ(alone, stepping(["a", "b", "x", "y", "z"]))
-    assert not states_differ(alone, stepping(["a", "b", "x", "y", "z"]), random=False)
-
-
-def saving(*states: dict[str, list[int]]) -> dict[int, list[dict[str, object]]]:
-    return {0: [{"random": {}, "optimizers": [], "memory_bytes": None, "checkpoints": list(states)}]}
-
-
-def test_a_checkpoint_keeps_its_names_and_shapes() -> None:
-    model, ema = {"a.weight": [4, 2], "a.bias": [4]}, {"w": [3]}
-    found = saving(model, ema)
-    assert not states_differ(found, saving(dict(model), dict(ema)))
-    assert not states_differ(found, saving(ema, model, {"criterion.weight": [9]})), "in another order, and one more"
-    assert states_differ(found, saving({"a.weight": [4, 2]}, ema)) == "a checkpoint has no a.bias any more"
-    wider = {"a.weight": [8, 2], "a.bias": [4]}
-    assert states_differ(found, saving(wider, ema)) == "a.weight of a checkpoint has shape [8, 2], was [4, 2]"
-    more = {**model, "mask": [2]}
-    assert states_differ(found, saving(more, ema)) == "a checkpoint has mask, which it had not"
-    unknown = saving()
-    unknown[0][0]["checkpoints"] = None
-    assert not states_differ(found, unknown)
-    assert not states_differ(unknown, found)
-
-
-def test_memory_that_grows_every_step_on_the_device_is_told() -> None:
-    mib = 1 << 20
-    steady, jumps = [9 * mib] * 5, [9 * mib, 9 * mib, 20 * mib, 20 * mib, 20 * mib]
-    grows = [(9 + step) * mib for step in range(5)]
-    draws = ["a"] * 5
-    assert (
-        states_differ(stepping(draws, [*steady]), stepping(draws, [*grows]))
-        == "the memory held grows by 1.00 MiB every step"
-    )
-    assert not states_differ(stepping(draws, [*steady]), stepping(draws, [*jumps]))
-    assert not states_differ(stepping(draws, [*grows]), stepping(draws, [*grows]))
-
-
-def test_the_bound_is_three_times_the_originals_error() -> None:
-    exact, own = [1.0] * 2000, [1.0 + 1e-4] * 2000
-    assert numerics.rounding(capture({"w": own}), capture({"w": [1.0 - 2.9e-4] * 2000}), capture({"w": exact})).passed
-    answer = numerics.rounding(capture({"w": own}), capture({"w": [1.0 - 3.1e-4] * 2000}), capture({"w": exact}))
-    assert answer.passed is False
-    assert answer.detail == "gradient w of step 1: error 0.00031 against float64, allowed 0.0003 (original 0.0001)"
-
-
-def test_the_rounding_of_a_declared_format_widens_the_bound() -> None:
-    exact, own, format_alone = [1.0] * 2000, [1.0] * 2000, [1.0 + 1e-3] * 2000
-    patched = capture({"w": [1.0 - 2e-3] * 2000})
-    assert not numerics.rounding(capture({"w": own}), patched, capture({"w": exact})).passed
-    assert numerics.rounding(capture({"w": own}), patched, capture({"w": exact}), capture({"w": format_alone})).passed
-
-
-def test_a_small_tensor_is_judged_by_the_typical_error_where_its_own_is_lucky() -> None:
-    reference = capture({"big": [1.0] * 2000, "bias": [1.0]})
-    original = capture({"big": [1.0 + 1e-4] * 2000, "bias": [1.0]})
-    assert numerics.rounding(original, capture({"big": [1.0 + 1e-4] * 2000, "bias": [1.0 + 1e-4]}), reference).passed
-    assert not numerics.rounding(original, capture({"big": [1.0 + 1e-4] * 2000, "bias": [1.01]}), reference).passed
-
-
-def test_the_losses_of_a_step_are_summed_where_it_takes_another_number_of_backward_passes() -> None:
-    def accumulating(losses: list[float]) -> Capture:
-        keys = [(0, 0, "loss", f"backward {at}") for at in range(len(losses))]
-        gradients = capture({"w": [1.0] * 2000})
-        values = {**gradients.values, **{key: np.array([loss]) for key, loss in zip(keys, losses, strict=True)}}
-        tensors = {**gradients.tensors, **{key: Tensor(*key[1:], (), True) for key in keys}}
-        del tensors[0, 0, "loss", "l"], values[0, 0, "loss", "l"]
-        return Capture(tensors, values)
-
-    four = accumulating([0.5, 0.25, 0.75, 0.5])
-    assert numerics.rounding(four, accumulating([0.75, 1.25]), four).passed is True
-    assert numerics.rounding(four, accumulating([1.5, 2.5]), four).passed is False
-
-
-def test_a_reference_that_does_not_follow_the_program_verifies_nothing() -> None:
-    answer = numerics.rounding(capture({"w": [1.0] * 9}), capture({"w": [1.0] * 9}), capture({"w": [-1.0] * 9}))
-    assert answer.passed is None
-    assert "does not follow" in answer.detail
-
-
-def test_nan_never_passes_and_in_the_original_itself_makes_it_unverified() -> None:
-    healthy, broken = capture({"w": [1.0]}), capture({"w": [float("nan")]})
-    assert numerics.rounding(healthy, broken, healthy).passed is False
-    assert numerics.rounding(broken, broken, healthy).passed is None

@@ -98,7 +98,15 @@ def resting(arm: Arm) -> dict[str, bool]:
 ELASTIC = ("--nnodes=1:4", "--rdzv-backend=c10d", "--rdzv-endpoint=head.cluster:29400", "--rdzv-id=7")
 
 
-@pytest.mark.parametrize("words", [(), ("--standalone",), ("--master-port=29571",), ELASTIC])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        pytest.param(("--standalone",), marks=pytest.mark.nightly),
+        pytest.param(("--master-port=29571",), marks=pytest.mark.nightly),
+        ELASTIC,
+    ],
+)
 def test_two_arms_of_two_ranks_take_turns(place: Workplace, tmp_path: Path, words: tuple[str, ...]) -> None:
     one, other = two_arms(place, ranks(tmp_path / "project", TRAIN, *words))
     with one, other:

@@ -59,6 +59,7 @@ def test_without_a_default_that_runs_there_is_no_table(
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_plans_change_no_loss_of_the_sharded_model(cap: ModuleType, tmp_path: Path) -> None:
     jobs: list[tuple[str, dict[str, Any]]] = [("defaults", {}), ("checkpoints", {"sites": []})]
     found = [cap._job(tmp_path, 2, 0.0, way, plan, tiny=True) for way, plan in jobs]

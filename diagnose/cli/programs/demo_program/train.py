@@ -80,7 +80,7 @@ class Confusion:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--steps", type=int, default=96)
     parser.add_argument("--batch", type=int, default=32)
     args = parser.parse_args()
 

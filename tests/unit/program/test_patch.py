@@ -1,16 +1,14 @@
-"""Patches: git accepts them, applying is all or nothing, reverting gives the exact bytes back."""
+"""Patches: applying is all or nothing, reverting gives the exact bytes back."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from watching import LIMIT_S
+from patch_cases import CASES, TEXTS
 
 from diagnose.errors import InputError, PatchConflict
 from diagnose.program import patch
@@ -18,50 +16,11 @@ from diagnose.program.atomic import write_atomic
 from diagnose.program.patch import Change, Patch
 
 
-def git(root: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, timeout=LIMIT_S, check=False)
-
-
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     root = tmp_path / "tree"
     root.mkdir()
-    git(root, "init", "-q")
-    git(root, "config", "core.autocrlf", "false")
     return root
-
-
-CASES = {
-    "plain": ("train.py", b"a\nb\nc\n", b"a\nB\nc\n"),
-    "new file": ("new/shim.py", None, b"x = 1\n"),
-    "new empty file": ("pkg/__init__.py", None, b""),
-    "deleted file": ("old.py", b"x = 1\n", None),
-    "no newline at the end, before": ("a.py", b"a\nb", b"a\nb\n"),
-    "no newline at the end, after": ("a.py", b"a\nb\n", b"a\nc"),
-    "no newline on either side": ("a.py", b"a\nb", b"a\nc"),
-    "CRLF": ("dos.py", b"a\r\nb\r\nc\r\n", b"a\r\nB\r\nc\r\n"),
-    "byte-order mark": ("bom.py", b"\xef\xbb\xbfa\nb\n", b"\xef\xbb\xbfa\nB\n"),
-    "latin-1": ("latin.py", b"# coding: latin-1\n# \xe9\nx = 1\n", b"# coding: latin-1\n# \xe9\nx = 2\n"),
-    "a space in the name": ("my model.py", b"a\n", b"b\n"),
-    "a letter beyond ASCII in the name": ("mod\u00e8le.py", b"a\n", b"b\n"),
-    "a quote in the name": ('say "hi".py', b"a\n", b"b\n"),
-    "from empty": ("empty.py", b"", b"x\n"),
-    "lines that look like headers": ("h.py", b"-- a\n++ b\n@@\n", b"-- a\n++ c\n@@\n"),
-    "form feeds and lone carriage returns": ("f.py", b"a\x0cb\rc\nd\n", b"a\x0cb\rc\nD\n"),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_git_applies_what_we_write_to_the_same_bytes(tree: Path, case: str) -> None:
-    path, before, after = CASES[case]
-    if before is not None:
-        (tree / path).write_bytes(before)
-    diff = tree.parent / "p.diff"
-    diff.write_bytes(Patch(tree, (Change(path, before, after),)).diff_bytes())
-    checked = git(tree, "apply", "--check", str(diff))
-    assert checked.returncode == 0, checked.stderr
-    git(tree, "apply", str(diff))
-    assert ((tree / path).read_bytes() if (tree / path).exists() else None) == after
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -71,33 +30,6 @@ def test_our_reader_understands_our_writer(tree: Path, case: str) -> None:
         (tree / path).write_bytes(before)
     written = Patch(tree, (Change(path, before, after),))
     assert patch.from_diff(written.diff_bytes(), tree).changes == written.changes
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_our_reader_understands_git(tree: Path, case: str) -> None:
-    path, before, after = CASES[case]
-    (tree / path).parent.mkdir(parents=True, exist_ok=True)
-    if before is not None:
-        (tree / path).write_bytes(before)
-        git(tree, "add", "-A")
-    if after is None:
-        (tree / path).unlink()
-    else:
-        (tree / path).write_bytes(after)
-    if before is None:
-        git(tree, "add", "-N", "-A")
-    diff = git(tree, "diff").stdout
-    if before is None:
-        (tree / path).unlink()
-    else:
-        (tree / path).write_bytes(before)
-    assert patch.from_diff(diff, tree).changes == (Change(path, before, after),)
-
-
-LINES = st.lists(
-    st.sampled_from([b"a", b"b", b"", b"x = 1", b"-a", b"+b", b" c", b"\\ d", b"@@ -1 +1 @@", b"\r"]), max_size=12
-)
-TEXTS = st.tuples(LINES, st.booleans()).map(lambda t: b"\n".join(t[0]) + (b"\n" if t[1] and t[0] else b""))
 
 
 @settings(max_examples=60)
@@ -122,17 +54,6 @@ def test_applying_and_reverting_restores_the_exact_bytes(
     patch.revert(patch.load(folder), folder)
     assert {path: (tree / path).read_bytes() for path in before} == before
     assert patch.applied_at(folder) is None
-
-
-@settings(max_examples=40)
-@given(before=TEXTS, after=TEXTS)
-def test_git_accepts_the_diff_of_any_two_texts(tree: Path, before: bytes, after: bytes) -> None:
-    (tree / "a.py").write_bytes(before)
-    written = Patch(tree, (Change("a.py", before, after),)).diff_bytes()
-    if before != after:
-        (tree.parent / "p.diff").write_bytes(written)
-        checked = git(tree, "apply", "--check", str(tree.parent / "p.diff"))
-        assert checked.returncode == 0, checked.stderr
 
 
 def test_the_diff_of_texts_takes_encoding_and_mark_from_the_file(tree: Path) -> None:
@@ -250,23 +171,6 @@ def test_a_damaged_record_is_refused(tree: Path) -> None:
 def test_an_edit_outside_of_the_root_is_refused(tree: Path) -> None:
     with pytest.raises(InputError, match="lies outside"):
         patch.make({str(tree.parent / "x.py"): "a\n"}, tree)
-
-
-def test_what_a_killed_process_left_beside_a_source_goes_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
-    home, kept = tmp_path / "home", tmp_path / "kept"
-    home.mkdir()
-    (home / "x.py").write_text("a = 1\n")
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        pass
-    dead, living, theirs = (home / f".x.py.{name}.tmp" for name in (ended.pid, os.getppid(), "theirs"))
-    for path in (dead, living, theirs):
-        path.write_text("half")
-    change = patch.make({"x.py": "a = 2\n"}, home)
-    patch.apply(change, kept)
-    assert [path.exists() for path in (dead, living, theirs)] == [False, True, True]
-    dead.write_text("half")
-    patch.revert(change, kept)
-    assert [path.exists() for path in (dead, living, theirs)] == [False, True, True]
 
 
 def test_ctrl_c_leaves_nothing_beside_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
