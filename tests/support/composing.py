@@ -70,6 +70,7 @@ class FakeBench:
     on_check: Callable[[], None] = lambda: None
     """Called when a leave-one-out check runs."""
     numbers: list[str] = field(default_factory=list)
+    promised: list[float] = field(default_factory=list)
     """Per attempt, the text of the program whose numbers the patched one was held against."""
     halfway: list[str | None] = field(default_factory=list)
     """Per attempt, the text of the program with all but what changes the training."""
@@ -131,6 +132,7 @@ class FakeBench:
     ) -> Trial:
         self.attempts.append((fixer.name, self.copies[original.root], self.copies[patched.root]))
         self.numbers.append(self.copies[(numbers or original).root])
+        self.promised.append(promised)
         self.halfway.append(self.copies[halfway.program.root] if halfway else None)
         if on_pair is not None:
             on_pair(0, Pair(0, 2e7, 1e7), Interval(0.5, 0.4, 0.6))

@@ -240,7 +240,9 @@ def try_bundle(
     halfway = PartialStack(harmless, as_one(part)) if harmless is not None and part else None
     figures: dict[str, Any] = {"predicted_ns": bundle.predicted_ns, "prediction": bundle.prediction, "diff": diff}
     telling, sure = journal.telling(TOGETHER), journal.telling_sure(None, **figures)
-    trial = bench.attempt(as_one(bundle.fixers), baseline, patched, telling, numbers, halfway, on_sure=sure)
+    trial = bench.attempt(
+        as_one(bundle.fixers), baseline, patched, telling, numbers, halfway, promised=bundle.share, on_sure=sure
+    )
     journal.tell(replace(trial.verdict, **figures))
     return trial
 

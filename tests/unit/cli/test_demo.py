@@ -17,7 +17,7 @@ def test_the_folder_of_the_demo_stays_and_is_named_at_the_end(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(Watching, "carry_out", lambda *_args: 0)
-    assert demo.run(argparse.Namespace(keep=None, plain=True, json=False)) == 0
+    assert demo.run(argparse.Namespace(keep=None, plain=True, json=False, budget=None)) == 0
     (folder,) = tmp_path.iterdir()
     assert (folder / demo.PROGRAM.name).is_file()
     assert f"cd {folder}" in capsys.readouterr().err.splitlines()[-1]

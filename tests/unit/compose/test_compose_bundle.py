@@ -48,6 +48,14 @@ def test_three_fixes_have_one_trial_and_each_is_then_left_out(tmp_path: Path) ->
     assert outcome.patch.changes[0].after == ALL.encode()
 
 
+def test_the_bench_is_told_what_many_promise_together(tmp_path: Path) -> None:
+    """By that it decides whether their gate starts beside their trial."""
+    made = together(tmp_path, LOADER, ITEM, MODEL)
+    made.run()
+    (promised,) = made.bench.promised
+    assert promised == pytest.approx(sum(one.share for one in made.findings))
+
+
 def test_advice_names_lines_of_the_users_own_file(tmp_path: Path) -> None:
     longer = fixer("longer", replacing("loader = 1\n", "# more\n# lines\nloader = 10\n"))
 
