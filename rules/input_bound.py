@@ -15,6 +15,10 @@ What proves it
     hook of a live run, or shown by stack samples. A wait under a busy device costs nothing and is not counted. The
     recoverable time is that idle time; without recorded device work on a machine with one, it is an upper bound.
 
+    Training lives on the batches that workers made before it began until these are used up, so that the traced steps
+    may wait for none. The log of a live run shows the steps after them: there, a late batch costs what its step takes
+    longer than the usual one, at most as long as the loader was waited for.
+
 What fixes it
     More workers, kept alive between epochs, with pinned memory (`loader-workers`); a batch prepared ahead
     (`loader-prefetch`); samples decoded once (`cache-decoded`).
@@ -22,6 +26,9 @@ What fixes it
 Thresholds
     BURST: waits come in bursts when at most half of the steps wait as long as the mean wait; with an even loader about
     all of them do.
+    FEWEST_LATE (3) and SELDOM (16): batches of the log that are late, and the steps between two of them at most. Rarer
+    ones come with the start of an epoch, which is `periodic-stall`.
+    LATE (a tenth): the part of the usual step by which a late batch lengthens its own.
 """
 
 from __future__ import annotations
@@ -32,6 +39,7 @@ from typing import Any
 import numpy as np
 
 from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.measure.steps.outlier_steps import step_times
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -47,9 +55,12 @@ from diagnose.rule import (
     format_ns,
     format_share,
 )
-from diagnose.trace.schema import RangeKind
+from diagnose.trace.schema import RangeKind, StepLog
 
 BURST = 0.5
+FEWEST_LATE = 3
+SELDOM = 16
+LATE = 0.1
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -59,7 +70,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     waits = measures.idle["input"]
     gain = recoverable_ns(measures, waits)
-    if gain == 0:
+    late, late_ns = _late_batches(measures)
+    unseen_ns = max(0, late_ns - waits.total_ns // measures.step_count)
+    if gain == 0 and unseen_ns == 0:
         if not _saw_loader(measures) and not len(measures.trace.ops):
             yield CannotTell("input-bound", "when the training thread waits for its loader: operators or a live run")
         return
@@ -67,20 +80,41 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     bound = measures.blind
     loaders = [site for site in trace.sites if site.kind == "DataLoader"]
     workers = _workers(loaders)
-    kind, evidence = _told_apart(measures, workers)
+    kind, evidence = _told_apart(measures, workers, unseen_ns)
+    if unseen_ns:
+        evidence.append(Evidence("late batches in the log", late, "count"))
     idle = (
         "the training thread waits" if not measures.has_device else f"{trace.facts.device_name or 'the device'} idles"
     )
     yield Claim(
-        summary=f"{idle} {format_ns(gain / measures.step_count)} per step for the next batch "
-        f"({format_share(measures.share(waits))} of the step): {kind}",
+        summary=f"{idle} {format_ns(gain / measures.step_count + unseen_ns)} per step for the next batch "
+        f"({format_share((waits.total_ns / measures.step_count + unseen_ns) / (measures.mean_ns + unseen_ns))} of the "
+        f"step): {kind}",
         recoverable_ns=gain,
         claims=waits,
+        unseen_ns=unseen_ns,
         confidence=Confidence.BOUND if bound else Confidence.MEASURED,
         evidence=evidence,
         where=_where(loaders, measures.places(waits, "input")),
         confirm="trace a few steps: the wait may be hidden behind device work" if bound else None,
     )
+
+
+def _late_batches(measures: Measures) -> tuple[int, int]:
+    """How many batches of the log are late, and what that costs per step; zero for few, and without a log."""
+    log = step_times(measures.trace, measures.steps)
+    if log is None or not log.live:
+        return 0, 0
+    order = np.argsort(measures.trace.step_log.end_ns)[1:]
+    waited, length = measures.trace.step_log.input_ns[order][log.usable], log.length_ns[log.usable]
+    device_ns = np.median(measures.busy_ns) if measures.has_device else 0
+    usual = max(float(np.median(length)), float(device_ns))
+    longer = np.minimum(waited, np.maximum(length - usual, 0))
+    late = int((longer > LATE * usual).sum())
+    if late < FEWEST_LATE or late * SELDOM < len(length):
+        return 0, 0
+    # A host ahead of its device makes up for a long step in the next ones.
+    return late, max(0, int(min(longer.mean(), length.mean() - usual)))
 
 
 def _saw_loader(measures: Measures) -> bool:
@@ -93,10 +127,10 @@ def _workers(loaders: list[Site]) -> int | None:
     return max(numbers) if numbers else None
 
 
-def _told_apart(measures: Measures, workers: int | None) -> tuple[str, list[Evidence]]:
+def _told_apart(measures: Measures, workers: int | None, unseen_ns: int) -> tuple[str, list[Evidence]]:
     """What kind of loader trouble it is, in words, and the figures behind it."""
     per_step = measures.per_step(measures.idle["input"])
-    mean = float(per_step.mean())
+    mean, step_ns = float(per_step.mean()) + unseen_ns, measures.mean_ns + unseen_ns
     evidence = [Evidence("idle.input", int(mean), "ns")]
     watched = len(measures.trace.frames) + len(measures.trace.samples) > 0
     if workers is None and watched and not _saw_loader(measures) and not measures.saw_library_loader:
@@ -107,11 +141,16 @@ def _told_apart(measures: Measures, workers: int | None) -> tuple[str, list[Evid
     if workers == 0:
         return "it has no workers, the training thread makes each batch itself", evidence
     # While one batch is trained on, each worker prepares one: a batch costs workers × step of worker time.
-    batch_ns = workers * measures.mean_ns
+    batch_ns = workers * step_ns
     evidence.append(Evidence("worker time per batch, at most", int(batch_ns), "ns"))
-    if measures.step_count >= 4 and (per_step >= mean).mean() <= BURST and np.median(per_step) < mean / 2:
+    if (
+        unseen_ns == 0
+        and measures.step_count >= 4
+        and (per_step >= mean).mean() <= BURST
+        and np.median(per_step) < mean / 2
+    ):
         return f"its {workers} workers deliver in bursts, some batches are late while most are ready", evidence
-    needed = int(np.ceil(batch_ns / max(measures.mean_ns - mean, 1)))
+    needed = int(np.ceil(batch_ns / max(step_ns - mean, 1)))
     cores = measures.trace.facts.cpu_count
     evidence.append(Evidence("workers that would keep up", needed, "count"))
     if cores is not None and needed > cores:
@@ -124,6 +163,12 @@ def _where(loaders: list[Site], sampled: Sequence[Place]) -> list[Place]:
     built = {(site.file, site.line): Place(site.file, site.line, function=site.function) for site in loaders}
     seen = [place for place in sampled if (place.file, place.line) not in built]
     return [*built.values(), *seen]
+
+
+def _logged(late: int, every: int, steps: int = 48) -> StepLog:
+    """A log of steps of 10 ms of which every so many wait so much longer for their batch, for the examples."""
+    waits = np.array([late if (step + 1) % every == 0 else 0 for step in range(steps)]) * 1_000_000
+    return StepLog.build({"end_ns": np.cumsum(waits + 10_000_000), "input_ns": waits})
 
 
 _OWN_STACK = [("train.py", 24, "get_batch"), ("train.py", 60, "<module>")]
@@ -235,6 +280,17 @@ _SILENT = (
         opt :           O
         """,
         repeat=4,
+    ),
+    # One wait in twenty steps is the start of an epoch.
+    drawn(
+        """
+        host: olsssssss olsssssss
+        gpu :   kkkkkkk   kkkkkkk
+        opt :         O         O
+        """,
+        repeat=2,
+        step_log=_logged(60, 20, 120),
+        **_loader(4),
     ),
 )
 
