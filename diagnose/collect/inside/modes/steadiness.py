@@ -1,7 +1,12 @@
-"""Decides when steps are steady, so that the profiler sees what the program does and not how it starts."""
+"""Decides when steps are steady, so that the profiler sees what the program does and not how it starts.
+
+Steps are not steady yet while training lives on batches that its loader's workers made before it began: once these are
+used up, it may wait for each.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -12,6 +17,12 @@ MOST_STEPS = 200
 MOST_NS = 60_000_000_000
 FEWEST_STEPS = 3
 """Of measured length, before the time limit may decide."""
+STOCK_BLOCKS = 4
+"""So many blocks show whether a loader's stock shrinks: batches of workers that began together come in waves, of which
+fewer blocks may hold one more or less."""
+WAITS = 0.1
+"""Of a block: to take a batch that is there takes less. A stock that shrinks by less than this of what is taken lets
+training wait for no larger a share."""
 
 
 @dataclass
@@ -21,11 +32,17 @@ class Steadiness:
     warmup: int
     most_steps: int = MOST_STEPS
     most_ns: int = MOST_NS
+    input_ns: Callable[[], int] = lambda: 0
+    """Nanoseconds so far for which training waited for its loader."""
+    stock: Callable[[], Mapping[str, int] | None] = lambda: None
+    """See `hooks.loader_stock`."""
     reason: str | None = None
     step_ns: int | None = None
     """Median step of the last two blocks when the decision fell."""
     _ends: list[int] = field(default_factory=list)
     _compiled_ns: int = 0
+    _stocks: list[tuple[int, int]] = field(default_factory=list)
+    """At the end of each block, the batches in stock and the time waited so far."""
 
     @property
     def block(self) -> int:
@@ -46,18 +63,41 @@ class Steadiness:
             return self.decide(f"not decided within {waited / 1e9:.0f} s ({measured} steps): traced as it was")
         block = self.block
         first = max(self.warmup, 2 * block + 1)
-        if len(ends) < first or (len(ends) - first) % block:
+        if (len(ends) - first) % block:
+            return False
+        on_stock = self._lives_on_stock()
+        if len(ends) < first:
             return False
         before, last = _median_step(ends[-2 * block - 1 : -block]), _median_step(ends[-block - 1 :])
         change = abs(last - before) / max(1, before)
         blocks = f"medians of the last two blocks of {block} steps: {before / 1e6:.4g} ms and {last / 1e6:.4g} ms"
         compiling = self._compiled_ns > ends[-2 * block - 1]
-        if change <= TOLERANCE and not compiling:
+        if change <= TOLERANCE and not compiling and not on_stock:
             return self.decide(f"steady after {len(ends)} steps ({blocks}; nothing compiled meanwhile)")
         if measured >= self.most_steps:
-            why = "still compiling" if compiling else f"{100 * change:.0f} % apart"
+            why = f"{100 * change:.0f} % apart"
+            if compiling or on_stock:
+                why = "still compiling" if compiling else "the loader's stock still shrinks"
             return self.decide(f"not steady after {len(ends)} steps ({blocks}; {why}): traced as it was")
         return False
+
+    def _lives_on_stock(self) -> bool:
+        """Whether training takes more batches than its loader's workers make, and does not wait for them yet."""
+        stock, waited_ns = self.stock(), self.input_ns()
+        if stock is None:
+            self._stocks.clear()
+            return False
+        held = stock["held"]
+        self._stocks.append((held, waited_ns))
+        if stock["asked"] - held < stock["workers"]:
+            return False  # a worker has nothing to make
+        if held < stock["workers"] and len(self._stocks) > 1:
+            block_ns = self._ends[-1] - self._ends[-1 - self.block]
+            if waited_ns - self._stocks[-2][1] >= WAITS * block_ns:
+                return False
+        if len(self._stocks) <= STOCK_BLOCKS:
+            return True
+        return self._stocks[-1 - STOCK_BLOCKS][0] - held > WAITS * STOCK_BLOCKS * self.block
 
     def so_far(self, found_by: str) -> str:
         """Return the sentence to print where the program ended before steps were steady."""

@@ -17,6 +17,7 @@ from typing import Any
 from ...records import CLOSING, LINES, SYNCS, TRACE
 from ...traced_ranks import SOME, is_traced
 from ..guard import guarded, note
+from ..hooks.loader_stock import stock_of
 from ..hooks.paused_loader_workers import PausedLoaderWorkers
 from ..hooks.sites import Sites
 from ..probes.allocations import Allocations
@@ -83,6 +84,8 @@ class Tracing:
             warmup=int(self._recipe.get("warmup", 10)),
             most_steps=int(self._recipe.get("most_warmup_steps", MOST_STEPS)),
             most_ns=int(self._recipe.get("most_warmup_ns", MOST_NS)),
+            input_ns=self._hub.input_ns,
+            stock=lambda: stock_of(self._hub.steps),
         )
         self._phase: _Phase = self._done if self._saved else self._warming_up
 
