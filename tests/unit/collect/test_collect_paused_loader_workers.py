@@ -110,7 +110,14 @@ def test_they_stand_still_while_the_window_of_a_run_begins_and_ends(
         monkeypatch.setattr(Window, moment, noted(moment))
     (tmp_path / "rank0").mkdir()
     hub = SimpleNamespace(
-        torch=torch, steps=steps, end_ns=lambda: 0, rank=0, world_size=1, folder=tmp_path / "rank0", uses_cuda=False
+        torch=torch,
+        steps=steps,
+        input_ns=lambda: 0,
+        end_ns=lambda: 0,
+        rank=0,
+        world_size=1,
+        folder=tmp_path / "rank0",
+        uses_cuda=False,
     )
     sites, allocations = SimpleNamespace(ownership=None), SimpleNamespace(end_history=lambda: None)
     tracing = Tracing({}, cast("Any", hub), cast("Any", sites), cast("Any", allocations), list)

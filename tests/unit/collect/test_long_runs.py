@@ -27,7 +27,8 @@ LOGGED = 1_000
 def watched(monkeypatch: pytest.MonkeyPatch) -> watch.Watch:
     """The watcher of a process that keeps few lines."""
     monkeypatch.setattr(watch, "MOST_STEPS", LOGGED)
-    hub: Any = SimpleNamespace(steps=SimpleNamespace(end_ns=0, step_backwards=1, step_input_ns=2), claimed=True)
+    steps = SimpleNamespace(end_ns=0, step_backwards=1, step_input_ns=2)
+    hub: Any = SimpleNamespace(steps=steps, claimed=True, input_ns=lambda: 0)
     return watch.Watch({}, hub)
 
 
