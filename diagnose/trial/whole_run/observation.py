@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from diagnose.collect.inside.probes.file_events import COMPILERS
 from diagnose.collect.records import STDERR, STDOUT, WHOLE_RUN
 from diagnose.trial.whole_run.figures import Text, read_text
 from diagnose.trial.whole_run.file_history import history
@@ -99,7 +100,7 @@ def listed(root: Path) -> dict[str, tuple[int, int]]:
     """The files below a folder, links left out: name → size and time of the last change."""
     found = {}
     for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith(COMPILERS)]
         for name in names:
             path = Path(folder) / name
             if not path.is_symlink() and path.is_file():

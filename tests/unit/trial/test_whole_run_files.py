@@ -14,6 +14,7 @@ import torch
 from diagnose.program.shorten import shortened
 from diagnose.trial.whole_run.comparison import _values
 from diagnose.trial.whole_run.file_history import differences, history
+from diagnose.trial.whole_run.observation import listed
 from diagnose.trial.whole_run.saved_objects import read_saved
 
 
@@ -161,3 +162,10 @@ def test_loops_over_a_range_that_train_are_marked_where_they_stand(text: str) ->
 def test_a_loop_trains_where_a_function_of_another_file_does() -> None:
     texts = {"main.py": "for e in range(3):\n    fit(e)\n", "engine.py": "def fit(e):\n    scaler.step(opt)\n"}
     assert shortened(texts) == {"main.py": "for e in diagnose_shortened(range(3)):\n    fit(e)\n"}
+
+
+def test_files_of_the_compiler_are_not_the_programs(tmp_path: Path) -> None:
+    for name in ("torchinductor_user/headers/a.h", "out/losses.txt"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("x")
+    assert set(listed(tmp_path)) == {str(Path("out/losses.txt"))}

@@ -23,6 +23,8 @@ _LISTS = frozenset({"os.listdir", "os.scandir", "glob.glob"})
 _STARTS = frozenset({"subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"})
 _MOST_EVENTS = 20_000
 _IGNORED = frozenset({"__pycache__"})
+COMPILERS = "torchinductor_"
+"""A folder for temporary files whose name begins so is the compiler's, whatever program it compiles for."""
 
 
 class FileEvents:
@@ -110,7 +112,7 @@ class FileEvents:
             if real == root or real.startswith(root + os.sep):
                 relative = os.path.relpath(real, root)
                 parts = Path(relative).parts
-                hidden = any(part in _IGNORED or part == ".diagnose" for part in parts)
+                hidden = any(part in _IGNORED or part == ".diagnose" or part.startswith(COMPILERS) for part in parts)
                 return None if hidden else str(Path(title) / relative)
         system = real.startswith(("/dev", "/proc", "/sys", "/run")) or any(p.startswith(".") for p in Path(real).parts)
         if outside and not system and not real.startswith(self._private + os.sep):
