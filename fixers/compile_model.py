@@ -8,7 +8,9 @@ What it changes
     changes the keys of what is saved, `model.compile()` is its `else:`. `Module.compile` leaves the module what it is,
     so that checkpoints keep their keys, which `model = torch.compile(model)` would not. What the steps of a Lightning
     module call is compiled where it is built. Arguments of Hugging Face's Trainer get `torch_compile=True`, and
-    `tf32=False` where it would allow TF32 with it.
+    `tf32=False` where it would allow TF32 with it. Where steps call methods of a module that has no `forward`
+    (`agent.act(observations)`), which `compile()` leaves alone, these are compiled: `agent.act =
+    torch.compile(agent.act)`.
 
 Why it helps
     Eager code launches a kernel for every operator. Each reads its operands from memory and writes its result back,
@@ -23,7 +25,7 @@ Fix safety
     through time in Python, which the compiler would write out moment by moment, for minutes; gradients of gradients,
     which compiled code does not have; hooks on modules; a forward pass that prints, counts, keeps values or draws
     numbers that are not torch's; models that are called by another name than their own, and those that a library
-    trains.
+    trains; methods, where the program copies modules or pickles this one.
 """
 
 from __future__ import annotations
@@ -41,12 +43,12 @@ from diagnose.source.models.construction_end import after_build
 from diagnose.source.models.lightning import lightning_models
 from diagnose.source.models.model_construction import Built, built_model
 from diagnose.source.models.model_loss import computes_loss
-from diagnose.source.models.model_methods import called_methods
+from diagnose.source.models.model_methods import CalledMethods, called_methods, shared_whole
 from diagnose.source.models.wrapped_uses import use_of_wrapper
 from diagnose.source.rewrite.hooks import module_hook
-from diagnose.source.training.repeated_forward import forward_effect
+from diagnose.source.training.repeated_forward import forward_effect, method_effect
 from diagnose.source.training.training_loop import TrainingStep, training_steps
-from diagnose.source.tree.edits import Source, Splice, call_name, free_name, insert_after, parse
+from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, insert_after, parse
 
 _PADS = re.compile(r"\bpad_sequence\(|padding\s*=\s*(?:True\b|[\"']longest)")
 _GRAPHED = frozenset({"make_graphed_callables", "CUDAGraph"})
@@ -59,10 +61,10 @@ _BY_HAND = "Compile by hand where it is built: `model.compile()`."
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     """Whole or by block; for a program that waits for launches also with CUDA graphs."""
     models = _models(request)
-    if compilations(request.sources) or not models:
+    if compilations(request.sources) or not (models or _methods(request)):
         return ({},)
     tried: list[Mapping[str, Scalar]] = [{"compile": "whole"}]
-    if all(_blocks(request, built) for built in models):
+    if models and all(_blocks(request, built) for built in models):
         tried.append({"compile": "blocks"})
     waits = request.finding.rule == "launch-bound" and request.facts.device_name is not None
     if waits and not _lengths_vary(request):
@@ -99,7 +101,7 @@ def _in_place(request: Request, own: Compiled | None = None) -> Answer:
         return Advice(f"{effect} in a forward pass, which compiled code may do otherwise. Take it out, then compile.")
     models = _models(request)
     if not models:
-        return _library(request)
+        return _methods_compiled(request) or _library(request)
     if any(_steps_through_time(request, built) for built in models):
         return Advice(
             f"The model steps through time in Python, which the compiler would write out moment by moment. {_LOOPS}"
@@ -124,6 +126,27 @@ def _otherwise(built: Built, lines: Sequence[str], own: Compiled | None) -> Spli
         return None
     branch = insert_after(built.source, condition, ["else:", *(built.source.indentation + line for line in lines)])
     return branch if branch.start == after_build(built, lines, filled=True).start else None
+
+
+def _methods(request: Request) -> list[CalledMethods]:
+    return called_methods(training_steps(request.sources, request.sites), request.sources)
+
+
+def _methods_compiled(request: Request) -> Answer:
+    """`agent.act = torch.compile(agent.act)` for each method that a step calls in the place of its model."""
+    edits: list[tuple[str, Sequence[Splice]]] = []
+    for methods in _methods(request):
+        built = methods.built
+        by_hand = "Compile by hand: " + "; ".join(f"`{built.name}.{name} = torch.compile(…)`" for name in methods.names)
+        if (effect := method_effect(request.sources, methods.names)) is not None:
+            return Advice(f"{effect} in a method that a step calls, which compiled code may do otherwise. {by_hand}.")
+        if (shared := shared_whole(methods, request.sources)) is not None:
+            return Advice(f"{shared} copies or pickles a module, with which compiled methods would not go. {by_hand}.")
+        torch, imports = ensure_import(built.source, "torch")
+        options = ', mode="reduce-overhead"' if request.setting.get("mode") == "reduce-overhead" else ""
+        lines = [f"{built.name}.{name} = {torch}.compile({built.name}.{name}{options})" for name in methods.names]
+        edits.append((built.path, [*imports, after_build(built, lines, filled=True)]))
+    return Edits(request.edited(edits), "compile the methods of the model that steps call") if edits else None
 
 
 def _scripted(request: Request, models: Sequence[Built]) -> str | None:
@@ -269,11 +292,6 @@ def _library(request: Request) -> Answer:
         return Edits(edits, f"let the Trainer compile the model{kept}")
     if any(re.search(r"\bdef training_step\(", text) for text in request.sources.values()):
         return Advice(f"The model that Lightning trains was not found where it is built. {_BY_HAND}")
-    steps = training_steps(request.sources, request.sites)
-    methods = list(dict.fromkeys(code for step in steps for code in called_methods(step, request.sources)))
-    if methods:
-        by_hand = "; ".join(f"`{code} = torch.compile({code})`" for code in methods)
-        return Advice(f"Training steps call methods of the model, which `compile()` leaves as they are: {by_hand}.")
     return Advice(f"The call of the model in a training step was not found in your files. {_BY_HAND}")
 
 
@@ -287,6 +305,11 @@ _RECURRENT = _HEAD.replace(
     "    def forward(self, x):\n        h = x[:, 0]\n        for t in range(x.shape[1]):\n"
     "            h = self.cell(x[:, t], h)\n        return h",
 )
+_AGENT = (
+    "import torch\nfrom torch import nn\n\n\nclass Agent(nn.Module):\n"
+    "    def act(self, x):\n        return self.policy(x)\n\n\n"
+)
+_ACTS = _LOOP.replace("model(x)", "agent.act(x)").replace("model.", "agent.")
 _EITHER = "if big:\n    model = Net(9)\nelse:\n    model = Net()\n"
 _GPT = (
     "import torch\nfrom torch import nn\n\n\nclass Block(nn.Module):\n    pass\n\n\nclass GPT(nn.Module):\n"
@@ -320,6 +343,10 @@ FIXER = Fixer(
         _compiled(
             _HEAD + "model = Net().to('cuda')  # large\n" + _LOOP,
             _HEAD + "model = Net().to('cuda')  # large\nmodel.compile()\n" + _LOOP,
+        ),
+        _compiled(
+            _AGENT + "agent = Agent().to('cuda')\n" + _ACTS,
+            _AGENT + "agent = Agent().to('cuda')\nagent.act = torch.compile(agent.act)\n" + _ACTS,
         ),
         _compiled(
             _GPT + "model = GPT(4)\nmodel.to('cuda')\n" + _LOOP,

@@ -13,7 +13,7 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["forward_effect", "repeated_effect"]
+__all__ = ["forward_effect", "method_effect", "repeated_effect"]
 
 _OUTSIDE = frozenset({"builtins.print", "builtins.open", "builtins.next", "builtins.input"})
 _DRAWS = ("random.", "numpy.random.")
@@ -40,6 +40,19 @@ def forward_effect(sources: Mapping[str, str]) -> str | None:
     return f"{found[0]} {found[1]}" if found is not None else None
 
 
+def method_effect(sources: Mapping[str, str], names: Collection[str]) -> str | None:
+    """The same of the methods with these names, of whatever class."""
+    parsed = parse_all(sources)
+    for path, source in parsed.items():
+        for around in source.every(cst.ClassDef) if source.function_names & set(names) else ():
+            for start in (each for each in _methods(source, around) if each.name.value in names):
+                for file, other, method in _with_called(parsed, path, source, around, start):
+                    found = _effect(other, method)
+                    if found is not None:
+                        return f"{file}:{other.lines_of(found[0])[0]} {found[1]}"
+    return None
+
+
 def _effects(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -> Iterator[tuple[str, str, str]]:
     """The file and line, what it does, and what a second pass makes of it."""
     parsed = parse_all(sources)
@@ -47,7 +60,8 @@ def _effects(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -
         first, last = source.lines_of(around)
         if any(file == path and first <= line <= last for file, line in callers):
             continue
-        for file, other, method in _of_forward(parsed, path, source, around):
+        forward = next(each for each in _methods(source, around) if each.name.value == "forward")
+        for file, other, method in _with_called(parsed, path, source, around, forward):
             found = _effect(other, method)
             if found is not None:
                 yield f"{file}:{other.lines_of(found[0])[0]}", found[1], found[2]
@@ -65,12 +79,12 @@ def _methods(source: Source, around: cst.ClassDef) -> Iterator[cst.FunctionDef]:
     return (each for each in source.every(cst.FunctionDef, around) if source.inside(each, cst.ClassDef) is around)
 
 
-def _of_forward(
-    parsed: Mapping[str, Source], path: str, source: Source, around: cst.ClassDef
+def _with_called(
+    parsed: Mapping[str, Source], path: str, source: Source, around: cst.ClassDef, start: cst.FunctionDef
 ) -> Iterator[tuple[str, Source, cst.FunctionDef]]:
-    """The forward pass of a class, and the methods and functions of the program that it calls, by their names."""
+    """A method of a class, and the methods and functions of the program that it calls, by their names."""
     methods = {each.name.value: each for each in _methods(source, around)}
-    pending, done = [(path, source, methods["forward"])], {methods["forward"]}
+    pending, done = [(path, source, start)], {start}
     while pending:
         at, other, function = pending.pop(0)
         yield at, other, function

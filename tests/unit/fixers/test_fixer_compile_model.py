@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -112,6 +114,41 @@ result, keys = main()
 """
 
 
+AGENT = """
+import copy
+import random
+import torch
+from torch import nn
+from torch.distributions import Categorical
+
+class Agent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.actor, self.critic = nn.Linear(8, 4), nn.Linear(8, 1)
+
+    def act(self, x, action=None):
+        seen = Categorical(logits=self.actor(x))
+        if action is None:
+            action = seen.sample()
+        return action, seen.log_prob(action), self.critic(x)
+
+torch.manual_seed(0)
+agent = Agent()
+optimizer = torch.optim.SGD(agent.parameters(), lr=0.1)
+batches = [torch.randn(4, 8) for _ in range(4)]
+for batch in batches:
+    with torch.no_grad():
+        value = agent.act(batch, torch.zeros(4))[2]
+    _, likely, value = agent.act(batch, torch.ones(4))
+    loss = value.square().mean() - likely.mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+result, keys = loss.item(), list(agent.state_dict())
+"""
+"""A step calls a method of the model, which has no `forward`."""
+
+
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
     """torch.compile without a C++ compiler; what was compiled."""
@@ -131,9 +168,10 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
 
 
 def run(text: str) -> dict[str, Any]:
-    names: dict[str, Any] = {"__name__": "program"}
-    exec(compile(text, "train.py", "exec", dont_inherit=True), names)
-    return names
+    program = ModuleType("program")
+    sys.modules["program"] = program  # where the compiler looks for what a method names
+    exec(compile(text, "train.py", "exec", dont_inherit=True), program.__dict__)
+    return program.__dict__
 
 
 _SCALER = """
@@ -152,7 +190,7 @@ def request(text: str, rule: str = "unfused-pointwise") -> Request:
     return example_request(rule, text, facts=Facts(device_name="NVIDIA H200", device_capability=(9, 0)))
 
 
-@pytest.mark.parametrize("program", [FLAT, TRAINER, FUNCTIONS], ids=["flat", "trainer", "functions"])
+@pytest.mark.parametrize("program", [FLAT, TRAINER, FUNCTIONS, AGENT], ids=["flat", "trainer", "functions", "methods"])
 def test_a_compiled_program_computes_the_same_and_keeps_the_keys_of_its_checkpoints(
     compiled: list[object], program: str
 ) -> None:
@@ -166,6 +204,28 @@ def test_a_compiled_program_computes_the_same_and_keeps_the_keys_of_its_checkpoi
         assert after["result"] == pytest.approx(before["result"], rel=1e-5)
         assert after["keys"] == before["keys"]
         assert compiled
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "why"),
+    [
+        ("optimizer = ", "target = copy.deepcopy(agent)\noptimizer = ", "train.py:21 copies or pickles a module"),
+        ("optimizer = ", "torch.save({'agent': agent}, 'at.pt')\noptimizer = ", "train.py:21 copies or pickles"),
+        ("        seen = ", "        random.random()\n        seen = ", "train.py:14 draws random numbers"),
+        ("        seen = ", "        self.seen = seen = ", "train.py:14 keeps a value"),
+    ],
+)
+def test_methods_are_left_alone_where_they_do_more_or_the_module_is_copied(line: str, instead: str, why: str) -> None:
+    answer = FIXERS["compile-model"].rewrite(request(AGENT.replace(line, instead, 1)))
+    assert isinstance(answer, Advice)
+    assert why in answer.text
+    assert "`agent.act = torch.compile(…)`" in answer.text
+
+
+def test_a_checkpoint_of_the_weights_alone_is_no_copy() -> None:
+    text = AGENT + "torch.save(agent.state_dict(), 'at.pt')\n"
+    answer = FIXERS["compile-model"].rewrite(request(text))
+    assert isinstance(answer, Edits)
 
 
 def test_each_block_is_compiled_where_blocks_repeat(compiled: list[object]) -> None:
