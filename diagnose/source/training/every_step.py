@@ -304,9 +304,9 @@ def counter_of(source: Source, loop: Loop) -> str | None:
     for small in (small for line in body if isinstance(line, cst.SimpleStatementLine) for small in line.body):
         if not isinstance(small, cst.AugAssign) or not isinstance(small.operator, cst.AddAssign):
             continue
-        if source.code(small.value) == "1" and isinstance(small.target, cst.Name):
-            if not _sets(source, loop, small.target.value):
-                return small.target.value
+        counted = small.target.value if isinstance(small.target, cst.Name) else None
+        if counted is not None and source.code(small.value) == "1" and not _sets(source, loop, counted):
+            return counted
     return None
 
 
