@@ -13,8 +13,9 @@ Why it helps
 Fix safety
     Bitwise: where memory comes from changes no number. Memory that other processes on the device would take in the
     meantime stays reserved. Left alone where the program tells how much the device holds; `gc.collect()` stays where
-    the program sees what is collected (`weakref`, `__del__`, `gc.get_objects`). Calls in handlers of errors, after a
-    validation, or behind a counter are left alone, unless the finding names their line.
+    the program sees what is collected (`weakref`, `__del__`, `gc.get_objects`). Calls after a validation or behind a
+    counter are left alone, unless the finding names their line; calls in handlers of errors always are, as they make
+    room after memory ran out.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def rewrite(request: Request) -> Answer:
     reasons: list[str] = []
     code = EveryStep(request.sources, request.finding.where)
     for stretch, call in code.calls("empty_cache"):
-        if _empties(stretch.source, call):
+        if _empties(stretch.source, call) and stretch.source.inside(call, cst.ExceptHandler) is None:
             if isinstance(stretch.source.parent(call), cst.Expr):
                 found.setdefault(stretch.path, []).append(call)
             else:
@@ -147,6 +148,12 @@ FIXER = Fixer(
             before="import torch\n" + _LOOP + "    if step % 3 == 0: torch.cuda.empty_cache()\n",
             after="import torch\n" + _LOOP,
             request=lambda text: example_request("allocator-churn", text, lines=[6]),
+        ),
+        Example(
+            before="import torch\ntry:\n    train()\nexcept torch.cuda.OutOfMemoryError:\n"
+            "    torch.cuda.empty_cache()\n    train(batch_size=8)\n",
+            after=None,
+            request=lambda text: example_request("allocator-churn", text, lines=[5]),
         ),
         Example(
             before="import torch\n" + _LOOP + "    if step % 100 == 0:\n        torch.cuda.empty_cache()\n",

@@ -15,17 +15,21 @@ __all__ = ["is_built_again", "is_for_one_pass"]
 _GO_THROUGH_ONCE = frozenset({"enumerate", "zip", "iter", "islice", "tqdm", "track"})
 
 
-def is_built_again(
-    sources: Mapping[str, str], source: Source, node: cst.CSTNode, seen: frozenset[cst.CSTNode] = frozenset()
-) -> bool:
-    """Whether a loop evaluates an expression in each turn: one around it, or around calls of the function it is in."""
-    if is_repeated(source, node):
-        return True
-    function = source.inside(node, cst.FunctionDef)
-    if function is None or function in seen:
-        return False
-    calls = _calls_of(sources, source, function)
-    return any(is_built_again(sources, other, call, seen | {function}) for other, call in calls)
+def is_built_again(sources: Mapping[str, str], source: Source, node: cst.CSTNode) -> bool:
+    """Whether a loop evaluates an expression in each turn: one around it, or around calls of the function it is in.
+
+    Each function is looked at once: where most call each other, as `__init__` does, the ways through them are too many.
+    """
+    pending, seen = [(source, node)], set[cst.CSTNode]()
+    while pending:
+        source, node = pending.pop()
+        if is_repeated(source, node):
+            return True
+        function = source.inside(node, cst.FunctionDef)
+        if function is not None and function not in seen:
+            seen.add(function)
+            pending += _calls_of(sources, source, function)
+    return False
 
 
 def is_for_one_pass(

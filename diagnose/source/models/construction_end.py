@@ -66,9 +66,16 @@ def _last_filling(built: Built, after: cst.CSTNode) -> cst.CSTNode:
 def _wraps(built: Built, statement: cst.Assign | cst.AnnAssign) -> bool:
     calls = built.source.every(cst.Call, statement.value) if statement.value is not None else ()
     return any(
-        call_name(call) in _WRAPPERS and any(built.source.code(arg.value) == built.name for arg in call.args)
+        call_name(call) in _WRAPPERS and any(built.source.code(_moved(arg.value)) == built.name for arg in call.args)
         for call in calls
     )
+
+
+def _moved(value: cst.BaseExpression) -> cst.BaseExpression:
+    """The model of `model.to(device)`."""
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in _MOVES:
+        value = value.func.value
+    return value
 
 
 def _outer(built: Built, statement: cst.CSTNode) -> cst.CSTNode:

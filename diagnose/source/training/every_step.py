@@ -293,7 +293,10 @@ def batch_loops(source: Source) -> set[Loop]:
 
 
 def counter_of(source: Source, loop: Loop) -> str | None:
-    """The variable that counts the turns of a loop, one by one; None where none does."""
+    """The variable that counts the turns of a loop, one by one; None where none does.
+
+    One that the loop also sets, such as to 0 after each line of a log, counts fewer.
+    """
     target = _target(source, loop) if isinstance(loop, cst.For) else None
     if target is not None and target.strip("_"):  # a name of nothing else says that nobody reads it
         return target
@@ -301,9 +304,16 @@ def counter_of(source: Source, loop: Loop) -> str | None:
     for small in (small for line in body if isinstance(line, cst.SimpleStatementLine) for small in line.body):
         if not isinstance(small, cst.AugAssign) or not isinstance(small.operator, cst.AddAssign):
             continue
-        if source.code(small.value) == "1" and isinstance(small.target, cst.Name):
-            return small.target.value
+        counted = small.target.value if isinstance(small.target, cst.Name) else None
+        if counted is not None and source.code(small.value) == "1" and not _sets(source, loop, counted):
+            return counted
     return None
+
+
+def _sets(source: Source, loop: Loop, name: str) -> bool:
+    """Whether a loop assigns a variable, other than by adding to it."""
+    targets = (target.target for target in source.every(cst.AssignTarget, loop))
+    return any(each.value == name for target in targets for each in source.every(cst.Name, target))
 
 
 def _target(source: Source, loop: cst.For) -> str | None:

@@ -92,3 +92,14 @@ def test_a_function_of_the_same_name_in_another_file_is_another() -> None:
 def test_a_counter_in_the_loop_counts_where_its_own_variable_is_not_read() -> None:
     text = EPOCH.replace("i, x", "_, x") + "        step += 1\n"
     assert "+if step % 100 == 0:" in changed(text, asked("gc-schedule", "gc-pause", text, every=100))
+
+
+def test_a_count_that_each_log_sets_back_schedules_nothing_but_one_that_goes_on_does() -> None:
+    loop = "for x in self.loader:\n         since_log += 1\n         steps += 1\n"
+    loop += "         if since_log == 50:\n            since_log = 0\n"
+    text = EPOCHS.replace("for i, x in enumerate(self.loader):\n", loop)
+    answer = asked("gc-schedule", "gc-pause", text, every=100)
+    assert isinstance(answer, Edits)
+    (after,) = answer.files.values()
+    assert "         if steps % 100 == 0:\n            gc.collect()\n" in after
+    assert "since_log % 100" not in after

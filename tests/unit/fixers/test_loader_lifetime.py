@@ -6,6 +6,9 @@ import pytest
 
 from diagnose.fixer import Advice, Answer, Edits, Site, example_request, lines_with
 from diagnose.plugins import load
+from diagnose.source.batches import loader_lifetime
+from diagnose.source.batches.loader_lifetime import is_built_again
+from diagnose.source.tree.syntax import parse
 
 FIXERS = load().fixers
 LOADER = "DataLoader(data, num_workers=2)"
@@ -69,3 +72,17 @@ def test_samples_are_not_kept_for_a_loader_that_is_built_in_each_epoch(program: 
     answer = asked("cache-decoded", program)
     assert isinstance(answer, Advice)
     assert "is built again and again" in answer.text
+
+
+def test_each_function_is_looked_at_once_where_all_call_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"Part{index}" for index in range(8)]
+    classes = [f"class {name}(Base):\n    def __init__(self):\n        super().__init__()\n" for name in names]
+    loader = f"        self.loader = {LOADER}\n"
+    text = "from torch.utils.data import DataLoader\n" + "".join(classes) + loader
+    source = parse(text)
+    assert source is not None
+    (built,) = source.calls_named("DataLoader")
+    looked_at: list[object] = []
+    monkeypatch.setattr(loader_lifetime, "is_repeated", lambda _source, node: looked_at.append(node))
+    assert not is_built_again({"train.py": text}, source, built)
+    assert len(looked_at) <= 1 + len(names) ** 2, "each of the calls in each function"

@@ -314,3 +314,11 @@ def test_lines_for_a_model_do_not_stand_where_its_name_is_none_yet() -> None:
     built = built_model(only(text), {"train.py": text})
     assert built is not None
     assert "create(args)\n    prepare(model)\n    model = DDP" in splice(text, [after_build(built, ["prepare(model)"])])
+
+
+@pytest.mark.parametrize("wrapped", ["model.to(rank)", "model.cuda(rank).float()"])
+def test_lines_for_a_model_stand_before_a_wrapper_that_is_given_the_moved_model(wrapped: str) -> None:
+    text = f"model = create(args)\nmodel = DDP({wrapped}, device_ids=[rank])\n" + LOOP
+    built = built_model(only(text), {"train.py": text})
+    assert built is not None
+    assert "create(args)\nprepare(model)\nmodel = DDP" in splice(text, [after_build(built, ["prepare(model)"])])
