@@ -48,7 +48,7 @@ from diagnose.rule import (
     format_count,
     format_ns,
 )
-from diagnose.trace.schema import CopyDirection, Int64, Memory
+from diagnose.trace.schema import CopyDirection, Int64, Memory, RangeKind
 
 LINKS = (
     (re.compile(r"GH200|H[128]00|B[12]00|MI3\d\d"), 55.0),
@@ -57,6 +57,9 @@ LINKS = (
 _OTHER_LINK = 25.0  # bytes per ns: see LINKS
 LEAST_NS = 1_000
 AHEAD = 2
+
+_FIXERS = ("nonblocking-copies", "loader-pin", "loader-workers", "keep-on-device")
+_WITHOUT_LOADER = ("nonblocking-copies", "keep-on-device")
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -100,8 +103,17 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("bandwidth", size / lengths if lengths else 0.0, "GB/s"),
         ],
         where=places_of_ops(measures, measures.op_of_work[rows]) or measures.places(claims),
+        fixers=_FIXERS if _may_load(measures) else _WITHOUT_LOADER,
         confirm="a trial with pinned memory and non-blocking copies",
     )
+
+
+def _may_load(measures: Measures) -> bool:
+    """Whether batches come from a DataLoader, as far as is known: torch.profiler and live runs mark each of them."""
+    trace = measures.trace
+    built = any(site.kind == "DataLoader" for site in trace.sites)
+    marked = bool((trace.ranges.kind == RangeKind.INPUT).any())
+    return built or marked or not (len(trace.sites) or len(trace.ops))
 
 
 def _left_of_pinned(measures: Measures, rows: Int64) -> np.typing.NDArray[np.float64]:
@@ -176,7 +188,7 @@ _SILENT = (
 RULE = Rule(
     "pageable-copies",
     check,
-    fixers=("nonblocking-copies", "loader-pin", "loader-workers", "keep-on-device"),
+    fixers=_FIXERS,
     fires=_FIRES,
     silent=_SILENT,
     nearness=15,

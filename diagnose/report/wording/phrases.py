@@ -29,7 +29,7 @@ from diagnose.report.style.vocabulary import CLASSES, FOUND_BY, class_look, name
 from diagnose.report.wording.predictions import compared
 from diagnose.report.wording.resolution import told
 from diagnose.session import State
-from diagnose.units import NS_PER_S, format_flops, format_ns, format_share, format_value
+from diagnose.units import NS_PER_S, format_count, format_flops, format_ns, format_share, format_value
 
 MINUS = "−"
 _UNEVEN = 0.10  # steps whose mean is further from their median: what is said of the mean step would not fit the median
@@ -302,7 +302,7 @@ def measure(name: str) -> str:
 
 def value(item: Evidence) -> str:
     """Its value in its unit; a count needs none."""
-    return format_value(item.value, "" if item.unit == "count" else item.unit)
+    return format_count(item.value) if item.unit == "count" else format_value(item.value, item.unit)
 
 
 def signed_percent(share: float) -> str:

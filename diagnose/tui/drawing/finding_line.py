@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from diagnose.model import Finding
+from diagnose.model import Confidence, Finding
 from diagnose.report.style.paths import clipped, clipped_path, place
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import SEVERITIES
@@ -18,10 +18,15 @@ _PLACE = 32  # columns; a longer place pushes what follows it aside
 
 
 def cost(finding: Finding) -> Text:
-    """Return the saving in two columns: time, and share of a step. An unknown one says so; it is not zero."""
+    """Return the saving in two columns: time, and share of a step. An unknown one says so; it is not zero.
+
+    A hint has `perhaps` in place of its time: its share is enough to order it, and no figure stands there as if sure.
+    """
     if not is_priced(finding):
         return styled(f"{'unknown':>8} {'':>6}", FAINT)
-    return styled(f"{format_ns(finding.recoverable_ns):>8}").append(f" {share(finding):>6}", FAINT)
+    hint = finding.confidence is Confidence.HINT and finding.possible_ns is None
+    time = "perhaps" if hint else format_ns(finding.recoverable_ns)
+    return styled(f"{time:>8}").append(f" {share(finding):>6}", FAINT)
 
 
 def place_width(findings: Sequence[Finding], root: str | None) -> int:

@@ -45,3 +45,9 @@ def test_wide_characters_stay_within_the_line() -> None:
     wide = replace(LEAK, summary="损失" * 40)
     for width in (60, 61, 80):
         assert cell_len(finding_line(wide, None, width).plain) <= width
+
+
+def test_a_hint_shows_no_time_as_if_it_were_sure() -> None:
+    said = finding_line(replace(LEAK, recoverable_ns=5_000_000, share=0.1), None, 80).plain
+    assert "perhaps" in said
+    assert "5.00 ms" not in said
