@@ -100,10 +100,17 @@ class Request:
 
     def loaders(self) -> LoadersFound:
         """The data loaders that the finding is about, else those that feed training."""
-        return find_loaders(self.sources, self.sites, self.finding.where, self.configs, self.words)
+        return find_loaders(
+            self.sources,
+            self.sites,
+            self.finding.where,
+            self.configs,
+            self.words,
+            accelerated=self.facts.device_name is not None,
+        )
 
     def trainers(self) -> tuple[Trainer, ...]:
-        """Where the program tells a library that holds the training loop how to train."""
+        """The sites at which the program configures a library that holds the training loop."""
         return trainers_of(self.sources, self.configs, self.words)
 
 

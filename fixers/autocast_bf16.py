@@ -33,6 +33,7 @@ from diagnose.source.rewrite.with_blocks import wrapped
 from diagnose.source.settings.setting import Setting
 from diagnose.source.settings.switches import Turn
 from diagnose.source.settings.trainers import Trainer
+from diagnose.source.training.autocast_refusals import program_refuses, region_refuses
 from diagnose.source.training.device_type import device_type
 from diagnose.source.training.forward_region import ForwardRegion, forward_region
 from diagnose.source.training.training_loop import TrainingStep, training_steps
@@ -50,11 +51,6 @@ from diagnose.source.tree.edits import (
 )
 
 _FIRST_WITH_BFLOAT16 = (8, 0)
-_OWN_FORMATS = re.compile(
-    r"\.bfloat16\(\)|\.half\(\)|torch\.(?:bfloat16|float16|half)\b|set_default_dtype|model\w*\.double\(\)|MixedPrecision"
-)
-_REFUSES = re.compile(r"\bBCELoss\(|\bbinary_cross_entropy\(")
-_CAPTURED = re.compile(r"make_graphed_callables|CUDAGraph\(|cuda\.graph\(")
 _ON = "let the program's own autocast be on, in bfloat16"
 _ON_FLOAT16 = "let the program's own autocast be on, in float16 with its GradScaler"
 _PRECISION = re.compile(r"autocast|[Ss]caler|\bamp\b|bfloat16|float16|half")
@@ -219,15 +215,8 @@ def _value_of(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | 
 
 def _around(request: Request, sources: dict[str, Source]) -> Answer:
     """Autocast around the forward pass and the loss of the training steps that ran."""
-    text = "\n".join(request.sources.values())
-    for pattern, reason in (
-        (_REFUSES, "its BCELoss refuses autocast: use BCEWithLogitsLoss, without the sigmoid, first"),
-        (_CAPTURED, "it captures CUDA graphs: autocast belongs into the capture, with cache_enabled=False"),
-        (_OWN_FORMATS, "it chooses number formats of its own"),
-    ):
-        found = pattern.search(text)
-        if found is not None:
-            return Advice(f"Autocast to bfloat16 is not put into this program: {reason} (`{found[0]}`).")
+    if (refused := program_refuses("\n".join(request.sources.values()))) is not None:
+        return Advice(f"Autocast to bfloat16 is not put into this program: {refused}.")
     wrapped: list[tuple[str, list[Splice]]] = []
     reasons: list[str] = []
     for path, steps in _steps(request, sources).items():
@@ -266,10 +255,8 @@ def _wrap(step: TrainingStep, done: list[cst.CSTNode]) -> list[Splice] | str:
         return region
     if any(statement in done for statement in region.statements):
         return [] if all(statement in done for statement in region.statements) else "two losses share a part of it"
-    if _goes_to_numpy(step, region):
-        return "a value of the forward pass goes to NumPy, which has no bfloat16: .float() it there first"
-    if (put := _put_by_mask(step, region)) is not None:
-        return f"`{put}` puts values under a mask or indices, which must have the type of what they are put into"
+    if (reason := region_refuses(step, region)) is not None:
+        return reason
     done += region.statements
     torch, imports = ensure_import(source, "torch")
     header = f"with {torch}.autocast({device_type(step)}, dtype={torch}.bfloat16):"
@@ -293,45 +280,6 @@ def _null_context(source: Source, region: ForwardRegion) -> cst.Call | None:
                 value = _value_of(source, item.item) if isinstance(item.item, cst.Name) else None
                 if isinstance(value, cst.Call) and call_name(value) == "nullcontext" and not value.args:
                     return value
-    return None
-
-
-def _goes_to_numpy(step: TrainingStep, region: ForwardRegion) -> bool:
-    source = step.source
-    made = {
-        name.value
-        for statement in region.statements
-        for target in source.every(cst.AssignTarget, statement)
-        for name in source.every(cst.Name, target)
-    }
-    return any(
-        call_name(call) == "numpy"
-        and ".float()" not in source.code(call)
-        and made.intersection(name.value for name in source.every(cst.Name, call))
-        for call in source.every(cst.Call, step.scope)
-    )
-
-
-def _put_by_mask(step: TrainingStep, region: ForwardRegion) -> str | None:
-    """An assignment within the region to some elements, `x[mask] = y`; parts that numbers and slices name convert."""
-    plain = (cst.Slice, cst.Integer, cst.UnaryOperation, cst.Ellipsis)
-    counts = {
-        name.value
-        for loop in step.source.every(cst.For, step.scope)
-        if isinstance(loop.iter, cst.Call) and call_name(loop.iter) in ("range", "enumerate")
-        for name in step.source.every(cst.Name, loop.target)
-    }
-    for statement in region.statements:
-        for target in step.source.every(cst.AssignTarget, statement):
-            parts = target.target.slice if isinstance(target.target, cst.Subscript) else ()
-            chosen = [part.slice.value if isinstance(part.slice, cst.Index) else part.slice for part in parts]
-            assign = step.source.parent(target)
-            made = isinstance(assign, cst.Assign) and any(step.source.every(cst.Call, assign.value))
-            counted = [
-                isinstance(each, plain) or (isinstance(each, cst.Name) and each.value in counts) for each in chosen
-            ]
-            if made and not all(counted):
-                return step.source.code(target.target)
     return None
 
 

@@ -13,10 +13,11 @@ Fix safety
     Bitwise: `decoded` makes 64 samples twice, and hands the dataset on as it is where they differ, where making any
     draws random numbers or changes what the dataset holds, where samples are no tensors and numbers of one shape on the
     host, or where all would take more than a quarter of the memory that is left or more than half a minute to make.
-    Forked workers share the tensors; where workers are spawned nothing is kept. Left alone, with advice: transforms
-    that draw random numbers, a collate function of the program's own, datasets that the program changes between epochs,
-    that change themselves, that yield a stream, or that use the device, and loaders that are built again and again or
-    gone through once. The time before training is paid once in each start of the program.
+    Loaders that share a dataset share what is kept. Forked workers share the tensors; where workers are spawned nothing
+    is kept. Left alone, with advice: transforms that draw random numbers, a collate function of the program's own,
+    datasets that the program changes between epochs, that change themselves, that yield a stream, or that use the
+    device, and loaders that are built again and again or gone through once. The time before training is paid once in
+    each start of the program.
 """
 
 from __future__ import annotations
@@ -67,12 +68,18 @@ class DecodedSamples(torch.utils.data.Dataset):
         return getattr(self._decoded_from, name)
 
 
+_made = []  # each dataset with what it became, for all loaders that share it
+
+
 def decoded(dataset, seconds=30.0, share=0.25):
     """The dataset with each sample made once and kept in memory.
 
     The dataset itself where samples are drawn anew each time or differ in shape, where making them changes it, or where
     all of them would take more than a share of the free memory, or more seconds than that.
     """
+    for known, its in _made:
+        if known is dataset:
+            return its
     before = _random_states()
     held = [(each, dict(vars(each))) for each in _datasets_in(dataset)]
     try:
@@ -81,10 +88,16 @@ def decoded(dataset, seconds=30.0, share=0.25):
         kept = None  # words, pictures, ragged arrays, files that are not there: the program meets them where it did
     changed = _set_back(held)
     drawn = _set_random_states(before)
-    return dataset if kept is None or changed or drawn else kept
+    if kept is None or changed or drawn:
+        return dataset
+    _made.append((dataset, kept))
+    return kept
 
 
 def _decoded(dataset, seconds, share):
+    own = [each for each in _datasets_in(dataset) if type(each) is not torch.utils.data.Subset]
+    if any(hasattr(each, "__getitems__") for each in own):
+        return None  # it makes the samples of a batch in a way of its own
     methods = torch.multiprocessing.get_all_start_methods()  # the usual one first
     if (torch.multiprocessing.get_start_method(allow_none=True) or methods[0]) != "fork":
         return None

@@ -32,7 +32,7 @@ from collections.abc import Collection, Mapping, Sequence
 import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, Site, example_request
-from diagnose.memory import Line, Plan, Recorded, plans, read_plan, recorded, split_plans, written_plan
+from diagnose.memory import Line, Plan, RecordedBlocks, plans, read_blocks, read_plan, split_plans, written_plan
 from diagnose.source.models.construction_end import after_build
 from diagnose.source.models.model_construction import built_model
 from diagnose.source.training.block_calls import BlockCall, Keeping, block_call_at, block_calls, checkpointed
@@ -78,7 +78,7 @@ def _split_setting(plan: Plan) -> Mapping[str, Scalar]:
 
 def rewrite(request: Request) -> Answer:
     """Checkpoint the blocks of the setting, where the program calls them."""
-    known = recorded(request.sites)
+    known = read_blocks(request.sites)
     library = _through_library(request, known)
     if library is not None:
         return library
@@ -93,15 +93,15 @@ def rewrite(request: Request) -> Answer:
     return _by_plan(request, owned, wanted) if owned.saving else Advice(_NOTHING_KEPT)
 
 
-def _plannable(request: Request) -> Recorded | None:
+def _plannable(request: Request) -> RecordedBlocks | None:
     """What was recorded, where every line that calls blocks is the user's, and nothing is checkpointed yet."""
-    known = recorded(request.sites)
+    known = read_blocks(request.sites)
     if known is None or known.again or any(line.site.file not in request.sources for line in known.lines):
         return None
     return known
 
 
-def _by_plan(request: Request, known: Recorded, wanted: str) -> Answer:
+def _by_plan(request: Request, known: RecordedBlocks, wanted: str) -> Answer:
     again = frozenset(known.saving) if wanted == _ALL else read_plan(wanted)
     edits: list[tuple[str, list[Splice]]] = []
     for line in known.lines:
@@ -134,13 +134,13 @@ def _by_plan(request: Request, known: Recorded, wanted: str) -> Answer:
     return Edits(request.edited(edits), f"compute {which} again in the backward pass instead of keeping them")
 
 
-def _fits(request: Request, known: Recorded, again: Collection[int]) -> bool:
+def _fits(request: Request, known: RecordedBlocks, again: Collection[int]) -> bool:
     """Whether a step holds no more than the process may take, as far as that is known."""
     limit = known.limit_bytes or request.facts.device_memory_bytes
     return limit is None or not known.whole or known.chain.peak_bytes(again) <= limit
 
 
-def _keeping(request: Request, known: Recorded, line: Line) -> Keeping | None:
+def _keeping(request: Request, known: RecordedBlocks, line: Line) -> Keeping | None:
     """The operators of the setting, where blocks of the line keep their results."""
     blocks, operators = (request.setting.get(name) for name in ("keeping", "operators"))
     if not isinstance(blocks, str) or not isinstance(operators, str):
@@ -183,13 +183,13 @@ def _is_chain(place: BlockCall) -> bool:
     return bool(targets & {name.value for arg in call.args for name in source.every(cst.Name, arg.value)})
 
 
-def _is_stateful(request: Request, known: Recorded | None) -> bool:
+def _is_stateful(request: Request, known: RecordedBlocks | None) -> bool:
     if known is not None:
         return any(line.stateful for line in known.lines)
     return any(_OF_THE_BATCH.search(text) for text in request.sources.values())
 
 
-def _through_library(request: Request, known: Recorded | None) -> Answer:
+def _through_library(request: Request, known: RecordedBlocks | None) -> Answer:
     """Blocks of Hugging Face's: its own switch, where the model is built or among the Trainer's arguments."""
     if known is None or any("transformers" not in line.site.file or line.site.owned for line in known.lines):
         return None

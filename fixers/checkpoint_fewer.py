@@ -17,8 +17,10 @@ Fix safety
     Bitwise: the second forward pass only computed again what the first one had. Memory grows by the activations that
     are now kept: what does not fit in its trial is not kept, and its peak stands beside the saving; longer inputs
     later in the run need more. A reentrant checkpoint none of whose inputs needs a gradient trains no parameter;
-    without it they are trained, and the gate refuses the change. Running statistics of a batch norm move once a step
-    instead of twice, as they should. Left alone, with advice: `checkpoint_sequential` and checkpointed lambdas.
+    without it they are trained, and the gate refuses the change. Where batches are normalised it changes the training:
+    running statistics then move once a step instead of twice. Left alone, with advice: `checkpoint_sequential`,
+    checkpointed lambdas, and a forward pass whose effects the second one repeats: it prints, counts, keeps values or
+    draws numbers that are not torch's.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ from functools import partial
 import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request, patched
-from diagnose.memory import Plan, Recorded, read_plan, recorded, relaxed, split_plans, written_plan
+from diagnose.memory import Plan, RecordedBlocks, lighter_plans, read_blocks, read_plan, split_plans, written_plan
 from diagnose.source.dataflow.flow import loops_around
 from diagnose.source.rewrite.leftovers import without_from_import
 from diagnose.source.rewrite.removal import remove_statements
+from diagnose.source.training.batch_statistics import normalises_batches
 from diagnose.source.training.block_calls import Keeping, condition
+from diagnose.source.training.repeated_forward import repeated_effect
 from diagnose.source.tree.arguments import argument, argument_code
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_from_import, free_name, parse, replace
 
@@ -54,10 +58,10 @@ _NOT_BY_US = (
 
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     """Plans from what was measured; else no checkpoints, and every other one where they are made in loops."""
-    known = recorded(request.sites)
+    known = read_blocks(request.sites)
     if known is not None and known.again:
         limit = known.limit_bytes or request.facts.device_memory_bytes
-        whole = {plan: known.chain.recompute_ns(plan) for plan in relaxed(known, limit)}
+        whole = {plan: known.chain.recompute_ns(plan) for plan in lighter_plans(known, limit)}
         found: list[tuple[int, Mapping[str, Scalar]]] = [
             (cost, {"checkpointed": written_plan(plan) or _NONE}) for plan, cost in whole.items()
         ]
@@ -73,7 +77,7 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     return ({"checkpointed": _NONE},)
 
 
-def _is_less(plan: Plan, known: Recorded) -> bool:
+def _is_less(plan: Plan, known: RecordedBlocks) -> bool:
     """Whether a plan in which all blocks keep results has the program compute less again than it does."""
     checkpointed = set(plan.again) <= set(known.again) and plan.keeping == plan.again
     return checkpointed and plan.recompute_ns < known.chain.recompute_ns(known.again)
@@ -90,6 +94,7 @@ def rewrite(request: Request) -> Answer:
     operators = tuple(str(request.setting.get("operators") or "").split(","))
     edits: list[tuple[str, list[Splice]]] = []
     advice: list[str] = []
+    callers: set[tuple[str, int]] = set()
     for path, text in request.sources.items():
         source = parse(text) if "checkpoint" in text else None
         if source is None:
@@ -98,10 +103,18 @@ def rewrite(request: Request) -> Answer:
         if some is None:
             return None
         edits.append((path, some))
+        callers |= {(path, source.lines_of(call)[0]) for call in _checkpoints(source)} if some else set()
         advice += [f"{path}:{line}: {_NOT_BY_US}" for line in _left(source)]
     if any(splices for _, splices in edits):
         which = {_NONE: "all blocks", _HALF: "every other checkpointed block"}.get(wanted, f"all blocks but {wanted}")
-        return Edits(request.edited(edits), f"keep the activations of {which} for the backward pass")
+        effect = repeated_effect(request.sources, callers) if callers else None
+        if effect is not None:
+            return Advice(
+                f"{effect}; without checkpoints there is no second pass. Call the blocks as they are by hand."
+            )
+        statistics = callers and normalises_batches(request.sources)
+        gate = Gate.TRAINING if statistics else None
+        return Edits(request.edited(edits), f"keep the activations of {which} for the backward pass", gate)
     return Advice("; ".join(dict.fromkeys(advice))) if advice else None
 
 
@@ -113,7 +126,7 @@ def _tests(request: Request, wanted: str) -> dict[str, dict[int, _Test | None]]:
     """By file and line what is to be tested there; None where nothing stays checkpointed."""
     if wanted == _HALF:
         return {path: {_ANYWHERE: lambda number: f"{number} % 2"} for path in request.sources}
-    known = recorded(request.sites) if wanted != _NONE else None
+    known = read_blocks(request.sites) if wanted != _NONE else None
     found: dict[str, dict[int, _Test | None]] = {}
     for line in known.lines if known is not None else ():
         turns = known.of_line(line, read_plan(wanted)) if known is not None else ()

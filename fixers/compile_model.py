@@ -25,7 +25,8 @@ Fix safety
     through time in Python, which the compiler would write out moment by moment, for minutes; gradients of gradients,
     which compiled code does not have; hooks on modules; a forward pass that prints, counts, keeps values or draws
     numbers that are not torch's; models that are called by another name than their own, and those that a library
-    trains; methods, where the program copies modules or pickles this one.
+    trains; methods, where the program copies modules or pickles this one. Values that a forward pass makes once, such
+    as a mask, are kept as in eager code; CUDA graphs, which write over them, are not tried then.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from diagnose.source.models.model_loss import computes_loss
 from diagnose.source.models.model_methods import CalledMethods, called_methods, shared_whole
 from diagnose.source.models.wrapped_uses import use_of_wrapper
 from diagnose.source.rewrite.hooks import module_hook
-from diagnose.source.training.repeated_forward import forward_effect, method_effect
+from diagnose.source.training.repeated_forward import forward_effect, makes_once, method_effect
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, insert_after, parse
 
@@ -67,7 +68,8 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     if models and all(_blocks(request, built) for built in models):
         tried.append({"compile": "blocks"})
     waits = request.finding.rule == "launch-bound" and request.facts.device_name is not None
-    if waits and not _lengths_vary(request):
+    # Graphs of launches write over what an earlier one has left.
+    if waits and not _lengths_vary(request) and not makes_once(request.sources):
         tried.append({"compile": "whole", "mode": "reduce-overhead"})
     return tried
 

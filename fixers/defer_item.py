@@ -19,14 +19,15 @@ Fix safety
     are added up in float64, as Python does, and collected values go through the very statement that they went
     through before. A value that steers the program (a condition, a return value, an index, an argument of a
     scheduler) is left alone, and so is one that is printed in every step, and every variable of which some use is
-    not understood, or that may be looked at after an exception before its values are read. A loop that is interrupted
-    leaves its progress bar at a value up to nine steps old. As the host no longer waits, it runs ahead of the device,
-    which can raise peak memory; a list holds one small tensor for each entry until it is read.
+    not understood, or that may be looked at after an exception before its values are read. Where one read of a step
+    stays, so do the others: the step waits all the same. A loop that is interrupted leaves its progress bar at a value
+    up to nine steps old. As the host no longer waits, it runs ahead of the device, which can raise peak memory; a list
+    holds one small tensor for each entry until it is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -40,7 +41,7 @@ from diagnose.source.device.progress_bars import does_more, on_progress_bar, sho
 from diagnose.source.device.value_kinds import number_kind
 from diagnose.source.models.lightning import logged_reads
 from diagnose.source.training.every_step import batch_loops
-from diagnose.source.tree.edits import Source, call_name, ensure_import, parse, replace, splice
+from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, parse, replace, splice
 
 _DEPENDS = frozenset({"nonzero", "masked_select", "unique"})
 
@@ -124,13 +125,25 @@ def _plan(plan: Deferred, lines: set[int]) -> None:
         plan.moved.append("what Lightning logs")
     done: set[tuple[cst.CSTNode, str]] = set()
     steps = batch_loops(source)
+    planned: dict[Loop, list[tuple[list[Splice], list[str]]]] = {}
+    waits: set[Loop] = set()
     for read in training_reads(source, lines):
-        before = len(plan.splices)
+        edits, moved = len(plan.splices), len(plan.moved)
+        batch = _step_of(source, read, steps)
         try:
             _plan_read(plan, read, steps, done)
         except LeftAlone as reason:
-            del plan.splices[before:]
+            del plan.splices[edits:]
             plan.reasons.append(f"{source.lines_of(read)[0]} is left alone: {reason}")
+            waits |= {batch} if batch is not None else set()
+        if batch is not None and loops_around(source, read)[0] is batch:
+            planned.setdefault(batch, []).append((plan.splices[edits:], plan.moved[moved:]))
+            del plan.splices[edits:], plan.moved[moved:]
+    for batch, each in planned.items():
+        if batch in waits:
+            continue  # the step waits for the device all the same, once for all that it reads
+        plan.splices += [edit for splices, _ in each for edit in splices]
+        plan.moved += [name for _, names in each for name in names]
     for statement in shown_at(source, lines):
         batch = next((loop for loop in loops_around(source, statement) if loop in steps), None)
         reads = any(is_read(call) for call in source.every(cst.Call, statement))
@@ -150,10 +163,8 @@ def _plan_read(plan: Deferred, read: cst.Call, steps: set[Loop], done: set[tuple
     source = plan.source
     loops = loops_around(source, read)
     inner = [loop for loop in loops if isinstance(loop, cst.For) and not trains(source, loop)]
-    batch = next((loop for loop in loops if loop in steps), None)
-    batch = batch or next((loop for loop in loops if trains(source, loop)), None)
-    rare = batch is None or (batch not in steps and trains_within(source, batch))
-    rare = rare or (batch is not None and gate(source, read, batch) is not None)
+    batch = _batch_of(source, loops, steps)
+    rare = _step_of(source, read, steps) is None
     shown = on_progress_bar(source, read)
     if batch is not None and not rare and shown is not None:
         _show_less_often(plan, shown, batch)
@@ -168,6 +179,19 @@ def _plan_read(plan: Deferred, read: cst.Call, steps: set[Loop], done: set[tuple
         if key not in done:
             done.add(key)
             _keep(plan, read, batch, name)
+
+
+def _batch_of(source: Source, loops: Sequence[Loop], steps: set[Loop]) -> Loop | None:
+    batch = next((loop for loop in loops if loop in steps), None)
+    return batch or next((loop for loop in loops if trains(source, loop)), None)
+
+
+def _step_of(source: Source, read: cst.Call, steps: set[Loop]) -> Loop | None:
+    """The loop that comes to a read in every step; None where that is done now and then, or beside training."""
+    batch = _batch_of(source, loops_around(source, read), steps)
+    if batch is None or (batch not in steps and trains_within(source, batch)):
+        return None
+    return batch if gate(source, read, batch) is None else None
 
 
 def _keep(plan: Deferred, read: cst.Call, batch: Loop, name: str) -> None:

@@ -25,16 +25,15 @@ import libcst as cst
 
 from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request, patched
 from diagnose.source.dataflow.flow import within
+from diagnose.source.dataflow.ranks import asks_rank
 from diagnose.source.distributed.data_parallel import data_parallel, wrapper_of
 from diagnose.source.distributed.parameter_loops import ParameterLoop, parameter_loops
-from diagnose.source.models.model_uses import asks_rank
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Source, Splice, call_name, parse
 
 _ASKS_RANKS = re.compile(r"world_?size|is_initialized|is_available|\bdistributed\b|\bddp\b", re.IGNORECASE)
-_RANK = re.compile(r"rank", re.IGNORECASE)
 _REDUCES_LESS = frozenset({"no_sync", "register_comm_hook", "require_backward_grad_sync"})
 _ALIKE = frozenset(
     {
@@ -124,13 +123,15 @@ def _reduces_less(source: Source) -> bool:
 
 def _differ(source: Source, below: cst.CSTNode) -> bool:
     """Whether one rank does to the weights what the others do not, or sets something by its number."""
-    branches = [each for each in source.every(cst.If, below) if asks_rank(source, each)]
+    branches = [each for each in source.every(cst.If, below) if asks_rank(source, each.test)]
     if any(call_name(call) in _WRITES for branch in branches for call in source.every(cst.Call, branch)):
         return True
     settings = [*source.every(cst.Assign, below), *source.every(cst.Call, below)]
     optimizers = (each for each in settings if isinstance(each, cst.Call) and _is_of_optimizer(source, each))
-    groups = (each for each in settings if isinstance(each, cst.Assign) and _is_item(each))
-    return any(_RANK.search(name.value) for each in (*optimizers, *groups) for name in source.every(cst.Name, each))
+    # What is updated is wrapped on a device of each rank; how it is updated must not hang on the rank.
+    told = [arg.value for each in optimizers for arg in each.args[1:]]
+    told += [each.value for each in settings if isinstance(each, cst.Assign) and _is_item(each)]
+    return any(asks_rank(source, each) for each in told)
 
 
 def _is_of_optimizer(source: Source, call: cst.Call) -> bool:
@@ -154,7 +155,7 @@ def _does_alike(step: TrainingStep, node: cst.CSTNode) -> bool:
     if any("parameters" in source.code(each) or "state_dict" in source.code(each) for each in loops):
         return False
     for other in others:
-        branches = [each for each in source.every(cst.If, other) if asks_rank(source, each)]
+        branches = [each for each in source.every(cst.If, other) if asks_rank(source, each.test)]
         for call in source.every(cst.Call, other):
             told = any(within(source, call, branch) for branch in branches)  # writes were looked for there
             if source.span(call)[1] > end and call_name(call) not in _ALIKE and not told:

@@ -56,7 +56,8 @@ def rewrite(request: Request) -> Answer:
         averages = [each for each in moving_averages(source) if not (each.anew and shares)]
         averages = [each for each in averages if not _has_other_format(source, each.averages)]
         found = [(average.loop, [_over_lists(average, torch)]) for average in averages]
-        found += [(kept.loop, _over_dictionary(source, kept, torch)) for kept in kept_averages(source)]
+        dictionaries = [each for each in kept_averages(source) if not _has_other_format(source, each.kept)]
+        found += [(kept.loop, _over_dictionary(source, kept, torch)) for kept in dictionaries]
         splices = [_in_place_of(source, row, torch) for row in _rows(source, found)]
         edits.append((path, [*imports, *splices] if splices else []))
     files = request.edited(edits)
@@ -65,7 +66,7 @@ def rewrite(request: Request) -> Answer:
 
 def _has_other_format(source: Source, averages: str) -> bool:
     """Whether the averages are seen to be turned into another format than the weights: lists of two have no average."""
-    named = set(re.findall(r"\w+", averages)) - {"list", "parameters", "_", "in", "for"}
+    named = set(re.findall(r"\w+", averages)) - {"list", "parameters", "_", "in", "for", "self"}
     for call in source.every(cst.Call):
         dtype = any(source.names(arg.value) & _DTYPES for arg in call.args)
         if call_name(call) not in _FORMATS and not dtype:

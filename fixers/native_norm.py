@@ -12,14 +12,16 @@ Why it helps
 Fix safety
     Rounding: the same formula in another order; in 16 bits it is rounded once, at the end, and not after every
     operator. Left alone are the look-alikes: a standard deviation or an unbiased variance, an ε outside the root
-    or added to a norm, statistics over other axes, values that are used elsewhere.
+    or added to a norm, statistics over other axes, values that are used elsewhere; and, with advice, programs that
+    take derivatives of derivatives: the third one of `F.layer_norm` is wrong, without an error.
 """
 
 from __future__ import annotations
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.derivatives import second_derivative
 from diagnose.source.patterns.norms import WrittenNorm, written_norms
 from diagnose.source.rewrite.functional import functional
 from diagnose.source.rewrite.leftovers import unread_after
@@ -33,11 +35,14 @@ _RAISES = ("sqrt", "** 0.5", "**0.5", "pow(0.5)", "** -0.5", "**-0.5", "pow(-0.5
 def rewrite(request: Request) -> Answer:
     """Replace every normalisation of the program's files."""
     edits: list[tuple[str, list[Splice]]] = []
+    twice = second_derivative(request.sources)
     for path, text in request.sources.items():
         source = parse(text) if "mean(" in text and any(root in text for root in _RAISES) else None
         if source is not None:
             edits += [(path, _edits(source, found)) for found in written_norms(source)]
     files = request.edited(edits)
+    if files and twice is not None:
+        return Advice(f"{twice} takes derivatives of derivatives, which kernels of normalisations lack in part.")
     return Edits(files, "compute normalisations in one kernel each") if files else None
 
 

@@ -21,7 +21,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, Site, example_request
-from diagnose.memory import Recorded, plans, read_plan, recorded, written_plan
+from diagnose.memory import RecordedBlocks, plans, read_blocks, read_plan, written_plan
 from diagnose.source.models.compilation import compilations
 from diagnose.source.training.block_calls import block_call_at, within_context
 from diagnose.source.tree.edits import Splice, ensure_from_import, parse
@@ -38,7 +38,7 @@ _BY_HAND = (
 
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     """Plans, the fewest blocks first, counted from 0 as they run."""
-    known = recorded(request.sites)
+    known = read_blocks(request.sites)
     if known is None:
         return ({},)
     limit = known.limit_bytes or request.facts.device_memory_bytes
@@ -47,7 +47,7 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
 
 def rewrite(request: Request) -> Answer:
     """Put the calls of the setting's blocks into the context."""
-    known = recorded(request.sites)
+    known = read_blocks(request.sites)
     wanted = request.setting.get("blocks")
     if known is None or not isinstance(wanted, str) or known.again:
         return None
@@ -58,7 +58,7 @@ def rewrite(request: Request) -> Answer:
     return _by_plan(request, known, read_plan(wanted))
 
 
-def _by_plan(request: Request, known: Recorded, chosen: frozenset[int]) -> Answer:
+def _by_plan(request: Request, known: RecordedBlocks, chosen: frozenset[int]) -> Answer:
     edits: list[tuple[str, list[Splice]]] = []
     for line in known.lines:
         turns = known.of_line(line, chosen)

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, Site, example_request
-from diagnose.memory import recorded, state_shares
+from diagnose.memory import read_blocks, state_shares
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Source, Splice, call_at, ensure_from_import, insert_after, parse
 from diagnose.source.tree.syntax import only_statement
@@ -46,7 +46,7 @@ _BY_HAND = (
 
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     """Shares of the state, the least first."""
-    known = recorded(request.sites)
+    known = read_blocks(request.sites)
     limit = known.limit_bytes if known is not None and known.limit_bytes else request.facts.device_memory_bytes
     return [{"share": share} for share in state_shares(known, limit, request.sites)]
 

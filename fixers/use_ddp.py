@@ -29,6 +29,7 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
 from diagnose.source.dataflow.flow import loops_around, scope_of, within
+from diagnose.source.dataflow.ranks import is_same_on_all
 from diagnose.source.distributed.data_parallel import data_parallel
 from diagnose.source.distributed.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.models.construction_end import after_build
@@ -38,11 +39,11 @@ from diagnose.source.optimizers.gradient_coverage import idle_gradients
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, parse
+from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import
+from diagnose.source.tree.memo import parse_all
 
 Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
 _REDUCES = re.compile(r"\ball_reduce(?:_coalesced)?\(")
-_RANK = re.compile(r"rank", re.IGNORECASE)
 _SEEDS = frozenset({"torch.manual_seed", "torch.random.manual_seed", "torch.cuda.manual_seed_all"})
 _SHARDS = re.compile(r"\bfully_shard\(|\bFullyShardedDataParallel\b|\bFSDP\(|\bdeepspeed\b|\breduce_scatter")
 _FOR_ONE_PROCESS = """{line}: `nn.DataParallel` drives all devices from one process. With a process for each instead:
@@ -187,19 +188,19 @@ def _may_begin_otherwise(request: Request, built: Built, position: int) -> str |
     """Why ranks may begin with other weights than the first one, which the wrapper sends to all."""
     if any(loop.collective == "broadcast" for loop in parameter_loops(request.sources)):
         return None
-    seeds: list[tuple[bool, bool]] = []  # whether it stands before the model in its scope, and names a rank
-    for text in request.sources.values():
-        source = built.source if text == built.source.text else parse(text)
-        for call in source.every(cst.Call) if source is not None else ():
-            assert source is not None  # or it would have no calls
+    seeds: list[tuple[bool, bool]] = []  # whether it stands before the model in its scope, and may hang on the rank
+    parsed = {**parse_all(request.sources), built.path: built.source}
+    for source in parsed.values():
+        for call in source.every(cst.Call):
             beside = source is built.source and scope_of(source, call) is built.scope
             later = beside and source.span(call)[0] > position
             if source.names(call.func) & _SEEDS and not later:
-                seeds.append((beside, any(_RANK.search(name.value) for name in source.every(cst.Name, call))))
+                given = call.args[0].value if call.args else None
+                seeds.append((beside, not is_same_on_all(parsed, source, given)))
     decisive = [ranked for beside, ranked in seeds if beside][-1:] or [ranked for _, ranked in seeds]
     if not decisive:
         return "nothing is seen to make all ranks begin with the same weights"
-    return "ranks are seeded differently, and may begin with other weights" if any(decisive) else None
+    return "ranks may be seeded differently, and begin with other weights" if any(decisive) else None
 
 
 def _reduced(loop: ParameterLoop, statement: Statement) -> str:

@@ -3,8 +3,9 @@
 What it changes
     `softmax(q @ k.transpose(-2, -1) * scale + mask) @ v`, however it is written (`matmul`, `bmm`, `einsum`, over
     several statements), becomes `F.scaled_dot_product_attention(q, k, v, …)`. A mask that is provably causal (`tril`
-    of ones, a buffer that holds it) becomes `is_causal=True`; any other is passed as `attn_mask`. A scale that is
-    not the kernel's own 1/√width is passed as `scale`. Statements that made scores, weights or a causal mask go.
+    of ones, a buffer that holds it) becomes `is_causal=True`, and `is_causal=q.size(-2) > 1` where a caller may pass
+    one query for many keys; any other is passed as `attn_mask`. A scale that is not the kernel's own 1/√width is
+    passed as `scale`. Statements that made scores, weights or a causal mask go.
     Where Hugging Face's models are asked for `attn_implementation="eager"`, they are asked for `"sdpa"`.
 
 Why it helps
@@ -30,8 +31,8 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
 from diagnose.source.derivatives import second_derivative
-from diagnose.source.patterns.attention import Refused, WrittenAttention, mentions_fused, written_attentions
-from diagnose.source.patterns.attention_call import CannotFuse, fused_call
+from diagnose.source.patterns.attention import CannotFuse, Refused, WrittenAttention, mentions_fused, written_attentions
+from diagnose.source.patterns.attention_call import fused_call
 from diagnose.source.rewrite.functional import functional
 from diagnose.source.rewrite.hooks import forward_hook
 from diagnose.source.rewrite.leftovers import unread_after, without_import
@@ -170,7 +171,7 @@ FIXER = Fixer(
             "    mask = torch.triu(torch.ones(length, length, dtype=torch.bool, device=q.device), diagonal=1)\n"
             '    return scores.masked_fill(mask, float("-inf")).softmax(dim=-1) @ v  # mixed\n',
             after=_IMPORT.replace("import math\n\n", "") + "def attend(q, k, v):\n    length = q.size(-2)\n"
-            "    return F.scaled_dot_product_attention(q, k, v, is_causal=True)  # mixed\n",
+            "    return F.scaled_dot_product_attention(q, k, v, is_causal=q.size(-2) > 1)  # mixed\n",
             request=_recorded,
         ),
         Example(

@@ -29,8 +29,10 @@ import libcst as cst
 from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request, lines_with
 from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.dataflow.flow import binds, scope_of
+from diagnose.source.dataflow.reaching_definitions import Bound, reaching, same_value, statement_of
 from diagnose.source.device.truth_values import is_truth
 from diagnose.source.patterns.class_probabilities import are_probabilities
+from diagnose.source.patterns.formula import constant
 from diagnose.source.rewrite.functional import operand
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import in_place
@@ -204,19 +206,56 @@ def _edits(source: Source, found: _Masked, others: list[Splice]) -> list[Splice]
     assert user is not None  # the entries can stand before it
     mask = source.code(found.mask)
     taken = {word for edit in others for word in re.findall(r"\w+", edit.text)}
-    left_out, entries = (free_name(source, name, taken) for name in ("left_out", "entries"))
     picked = [operand(source, node) for node in found.picked]
-    filled = f"[..., None].flatten({mask}.ndim).masked_fill({left_out}, 0)"
-    lines = [f"{left_out} = ~{mask}[..., None]"]
+    # A mask may have fewer axes than what it selects from, whose last ones are then one.
+    alike = _has_shape_of_picked(source, found)
+    last, flat = ("", "") if alike else ("[..., None]", f"[..., None].flatten({mask}.ndim)")
+    lines: list[str] = []
+    (left_out,) = _named_before(others, source, user, f"~{mask}{last}") or ("",)
+    if not left_out:
+        left_out = free_name(source, "left_out", taken)
+        lines.append(f"{left_out} = ~{mask}{last}")
+    entries = free_name(source, "entries", taken)
+    filled = f"{flat}.masked_fill({left_out}, 0)"
     if len(picked) == 1:
         lines.append(f"{entries} = {picked[0]}{filled}")
     else:
-        inputs, targets = (free_name(source, name, taken) for name in ("inputs", "targets"))
-        lines.append(f"{inputs}, {targets} = (each{filled} for each in ({', '.join(picked)}))")
+        both = f"(each{filled} for each in ({', '.join(picked)}))"
+        before = _named_before(others, source, user, both)
+        inputs, targets = before or (free_name(source, name, taken) for name in ("inputs", "targets"))
+        lines += [] if before else [f"{inputs}, {targets} = {both}"]
         lines.append(f"{entries} = {_loss_of_each(source, found, inputs, targets)}.masked_fill({left_out}, 0)")
-    code = f"{entries}.sum()" if _reduced_by(source, found) == "sum" else f"{entries}.mean(-1).sum() / {mask}.sum()"
+    summed = f"{entries}.sum()" if alike or _reduced_by(source, found) == "sum" else f"{entries}.mean(-1).sum()"
+    code = summed if _reduced_by(source, found) == "sum" else f"{summed} / {mask}.sum()"
     bare = " / " not in code or isinstance(source.parent(found.root), cst.Assign | cst.Return | cst.Arg)
     return [insert_before(source, user, lines), *in_place(source, found.root, code if bare else f"({code})")]
+
+
+def _named_before(others: list[Splice], source: Source, user: cst.SimpleStatementLine, code: str) -> list[str]:
+    """The names that lines before the same statement give to some code already; none where there are none."""
+    at = insert_before(source, user, []).start
+    texts = [each.text for each in others if each.start == at]
+    found = (re.search(rf"^\s*(.+) = {re.escape(code)}$", text, re.MULTILINE) for text in texts)
+    return next((each[1].split(", ") for each in found if each is not None), [])
+
+
+def _has_shape_of_picked(source: Source, found: _Masked) -> bool:
+    """Whether the mask is a question about each entry of what it selects from: `y > 0`, `~torch.isnan(y)`."""
+    seen = reaching(source, statement_of(source, found.mask), source.code(found.mask))
+    asked = seen.value
+    if isinstance(asked, cst.UnaryOperation) and isinstance(asked.operator, cst.BitInvert):
+        asked = asked.expression
+    subject: cst.BaseExpression | None = None
+    if isinstance(asked, cst.Comparison) and len(asked.comparisons) == 1:
+        number = constant(source, asked.comparisons[0].comparator)
+        subject = asked.left if number is not None else None
+    elif isinstance(asked, cst.Call) and call_name(asked) in {"isnan", "isfinite", "isinf"}:
+        method = isinstance(asked.func, cst.Attribute) and not asked.args
+        subject = asked.func.value if method and isinstance(asked.func, cst.Attribute) else asked.args[0].value
+    plain = seen.bound is Bound.ASSIGNED and isinstance(found.mask, cst.Name) and isinstance(subject, cst.Name)
+    if not plain or subject is None or not same_value(source, subject, statement_of(source, found.root)):
+        return False
+    return any(source.code(each) == source.code(subject) for each in found.picked)
 
 
 def _can_precede(source: Source, call: cst.Call) -> bool:
@@ -262,6 +301,10 @@ def _example(before: str, after: str | None, mask: str = "y > 0") -> Example:
     return Example(head + before, head + after if after is not None else None, _recorded)
 
 
+_ALIKE = (
+    "    left_out = ~mask\n    inputs, targets = (each.masked_fill(left_out, 0) for each in (x, y))\n"
+    "    entries = F.{}.masked_fill(left_out, 0)\n"
+)
 _FILLED = (
     "    left_out = ~mask[..., None]\n"
     "    inputs, targets = (each[..., None].flatten(mask.ndim).masked_fill(left_out, 0) for each in ({}))\n"
@@ -277,8 +320,7 @@ FIXER = Fixer(
     examples=(
         _example(
             "    return F.mse_loss(x[mask], y[mask])\n",
-            _FILLED.format("x, y", 'mse_loss(inputs, targets, reduction="none")')
-            + "    return entries.mean(-1).sum() / mask.sum()\n",
+            _ALIKE.format('mse_loss(inputs, targets, reduction="none")') + "    return entries.sum() / mask.sum()\n",
         ),
         _example(
             "    found = x[0][mask]\n    wanted = y[0][mask]\n"
@@ -299,8 +341,8 @@ FIXER = Fixer(
         ),
         _example(
             "    return F.binary_cross_entropy_with_logits(x[mask], y[mask]) + 0.5 * F.l1_loss(x, y)\n",
-            _FILLED.format("x, y", 'binary_cross_entropy_with_logits(inputs, targets, reduction="none")')
-            + "    return (entries.mean(-1).sum() / mask.sum()) + 0.5 * F.l1_loss(x, y)\n",
+            _ALIKE.format('binary_cross_entropy_with_logits(inputs, targets, reduction="none")')
+            + "    return (entries.sum() / mask.sum()) + 0.5 * F.l1_loss(x, y)\n",
         ),
         _example("    found = x[mask]\n    return F.mse_loss(found, y[mask]) + found.var()\n", None),
         _example("    return x[mask].std()\n", None),

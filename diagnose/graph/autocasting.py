@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from diagnose.graph.nodes import held
+from diagnose.graph.nodes import fake_value
 
 Autocast = tuple[str, torch.dtype, bool, bool]
 """Kind of device, dtype, whether it is on, and whether casts are kept: what `_enter_autocast` takes."""
@@ -20,7 +20,7 @@ _NOTED = "diagnose_autocast"
 
 def note_autocast(node: fx.Node) -> None:
     """Note, on a node that is about to run, the autocast that it runs under."""
-    value = held(node)
+    value = fake_value(node)
     kind = "" if value is None else value.device.type
     if kind and torch.amp.is_autocast_available(kind):
         node.meta[_NOTED] = (

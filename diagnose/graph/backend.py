@@ -9,9 +9,9 @@ import torch
 from torch import fx
 
 from diagnose.graph import account
-from diagnose.graph.decision import decided
-from diagnose.graph.nodes import held
-from diagnose.graph.options import Options, parsed
+from diagnose.graph.decision import decide
+from diagnose.graph.nodes import fake_value
+from diagnose.graph.options import Options, parse_options
 from diagnose.graph.patterns import PATTERNS
 from diagnose.graph.site import Site
 from diagnose.graph.site_search import modules_of
@@ -30,13 +30,13 @@ def backend(
     options: Mapping[str, Any] | None = None,
 ) -> Compiled:
     """The entry point of `torch.compile(model, backend="diagnose")`, called with each graph of the model."""
-    chosen = parsed(options, mode, tuple(pattern.name for pattern in PATTERNS))
+    chosen = parse_options(options, mode, tuple(pattern.name for pattern in PATTERNS))
     return _later(module, chosen) if _lacks_values(inputs) else _compiled(module, inputs, chosen)
 
 
 def _compiled(module: fx.GraphModule, inputs: Sequence[Any], chosen: Options) -> Compiled:
     device = _device(module)
-    decisions, note = decided(module, inputs, chosen)
+    decisions, note = decide(module, inputs, chosen)
     if device.type == "cuda" and any(decision.checked for decision in decisions):
         # What the checks held is neither the program's memory nor its peak.
         torch.cuda.empty_cache()
@@ -98,8 +98,8 @@ def _watched(compiled: Compiled, device: torch.device, number: int, prints: bool
 
 
 def _device(module: fx.GraphModule) -> torch.device:
-    """Where the graph computes: the device of its first value that is not on the CPU."""
-    devices = [value.device for node in module.graph.nodes if (value := held(node)) is not None]
+    """Return the device of the graph's first value that is not on the CPU; the CPU where there is none."""
+    devices = [value.device for node in module.graph.nodes if (value := fake_value(node)) is not None]
     return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from diagnose.graph.autocasting import note_autocast
-from diagnose.graph.nodes import held, now, spelling
+from diagnose.graph.nodes import fake_value, now, spelling
 from diagnose.graph.site import Site
 from diagnose.graph.site_search import GRADIENT_MODES, communicates, is_checkpoint, written_by
 
@@ -45,7 +45,7 @@ def _walk(
     visit: Visit,
     entered: list[Any],
 ) -> Any:
-    """What the graph gives; bodies of checkpoints are walked through, as parts of the graph that they are."""
+    """Interpret the graph and return its outputs; bodies of checkpoints are interpreted as parts of it."""
     order = {node: place for place, node in enumerate(module.graph.nodes)}
     ends: dict[fx.Node, list[Site]] = {}
     for site in waiting.get(module.graph, ()):
@@ -141,7 +141,7 @@ def _check(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
 
 def _memory_of(nodes: Iterable[fx.Node]) -> set[int]:
     """The storages that hold what nodes give: a view's is that of its base."""
-    tensors = [value for node in nodes if (value := held(node)) is not None]
+    tensors = [value for node in nodes if (value := fake_value(node)) is not None]
     return {value.untyped_storage()._cdata for value in tensors if value.layout == torch.strided}
 
 

@@ -10,8 +10,8 @@ from torch import fx
 from diagnose import kernels
 from diagnose.graph.account import SiteRecord
 from diagnose.graph.capture import NotCapturedError, visit_sites
-from diagnose.graph.equivalence import Checked, affordable, check
-from diagnose.graph.nodes import held, hinted, place_of
+from diagnose.graph.equivalence import Equivalence, affordable, check
+from diagnose.graph.nodes import fake_value, hinted_value, place_of
 from diagnose.graph.options import Options
 from diagnose.graph.patterns import PATTERNS
 from diagnose.graph.site import Pattern, Site
@@ -32,7 +32,7 @@ class Decision:
     site: Site
     left: str
     """Why it stays; empty while nothing speaks against rewriting it."""
-    checked: Checked | None = None
+    checked: Equivalence | None = None
     share: float = 1.0
     sizes: Sequence[torch.Tensor] = ()
     """What it was checked on, without the values."""
@@ -60,7 +60,7 @@ class Decision:
         )
 
 
-def decided(module: fx.GraphModule, inputs: Sequence[Any], options: Options) -> tuple[list[Decision], str]:
+def decide(module: fx.GraphModule, inputs: Sequence[Any], options: Options) -> tuple[list[Decision], str]:
     """Return each site's decision, in the graph's order, and a sentence about the graph as a whole."""
     try:
         decisions = [each for part in modules_of(module) for each in _candidates(part.graph, options)]
@@ -100,7 +100,7 @@ def _left(pattern: Pattern, site: Site, options: Options) -> str:
     """Why a site is not even checked; empty where it is."""
     if options.rewrite != "pays":
         return ""
-    anchor = held(site.anchor)
+    anchor = fake_value(site.anchor)
     if anchor is None or anchor.device.type == "cpu":
         return "no gain is known on a CPU"
     if kernels.backend(anchor.device) != "triton":
@@ -134,4 +134,4 @@ def _slower(pattern: Pattern, times: Times) -> str:
 
 
 def _sizes(site: Site) -> list[torch.Tensor]:
-    return [hinted(node) for node in site.inputs]
+    return [hinted_value(node) for node in site.inputs]

@@ -34,7 +34,7 @@ Call = Callable[..., tuple[torch.Tensor, ...]]
 
 
 @dataclass(frozen=True)
-class Checked:
+class Equivalence:
     """The result of an equivalence check."""
 
     refused: str
@@ -55,17 +55,17 @@ def affordable(site: Site, values: Sequence[torch.Tensor]) -> tuple[Sequence[tor
     return values, 1.0
 
 
-def check(site: Site, values: Sequence[torch.Tensor], share: float = 1.0) -> Checked:
+def check(site: Site, values: Sequence[torch.Tensor], share: float = 1.0) -> Equivalence:
     """Run both and compare."""
     try:
-        return _compared(site, values, share)
+        return _compare(site, values, share)
     except torch.OutOfMemoryError:
-        return Checked("its check does not fit into the device's memory")
+        return Equivalence("its check does not fit into the device's memory")
     except Exception as error:  # noqa: BLE001 whatever a rewritten site raises, the program keeps what it had
-        return Checked(f"its check failed: {type(error).__name__}: {_first_line(error)}")
+        return Equivalence(f"its check failed: {type(error).__name__}: {_first_line(error)}")
 
 
-def as_found(site: Site, widened: torch.dtype | None = None) -> Call:
+def site_function(site: Site, widened: torch.dtype | None = None) -> Call:
     """The nodes of a site as a function of its inputs; with every floating dtype replaced where one is given.
 
     Each runs under the autocast that it ran under, where these differ; widened, all run under none.
@@ -87,7 +87,7 @@ def as_found(site: Site, widened: torch.dtype | None = None) -> Call:
     return call
 
 
-def fused(site: Site) -> Call:
+def fused_function(site: Site) -> Call:
     """Return the function that replaces the nodes, with the same inputs."""
 
     def call(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -97,17 +97,17 @@ def fused(site: Site) -> Call:
     return call
 
 
-def _compared(site: Site, values: Sequence[torch.Tensor], share: float) -> Checked:
-    found, found_peak = _measured(as_found(site), site, values)
-    ours, our_peak = _measured(fused(site), site, values)
+def _compare(site: Site, values: Sequence[torch.Tensor], share: float) -> Equivalence:
+    found, found_peak = _measure(site_function(site), site, values)
+    ours, our_peak = _measure(fused_function(site), site, values)
     if [(one.dtype, one.shape) for one in found] != [(one.dtype, one.shape) for one in ours]:
-        return Checked("its results have another dtype or shape")
+        return Equivalence("its results have another dtype or shape")
     wide = torch.float64 if site.elements * share <= MOST_ELEMENTS else torch.float32
     widened = [value.to(wide) if value.is_floating_point() else value for value in values]
     with torch.autocast(values[0].device.type, enabled=False):
-        exact = forward_and_backward(as_found(site, wide), site, widened)
+        exact = forward_and_backward(site_function(site, wide), site, widened)
     refused = next((reason for trio in zip(found, ours, exact, strict=True) if (reason := _errs(*trio))), "")
-    return Checked(refused, None if found_peak is None or our_peak is None else (found_peak, our_peak))
+    return Equivalence(refused, None if found_peak is None or our_peak is None else (found_peak, our_peak))
 
 
 def forward_and_backward(call: Call, site: Site, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -123,7 +123,7 @@ def forward_and_backward(call: Call, site: Site, values: Sequence[torch.Tensor])
     wanted = [value for value in inputs if value.requires_grad]
     if not followed or not wanted:
         return [result.detach() for result in results]
-    cotangents = [_drawn(result, seed) for seed, result in enumerate(followed)]
+    cotangents = [_random_like(result, seed) for seed, result in enumerate(followed)]
     gradients = torch.autograd.grad(followed, wanted, cotangents, allow_unused=True)
     zeros = (
         torch.zeros_like(value) if given is None else given for value, given in zip(wanted, gradients, strict=True)
@@ -131,7 +131,7 @@ def forward_and_backward(call: Call, site: Site, values: Sequence[torch.Tensor])
     return [*(result.detach() for result in results), *zeros]
 
 
-def _measured(call: Call, site: Site, values: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int | None]:
+def _measure(call: Call, site: Site, values: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int | None]:
     device = values[0].device
     if device.type != "cuda":
         return forward_and_backward(call, site, values), None
@@ -144,7 +144,7 @@ def _measured(call: Call, site: Site, values: Sequence[torch.Tensor]) -> tuple[l
     return results, torch.cuda.max_memory_allocated(device) - before
 
 
-def _drawn(result: torch.Tensor, seed: int) -> torch.Tensor:
+def _random_like(result: torch.Tensor, seed: int) -> torch.Tensor:
     """Draw normal numbers from a generator of their own; they are equal for results of every dtype."""
     generator = torch.Generator(result.device).manual_seed(seed)
     drawn = torch.randn(result.shape, generator=generator, device=result.device, dtype=torch.float32)
@@ -196,7 +196,9 @@ def _takes(site: Site, values: Sequence[torch.Tensor]) -> bool:
     fakes = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with fakes, torch.no_grad():
-            as_found(site)(*(torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device) for v in values))
+            site_function(site)(
+                *(torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device) for v in values)
+            )
     except Exception:  # noqa: BLE001 any error means no
         return False
     return True

@@ -39,17 +39,15 @@ def operand(node: fx.Node, place: int, name: str, default: object = None) -> Any
     return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
 
 
-def held(node: object) -> torch.Tensor | None:
+def fake_value(node: object) -> torch.Tensor | None:
     """Return a node's tensor without its values: shape, strides, dtype and device are there, elements are not."""
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     return value if isinstance(value, torch.Tensor) else None
 
 
-def hinted(node: fx.Node) -> torch.Tensor:
-    """Return a node's tensor of this call on the meta device. Symbolic sizes have their current values, without a
-    guard.
-    """
-    value = held(node)
+def hinted_value(node: fx.Node) -> torch.Tensor:
+    """Return a node's tensor of this call on the meta device. Symbolic sizes have current values, without a guard."""
+    value = fake_value(node)
     assert value is not None, f"{node} holds no tensor"
     return torch.empty([now(size) for size in value.shape], dtype=value.dtype, device="meta")
 
@@ -67,7 +65,7 @@ def size_of_now(node: fx.Node) -> int | None:
     return now(value) if isinstance(value, torch.SymInt) else None
 
 
-def alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
+def equal_sizes(some: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether sizes are known to be equal; symbolic ones are compared without a guard."""
     pairs = zip(some, others, strict=False)
     return len(some) == len(others) and all(statically_known_true(one == other) for one, other in pairs)
@@ -75,13 +73,13 @@ def alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
 
 def shape(node: object) -> tuple[Any, ...]:
     """The sizes of what a node holds; sizes may be symbolic. Empty for what is no tensor."""
-    value = held(node)
+    value = fake_value(node)
     return () if value is None else tuple(value.shape)
 
 
 def dtype(node: object) -> torch.dtype | None:
     """The dtype of what a node holds."""
-    value = held(node)
+    value = fake_value(node)
     return None if value is None else value.dtype
 
 
@@ -92,12 +90,12 @@ def number(value: object) -> float | None:
 
 def wanted_gradient(node: fx.Node) -> bool:
     """Whether gradients flow through what a node holds."""
-    value = held(node)
+    value = fake_value(node)
     return value is not None and value.requires_grad
 
 
 def only_read_by(node: fx.Node, readers: Iterable[fx.Node]) -> bool:
-    """Whether nothing but `readers` reads a node; the graph's output is a reader too."""
+    """Whether only `readers` read a node; the graph's output counts as a reader."""
     return set(node.users) <= set(readers)
 
 
@@ -109,7 +107,7 @@ def factors(node: object, *names: str) -> Iterator[tuple[Any, Any]]:
         yield second, first
 
 
-def unwidened(node: object) -> tuple[Any, tuple[fx.Node, ...]]:
+def before_casts(node: object) -> tuple[Any, tuple[fx.Node, ...]]:
     """Return the node that a chain of casts to another floating dtype starts from, and the casts, last first."""
     casts: list[fx.Node] = []
     while isinstance(node, fx.Node) and is_cast(node):
@@ -120,12 +118,12 @@ def unwidened(node: object) -> tuple[Any, tuple[fx.Node, ...]]:
 
 def is_cast(node: fx.Node) -> bool:
     """Whether a node does nothing but change the floating dtype of a tensor."""
-    if not node.args or held(node) is None or held(node.args[0]) is None:
+    if not node.args or fake_value(node) is None or fake_value(node.args[0]) is None:
         return False
     if calls(node, "float", "half", "bfloat16", "double") and node.op == "call_method":
         return len(node.args) == 1 and not node.kwargs
     if calls(node, "to", "type_as", "type"):
-        before, after = held(node.args[0]), held(node)
+        before, after = fake_value(node.args[0]), fake_value(node)
         assert before is not None
         assert after is not None
         return before.device == after.device and before.is_floating_point() and after.is_floating_point()
@@ -137,11 +135,11 @@ def place_of(node: fx.Node) -> tuple[str, int, str]:
     stack = str(node.meta.get("stack_trace") or node.stack_trace or "")
     frames = [found for found in FRAME.finditer(stack) if "/torch/" not in found["file"].replace("\\", "/")]
     modules = list((node.meta.get("nn_module_stack") or {}).values())
-    module = _written(modules[-1][0]) if modules else ""
+    module = _user_path(modules[-1][0]) if modules else ""
     return (frames[-1]["file"], int(frames[-1]["line"]), module) if frames else ("", 0, module)
 
 
-def _written(path: str) -> str:
+def _user_path(path: str) -> str:
     """A module's path as the user writes it: Dynamo says `L['self']._modules['blocks']._modules['0']`."""
     path = re.sub(r"\._modules\['([^']+)'\]", r".\1", path)
     path = re.sub(r"\['([^']+)'\]", r".\1", path).replace("getattr_", "")

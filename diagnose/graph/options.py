@@ -34,7 +34,7 @@ class Options:
         return not isinstance(self.rewrite, frozenset) or pattern in self.rewrite
 
 
-def parsed(options: Mapping[str, Any] | None, mode: str | None, patterns: tuple[str, ...]) -> Options:
+def parse_options(options: Mapping[str, Any] | None, mode: str | None, patterns: tuple[str, ...]) -> Options:
     """The options as given; what cannot be meant is refused."""
     given = dict(options or {})
     inner = given.pop("inner", "inductor")

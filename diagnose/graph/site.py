@@ -71,9 +71,7 @@ class Pattern:
 
 
 def left_to_compilers(site: Site, inputs: list[torch.Tensor], inner: Inner) -> str:  # noqa: ARG001 as all are called
-    """Return the reason for leaving sites that a compiler fuses with their surroundings. In eager code their time
-    decides.
-    """
+    """Return why to leave sites that a compiler fuses with their surroundings. In eager code their time decides."""
     return FUSED_BY_COMPILER if inner == "compiled" else ""
 
 

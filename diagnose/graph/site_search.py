@@ -1,4 +1,4 @@
-"""Which sites of a graph can be rewritten: complete, and undisturbed by what is written in place."""
+"""Finds the sites of a graph that can be rewritten: complete, and undisturbed by in-place writes."""
 
 from collections.abc import Iterator, Sequence
 

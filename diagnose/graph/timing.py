@@ -1,4 +1,4 @@
-"""Which is faster on the device it will run on: a site as it was found, or fused. Forward and backward, by the clock.
+"""Times a site as it was found and fused, forward and backward, on the device that it runs on.
 
 The clock counts the host where the device waits for it, as a step does: an operator that moves less but takes longer to
 launch from Python is no gain. Sites of one pattern, shapes and dtypes are timed once.
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from diagnose.graph.equivalence import as_found, forward_and_backward, fused
+from diagnose.graph.equivalence import forward_and_backward, fused_function, site_function
 from diagnose.graph.site import Site
 
 WARM_UP = 2
@@ -30,7 +30,7 @@ class Times:
 
     @property
     def ratio(self) -> float:
-        """How many times as long the fused operator takes."""
+        """Time of the fused operator over that of the site as it was found."""
         return self.fused_ns / max(1, self.found_ns)
 
 
@@ -42,9 +42,11 @@ class Stopwatch:
 
     def times(self, site: Site, values: Sequence[torch.Tensor]) -> Times:
         """The median of rounds in which the two take turns, so that a drift of clocks meets both alike."""
-        alike = _likeness(site, values)
+        layouts = tuple((value.shape, value.stride(), value.dtype, value.device) for value in values)
+        calls = tuple((node.op, str(node.target)) for node in site.removed)
+        alike = (site.pattern, calls, layouts, repr(sorted(site.constants.items())))
         if alike not in self._known:
-            ways = (as_found(site), fused(site))
+            ways = (site_function(site), fused_function(site))
             spent: tuple[list[int], list[int]] = ([], [])
             for place in range(WARM_UP + ROUNDS):
                 for call, seen in zip(ways, spent, strict=True):
@@ -66,9 +68,3 @@ def _spent_ns(turn: Callable[[], object], device: torch.device) -> int:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _likeness(site: Site, values: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    layouts = tuple((value.shape, value.stride(), value.dtype, value.device) for value in values)
-    calls = tuple((node.op, str(node.target)) for node in site.removed)
-    return (site.pattern, calls, layouts, repr(sorted(site.constants.items())))

@@ -11,8 +11,6 @@ from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["second_derivative"]
-
 _TRANSFORMS = ("torch.func.", "functorch.", "torch.autograd.functional.", "torch.autograd.forward_ad.")
 _PLAIN = frozenset({"torch.func.functional_call", "torch.func.stack_module_state"})
 _HINTS = ("create_graph", "torch.func", "functorch", "autograd.functional", "forward_ad")

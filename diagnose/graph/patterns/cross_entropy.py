@@ -11,7 +11,7 @@ from torch import fx
 from torch.nn import functional
 
 from diagnose import kernels
-from diagnose.graph.nodes import dtype, hinted, is_cast, only_read_by
+from diagnose.graph.nodes import dtype, hinted_value, is_cast, only_read_by
 from diagnose.graph.patterns.losses import LossCall, loss_call
 from diagnose.graph.site import FUSED_BY_COMPILER, Example, Inner, Pattern, Site, classes, floats
 
@@ -48,7 +48,7 @@ def find(graph: fx.Graph) -> Iterator[Site]:
             logits, casts = _before_casts(call)
             constants = {"loss_dtype": loss, **call.terms}
             removed = (*reversed(casts), *reversed(call.nodes))
-            elements = hinted(logits).numel()
+            elements = hinted_value(logits).numel()
             yield Site(PATTERN.name, removed, (logits, call.target), (node,), fused, constants, (0, 1), elements)
 
 

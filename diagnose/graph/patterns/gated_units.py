@@ -6,14 +6,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from diagnose.graph.nodes import alike, dtype, factors, only_read_by, shape
+from diagnose.graph.nodes import dtype, equal_sizes, factors, only_read_by, shape
 from diagnose.graph.site import Inner, Site
 
 Activation = Callable[[fx.Node], tuple[fx.Node, tuple[fx.Node, ...], dict[str, Any]] | None]
 """Of a node: what the activation is taken of, the nodes it consists of, and its constants; None for what is none."""
 
 
-def gated(graph: fx.Graph, pattern: str, activation: Activation, fused: Callable[..., torch.Tensor]) -> Iterator[Site]:
+def find_gated_units(
+    graph: fx.Graph, pattern: str, activation: Activation, fused: Callable[..., torch.Tensor]
+) -> Iterator[Site]:
     """The products, each with the gate and what it is multiplied with as inputs."""
     for node in graph.nodes:
         out_dtype = dtype(node)
@@ -24,13 +26,13 @@ def gated(graph: fx.Graph, pattern: str, activation: Activation, fused: Callable
             if found is None or not isinstance(up, fx.Node) or not only_read_by(activated, (node,)):
                 continue
             gate, nodes, constants = found
-            if up not in nodes and alike(shape(up), shape(node)) and alike(shape(gate), shape(node)):
+            if up not in nodes and equal_sizes(shape(up), shape(node)) and equal_sizes(shape(gate), shape(node)):
                 removed = (*nodes, node)
                 yield Site(pattern, removed, (gate, up), (node,), fused, {**constants, "out_dtype": out_dtype}, (0, 1))
                 break
 
 
-def saved_bytes(inputs: list[torch.Tensor], inner: Inner) -> int:
+def saves(site: Site, inputs: list[torch.Tensor], inner: Inner) -> int:  # noqa: ARG001 as all are called
     """The activation, which eager code keeps for the backward pass beside its inputs; a compiler computes it again."""
     if inner == "compiled":
         return 0

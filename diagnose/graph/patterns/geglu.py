@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from diagnose import kernels
 from diagnose.graph.nodes import calls, operand
-from diagnose.graph.patterns.gated_units import gated, saved_bytes
-from diagnose.graph.site import Example, Inner, Pattern, Site, floats, left_to_compilers
+from diagnose.graph.patterns.gated_units import find_gated_units, saves
+from diagnose.graph.site import Example, Pattern, Site, floats, left_to_compilers
 
 
 def fused(gate: torch.Tensor, up: torch.Tensor, *, approximate: Any, out_dtype: torch.dtype) -> torch.Tensor:
@@ -20,7 +20,7 @@ def fused(gate: torch.Tensor, up: torch.Tensor, *, approximate: Any, out_dtype: 
 
 def find(graph: fx.Graph) -> Iterator[Site]:
     """Products of a gelu and something of the same shape."""
-    return gated(graph, PATTERN.name, _gelu, fused)
+    return find_gated_units(graph, PATTERN.name, _gelu, fused)
 
 
 def _gelu(node: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...], dict[str, Any]] | None:
@@ -28,11 +28,6 @@ def _gelu(node: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...], dict[str, Any]] 
     if not calls(node, "gelu") or approximate not in ("none", "tanh"):
         return None
     return operand(node, 0, "input"), (node,), {"approximate": approximate}
-
-
-def saves(site: Site, inputs: list[torch.Tensor], inner: Inner) -> int:  # noqa: ARG001 as all are called
-    """The activation."""
-    return saved_bytes(inputs, inner)
 
 
 def _as_gemma(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch import fx
 from torch.nn import functional
 
 from diagnose import kernels
-from diagnose.graph.nodes import alike, calls, dtype, hinted, is_cast, only_read_by, operand, shape
+from diagnose.graph.nodes import calls, dtype, equal_sizes, hinted_value, is_cast, only_read_by, operand, shape
 from diagnose.graph.patterns.losses import LossCall, classes_moved, loss_call
 from diagnose.graph.site import Example, Inner, Pattern, Site, classes, floats
 from diagnose.kernels.losses.linear_loss import held_bytes
@@ -86,7 +86,7 @@ def _described(
     if (
         found is None
         or loss is None
-        or not alike(shape(weight)[:1], (call.classes,))
+        or not equal_sizes(shape(weight)[:1], (call.classes,))
         or not isinstance(call.target, fx.Node)
     ):
         return None
@@ -100,7 +100,7 @@ def _described(
         fused=fused,
         constants={"kept": kept, "logits_dtype": found, "loss_dtype": loss, **call.terms},
         rows=(0, 2),
-        elements=hinted(logits).numel(),
+        elements=hinted_value(logits).numel(),
     )
 
 
@@ -124,13 +124,13 @@ def _keeps_rows(node: fx.Node, count: Any) -> bool:
     if calls(node, "transpose", "permute", "mT"):
         return classes_moved(node)
     if calls(node, "view", "reshape", "flatten", "contiguous", "unflatten"):
-        return alike(shape(node)[-1:], (count,)) and alike(shape(node.args[0])[-1:], (count,))
+        return equal_sizes(shape(node)[-1:], (count,)) and equal_sizes(shape(node.args[0])[-1:], (count,))
     return False
 
 
 def _keeps_places(node: fx.Node) -> bool:
     """Whether a slice of the node's value is one of what it reads, so that it can be taken of the features."""
-    return not calls(node, "transpose", "permute", "mT") and alike(shape(node), shape(node.args[0]))
+    return not calls(node, "transpose", "permute", "mT") and equal_sizes(shape(node), shape(node.args[0]))
 
 
 def _slices(node: fx.Node) -> tuple[Any, ...] | None:
@@ -140,7 +140,7 @@ def _slices(node: fx.Node) -> tuple[Any, ...] | None:
     taken = node.args[1]
     if not all(part is Ellipsis or (isinstance(part, slice) and _constant(part)) for part in taken):
         return None
-    if not alike(shape(node)[-1:], shape(node.args[0])[-1:]):
+    if not equal_sizes(shape(node)[-1:], shape(node.args[0])[-1:]):
         return None
     # The last part stands for the classes, which all stay: as it does for the features.
     whole = len(taken) < len(shape(node.args[0])) or Ellipsis in taken or taken[-1] == slice(None)

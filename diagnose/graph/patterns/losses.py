@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import fx
 
-from diagnose.graph.nodes import alike, calls, held, only_read_by, operand, shape
+from diagnose.graph.nodes import calls, equal_sizes, fake_value, only_read_by, operand, shape
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ def classes_moved(node: fx.Node) -> bool:
 
 def _of(node: fx.Node, nodes: tuple[fx.Node, ...], logits: object, terms: Mapping[str, Any]) -> LossCall | None:
     target = operand(node, 1, "target")
-    sizes, labels = shape(logits), held(target)
+    sizes, labels = shape(logits), fake_value(target)
     if not isinstance(logits, fx.Node) or labels is None or labels.is_floating_point() or len(sizes) < 2:
         return None
     # Classes are second; a target for everything else.
-    if not alike((sizes[0], *sizes[2:]), labels.shape):
+    if not equal_sizes((sizes[0], *sizes[2:]), labels.shape):
         return None
     return LossCall(nodes, logits, target, terms, sizes[1])
 

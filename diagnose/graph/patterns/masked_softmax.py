@@ -8,11 +8,11 @@ from torch import fx
 
 from diagnose import kernels
 from diagnose.graph.nodes import (
-    alike,
     calls,
     dtype,
+    equal_sizes,
     factors,
-    held,
+    fake_value,
     is_cast,
     number,
     only_read_by,
@@ -27,7 +27,7 @@ LEAST_FORBIDDEN = -1e4
 
 
 @dataclass(frozen=True)
-class Masked:
+class MaskedScores:
     """Scores before they were masked, and how."""
 
     scores: fx.Node
@@ -68,14 +68,14 @@ def find(graph: fx.Graph) -> Iterator[Site]:
         if not isinstance(value, fx.Node) or not shape(value) or along not in (-1, len(shape(value)) - 1):
             continue
         removed = [node]
-        masked = _masked(value) if only_read_by(value, (node,)) else None
+        masked = _masked_scores(value) if only_read_by(value, (node,)) else None
         if masked is not None:
             removed.append(value)
             value = masked.scores
         scale, before = _scaled(value, removed[-1])
         if before is not value:
             removed.append(value)
-        last = _narrowed(node)
+        last = _through_cast(node)
         out_dtype = dtype(last)
         if len(removed) == 1 or out_dtype is None or not _rows(before):
             continue
@@ -94,8 +94,8 @@ def find(graph: fx.Graph) -> Iterator[Site]:
         )
 
 
-def _masked(node: fx.Node) -> Masked | None:
-    """What a node masks: by filling where a mask is true, by choosing, or by adding."""
+def _masked_scores(node: fx.Node) -> MaskedScores | None:
+    """Return scores and mask of a node that fills where a mask is true, chooses by one, or adds one; else None."""
     if calls(node, "masked_fill"):
         scores, mask, filling = (operand(node, place, name) for place, name in enumerate(("input", "mask", "value")))
         return _filled(scores, mask, filling, False, node)
@@ -107,19 +107,19 @@ def _masked(node: fx.Node) -> Masked | None:
     for scores, mask in factors(node, "add"):
         if not isinstance(scores, fx.Node) or not isinstance(mask, fx.Node) or wanted_gradient(mask):
             continue
-        known = held(mask)
-        if known is not None and known.is_floating_point() and alike(shape(scores), shape(node)):
-            return Masked(scores, mask, None, False, node)
+        known = fake_value(mask)
+        if known is not None and known.is_floating_point() and equal_sizes(shape(scores), shape(node)):
+            return MaskedScores(scores, mask, None, False, node)
     return None
 
 
-def _filled(scores: object, mask: object, filling: object, allows: bool, node: fx.Node) -> Masked | None:
+def _filled(scores: object, mask: object, filling: object, allows: bool, node: fx.Node) -> MaskedScores | None:
     value = number(filling)
     if not isinstance(scores, fx.Node) or not isinstance(mask, fx.Node) or value is None or value > LEAST_FORBIDDEN:
         return None
-    if dtype(mask) != torch.bool or not alike(shape(scores), shape(node)):
+    if dtype(mask) != torch.bool or not equal_sizes(shape(scores), shape(node)):
         return None
-    return Masked(scores, mask, value, allows, node)
+    return MaskedScores(scores, mask, value, allows, node)
 
 
 def _scaled(node: fx.Node, reader: fx.Node) -> tuple[float, fx.Node]:
@@ -137,14 +137,14 @@ def _scaled(node: fx.Node, reader: fx.Node) -> tuple[float, fx.Node]:
     return 1.0, node
 
 
-def _narrowed(node: fx.Node) -> fx.Node:
+def _through_cast(node: fx.Node) -> fx.Node:
     """The cast that alone reads a node, where there is one; else the node."""
     readers = list(node.users)
     return readers[0] if len(readers) == 1 and is_cast(readers[0]) else node
 
 
 def _rows(node: fx.Node) -> bool:
-    value = held(node)
+    value = fake_value(node)
     return value is not None and value.is_floating_point() and value.dim() >= 2
 
 

@@ -7,7 +7,18 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
-from diagnose.graph.nodes import alike, calls, dtype, factors, held, number, only_read_by, operand, shape, unwidened
+from diagnose.graph.nodes import (
+    before_casts,
+    calls,
+    dtype,
+    equal_sizes,
+    factors,
+    fake_value,
+    number,
+    only_read_by,
+    operand,
+    shape,
+)
 from diagnose.graph.site import Site
 
 
@@ -37,8 +48,8 @@ def _native(node: fx.Node) -> Norm | None:
     bias = operand(node, 3, "bias") if kind == "layer" else None
     given = operand(node, 4, "eps", 1e-5) if kind == "layer" else operand(node, 3, "eps")
     sizes = operand(node, 1, "normalized_shape")
-    over, rows = (tuple(sizes) if isinstance(sizes, tuple | list) else (sizes,)), held(value)
-    if rows is None or not alike(over, rows.shape[-1:]) or not rows.is_floating_point():
+    over, rows = (tuple(sizes) if isinstance(sizes, tuple | list) else (sizes,)), fake_value(value)
+    if rows is None or not equal_sizes(over, rows.shape[-1:]) or not rows.is_floating_point():
         return None
     eps = _default_eps(value) if given is None else number(given)
     if eps is None:
@@ -47,7 +58,7 @@ def _native(node: fx.Node) -> Norm | None:
 
 
 def _default_eps(value: fx.Node) -> float | None:
-    """What torch's rms_norm adds where nothing is given: the smallest step from 1 of the dtype it computes in."""
+    """Return the default eps of torch's rms_norm: the machine epsilon of the dtype that it computes in."""
     found = dtype(value)
     return None if found is None else torch.finfo(torch.float32 if found.itemsize < 4 else found).eps
 
@@ -58,12 +69,12 @@ def _written_out(node: fx.Node) -> Norm | None:
     Without a weight, the norm ends in a cast or in the product itself; a product with a weight that follows belongs to
     it, so that what ends in such a product is looked at first by those who walk the graph backwards.
     """
-    last, outer = unwidened(node)
+    last, outer = before_casts(node)
     for factor, normed in factors(last, "mul"):
-        weight, weight_casts = unwidened(factor)
-        inside, inner = unwidened(normed)
+        weight, weight_casts = before_casts(factor)
+        inside, inner = before_casts(normed)
         found = _scaled(inside)
-        if found is None or not isinstance(weight, fx.Node) or not alike(shape(weight), shape(found[0])[-1:]):
+        if found is None or not isinstance(weight, fx.Node) or not equal_sizes(shape(weight), shape(found[0])[-1:]):
             continue
         value, eps, nodes = found
         after = (*reversed(inner), *reversed(weight_casts), last, *reversed(outer))
@@ -90,11 +101,11 @@ def _scaled(node: object) -> tuple[fx.Node, float, tuple[fx.Node, ...]] | None:
         if found is None:
             continue
         eps, nodes = found
-        value, casts = unwidened(wide)
+        value, casts = before_casts(wide)
         inside = {node, *nodes, *casts}
         if not all(only_read_by(cast, inside) for cast in casts):
             value, casts = wide, ()
-        if isinstance(value, fx.Node) and alike(shape(value), shape(node)):
+        if isinstance(value, fx.Node) and equal_sizes(shape(value), shape(node)):
             return value, eps, (*reversed(casts), *nodes, node)
     return None
 
@@ -158,4 +169,4 @@ def site_of(pattern: str, norm: Norm, fused: Callable[..., Any], constants: Mapp
 def _adds(node: fx.Node) -> bool:
     if not calls(node, "add") or len(node.args) != 2 or node.kwargs or not shape(node):
         return False
-    return all(isinstance(part, fx.Node) and alike(shape(part), shape(node)) for part in node.args)
+    return all(isinstance(part, fx.Node) and equal_sizes(shape(part), shape(node)) for part in node.args)

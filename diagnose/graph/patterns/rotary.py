@@ -7,7 +7,7 @@ import torch
 from torch import fx
 
 from diagnose import kernels
-from diagnose.graph.nodes import alike, calls, dtype, factors, only_read_by, operand, shape
+from diagnose.graph.nodes import calls, dtype, equal_sizes, factors, only_read_by, operand, shape
 from diagnose.graph.site import Example, Inner, Pattern, Site, floats, left_to_compilers
 
 
@@ -54,10 +54,10 @@ def _rotation(node: fx.Node) -> Rotation | None:
             continue
         for value, cos in factors(straight, "mul"):
             for turned, sin in factors(across, "mul"):
-                nodes = _turned(turned, value) if only_read_by_one(turned, across) else None
+                nodes = _half_rotation(turned, value) if only_read_by_one(turned, across) else None
                 if nodes is None or not isinstance(cos, fx.Node) or not isinstance(sin, fx.Node):
                     continue
-                if alike(shape(value), shape(node)):
+                if equal_sizes(shape(value), shape(node)):
                     return Rotation(value, cos, sin, (straight, *nodes, across, node))
     return None
 
@@ -67,7 +67,7 @@ def only_read_by_one(node: object, reader: fx.Node) -> bool:
     return isinstance(node, fx.Node) and only_read_by(node, (reader,))
 
 
-def _turned(node: fx.Node, value: object) -> tuple[fx.Node, ...] | None:
+def _half_rotation(node: fx.Node, value: object) -> tuple[fx.Node, ...] | None:
     """The nodes of `cat((−second half, first half), −1)` of a value; None for anything else."""
     if not calls(node, "cat") or operand(node, 1, "dim") not in (-1, len(shape(node)) - 1):
         return None
@@ -111,7 +111,7 @@ def _halves(first: object, second: object, value: object) -> tuple[fx.Node, ...]
 
 
 def _cut(node: fx.Node, width: int) -> tuple[int, int] | None:
-    """Where a slice of the last dimension begins and ends; None for any other."""
+    """Return begin and end of a slice of the last dimension; None for any other node."""
     taken = node.args[1]
     if not isinstance(taken, tuple) or not taken or not isinstance(taken[-1], slice):
         return None

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from diagnose import kernels
 from diagnose.graph.nodes import calls, factors, only_read_by, operand
-from diagnose.graph.patterns.gated_units import gated, saved_bytes
-from diagnose.graph.site import Example, Inner, Pattern, Site, floats, left_to_compilers
+from diagnose.graph.patterns.gated_units import find_gated_units, saves
+from diagnose.graph.site import Example, Pattern, Site, floats, left_to_compilers
 
 
 def fused(gate: torch.Tensor, up: torch.Tensor, *, out_dtype: torch.dtype) -> torch.Tensor:
@@ -20,7 +20,7 @@ def fused(gate: torch.Tensor, up: torch.Tensor, *, out_dtype: torch.dtype) -> to
 
 def find(graph: fx.Graph) -> Iterator[Site]:
     """Products of a silu and something of the same shape."""
-    return gated(graph, PATTERN.name, _silu, fused)
+    return find_gated_units(graph, PATTERN.name, _silu, fused)
 
 
 def _silu(node: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...], dict[str, Any]] | None:
@@ -32,11 +32,6 @@ def _silu(node: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...], dict[str, Any]] 
         if calls(share, "sigmoid") and share.args == (gate,) and only_read_by(share, (node,)):
             return gate, (share, node), {}
     return None
-
-
-def saves(site: Site, inputs: list[torch.Tensor], inner: Inner) -> int:  # noqa: ARG001 as all are called
-    """The activation."""
-    return saved_bytes(inputs, inner)
 
 
 def _projected(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

@@ -11,8 +11,6 @@ from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["Accumulation", "Count", "accumulation", "count_of"]
-
 _DIVIDES = (cst.FloorDivide, cst.Divide, cst.Modulo)
 
 

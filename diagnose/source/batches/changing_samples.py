@@ -12,8 +12,6 @@ from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["changing_samples"]
-
 _DRAWS = re.compile(
     r"\bRand(?:om)?[A-Z]\w*\(|Jitter\(|\w*Augment\w*\(|AugMix\(|MixUp\(|CutMix\(|\brandom\.(?!seed)\w+\(|"
     r"\btorch\.(?:rand|randn|randint|randperm|bernoulli|multinomial|normal)\((?![^\n]*generator)|"

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 import libcst as cst
 
 from diagnose.source.batches.sample_code import SampleCode
+from diagnose.source.batches.shared_objects import attribute_values
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all, per_program
 from diagnose.source.tree.syntax import Source
-
-__all__ = ["Draw", "draws_of_order", "sample_draw"]
 
 _TRANSFORM = re.compile(
     r"Rand(?:om)?(?!State|Sampler|BatchSampler)[A-Z]\w*|\w*Jitter|\w*Augment\w*|AugMix|MixUp|CutMix|ElasticTransform"
@@ -104,6 +103,8 @@ def _code(sources: Mapping[str, str], path: str, made_by: Sequence[cst.CSTNode],
         return None
     for node in made_by:
         code.builds(path, node)
+        for file, value in attribute_values(code.sources, node):
+            code.builds(file, value)
     for name in names:
         code.makes_samples_by(name)
     return code

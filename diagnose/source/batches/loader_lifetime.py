@@ -10,8 +10,6 @@ from diagnose.source.dataflow.flow import is_repeated, within
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["is_built_again", "is_for_one_pass"]
-
 _GO_THROUGH_ONCE = frozenset({"enumerate", "zip", "iter", "islice", "tqdm", "track"})
 
 
@@ -32,24 +30,39 @@ def is_built_again(sources: Mapping[str, str], source: Source, node: cst.CSTNode
     return False
 
 
-def is_for_one_pass(
-    sources: Mapping[str, str], source: Source, node: cst.CSTNode, seen: frozenset[cst.CSTNode] = frozenset()
-) -> bool:
-    """Whether an expression, or all calls of the function that returns it, stand where a `for` goes through them."""
+def is_for_one_pass(sources: Mapping[str, str], source: Source, node: cst.CSTNode) -> bool:
+    """Whether an expression, or all calls of the function that returns it, stand where a `for` goes through them.
+
+    Each function is looked at once, as in `is_built_again`.
+    """
+    pending, seen, gone_through = [(source, node)], set[cst.CSTNode](), False
+    while pending:
+        source, node = pending.pop()
+        user = _user_of(source, node)
+        if isinstance(user, cst.For):
+            gone_through = True
+            continue
+        function = source.inside(user, cst.FunctionDef) if user is not None else None
+        calls = list(_calls_of(sources, source, function)) if function is not None and function not in seen else []
+        if function is None or not (calls or function in seen):
+            return False
+        seen.add(function)
+        pending += calls
+    return gone_through
+
+
+def _user_of(source: Source, node: cst.CSTNode) -> cst.For | cst.Return | None:
+    """The `for` that goes through an expression, or the `return` that hands it on; None where it is kept."""
     for above in source.ancestors(node):
         if isinstance(above, cst.For):
-            return above.iter is node
+            return above if above.iter is node else None
         if isinstance(above, cst.Return):
-            function = source.inside(node, cst.FunctionDef)
-            if function is None or function in seen:
-                return False
-            calls = list(_calls_of(sources, source, function))
-            return bool(calls) and all(is_for_one_pass(sources, *call, seen | {function}) for call in calls)
+            return above
         if isinstance(above, cst.Call) and call_name(above) in _GO_THROUGH_ONCE:
             node = above
         elif not isinstance(above, cst.Arg):
-            return False
-    return False
+            return None
+    return None
 
 
 def _calls_of(

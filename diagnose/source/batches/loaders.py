@@ -18,12 +18,11 @@ from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.daemonic_processes import daemon_that_runs
 from diagnose.source.dataflow.flow import is_repeated, within
 from diagnose.source.settings.options import CallOptions
+from diagnose.source.settings.shown_options import shows_attribute
 from diagnose.source.settings.trainers import trainers_of
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name, calls_at, parse
 from diagnose.source.tree.syntax import Source
-
-__all__ = ["Loader", "LoadersFound", "find_loaders"]
 
 POSITIONS = {"dataset": 0, "batch_size": 1, "shuffle": 2, "num_workers": 5, "collate_fn": 6, "pin_memory": 7}
 _DRAWS = "draws"
@@ -108,7 +107,17 @@ class Loader:
             )
         if self.uses_device:
             return "feeds a dataset that uses the CUDA device, which worker processes cannot: move data after loading."
+        if self._shows_workers:
+            return "is asked how many workers it has, and the program shows that: set num_workers there by hand."
         return self.why_not_ahead() or self._why_not_copied() or self._why_not_spawned() or self._why_no_children()
+
+    @property
+    def _shows_workers(self) -> bool:
+        """Whether the program prints or writes what `num_workers` the loader has."""
+        assign = self.options.source.parent(self.options.node)
+        target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+        last = target.attr if isinstance(target, cst.Attribute) else target
+        return isinstance(last, cst.Name) and shows_attribute(self.options.sources, last.value, "num_workers")
 
     def why_not_ahead(self) -> str | None:
         """Return what the program does that would not affect batches loaded ahead of time; None where nothing."""
@@ -243,8 +252,13 @@ def find_loaders(
     places: Sequence[Place] = (),
     configs: Mapping[str, str] | None = None,
     words: Sequence[str] = (),
+    *,
+    accelerated: bool = False,
 ) -> LoadersFound:
-    """The loaders that a finding names, else those that shuffle, else all. Without recorded sites those in the text."""
+    """The loaders that a finding names, else those that shuffle, else all. Without recorded sites those in the text.
+
+    `accelerated`: the run had an accelerator, and options are for that.
+    """
     known = [site for site in sites if site.kind == "DataLoader"]
     named = {(place.file, place.line) for place in places}
     chosen = (
@@ -267,11 +281,14 @@ def find_loaders(
         for call in calls:
             its = site if call is calls[0] else None  # a line is recorded once, with what its first call was given
             recorded = its.arguments if its is not None else {}
-            options = CallOptions(site.file, source, call, sources, configs or {}, words, recorded, POSITIONS)
+            options = CallOptions(
+                site.file, source, call, sources, configs or {}, words, recorded, POSITIONS, {}, accelerated
+            )
             if all(each.options.node is not call for each in found):
                 found.append(Loader(options, its))
     if not known:
         found = _in_text(sources, configs or {}, words)
+        found = [replace(each, options=replace(each.options, accelerated=accelerated)) for each in found]
     drew = tuple(site for site in sites if site.kind == _DRAWS)
     return LoadersFound(tuple(_with_draws(each, drew) for each in found), tuple(foreign), drew)
 

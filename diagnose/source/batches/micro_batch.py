@@ -27,8 +27,6 @@ from diagnose.source.training.batch_statistics import normalises_batches, sums_l
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.syntax import Source, Splice, parse
 
-__all__ = ["MicroBatch", "microbatch"]
-
 _BATCH_OF_THE_TRAINER = 8
 """What Hugging Face's Trainer takes where nothing is said."""
 _COUNTS_BATCHES = re.compile(r"limit_train_batches|val_check_interval|overfit_batches|batch_idx\s*[%+/]|split_batches")

@@ -17,8 +17,6 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["effect_of_micro_step", "mixes_samples"]
-
 _OF_A_STEP = frozenset(
     {"backward", "manual_backward", "zero_grad", "unscale_", "clip_grad_norm_", "clip_grad_value_", "train"}
     | {"synchronize", "empty_cache", "mark_step"}

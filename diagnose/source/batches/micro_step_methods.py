@@ -13,8 +13,6 @@ from diagnose.source.training.training_loop import TrainingStep, is_optimizer_st
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["called_micro_step", "own_methods"]
-
 _READS_GRADIENTS = re.compile(r"\.grad\b|clip_grad|unscale_|zero_grad|all_reduce")
 
 

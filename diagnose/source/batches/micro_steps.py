@@ -14,8 +14,6 @@ from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name, free_name, insert_above, replace
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["LastMicroStep", "last_micro_step"]
-
 _PARTS = frozenset({"chunk", "split", "tensor_split", "unbind"})
 """Calls that cut a batch into a tuple of tensors."""
 _READS_GRADIENTS = re.compile(r"\.grad\b(?!\s*(?:\(|(?:=|is(?:\s+not)?)\s*None\b))|\bclip_grad_")

@@ -17,8 +17,6 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["held_handles"]
-
 _HANDLES = (
     *("builtins.open", "builtins.iter", "builtins.map", "builtins.filter", "builtins.zip", "builtins.enumerate"),
     *("builtins.reversed", "io.open", "io.FileIO", "io.BufferedReader", "io.TextIOWrapper", "os.open", "os.fdopen"),

@@ -13,8 +13,6 @@ import libcst as cst
 
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["draws_in_step"]
-
 _DRAWS = re.compile(
     r"\btorch\.(?:rand|randn|randint|randperm|bernoulli|multinomial|normal)(?:_like)?\(|"
     r"\.(?:bernoulli|uniform|normal|random)_\(|\bbernoulli\("

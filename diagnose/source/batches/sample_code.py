@@ -15,12 +15,10 @@ from typing import TypeAlias
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of, passed_to
-from diagnose.source.dataflow.flow import is_variable
+from diagnose.source.dataflow.flow import is_variable, within
 from diagnose.source.tree.definitions import Definition, Definitions
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
-
-__all__ = ["SampleCode", "is_read"]
 
 _BY_THE_LOADER = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward"})
 _Method: TypeAlias = tuple[int, int, str, cst.FunctionDef]
@@ -50,6 +48,8 @@ class SampleCode:
         """Methods of the classes that have another name, by it."""
         self._due: list[_Method] = []
         """Those that have one of these, as a heap; some of them may be followed already."""
+        self._called: set[cst.CSTNode] = set()
+        """Functions that code which is followed calls, and nothing else has reached: it passes all they are given."""
 
     @cached_property
     def _files(self) -> Mapping[str, Sequence[str]]:
@@ -68,23 +68,34 @@ class SampleCode:
         for path, found in self.defined.named(name.rpartition(".")[2]):
             _follow(self._goes_to(path, found, lasting=True))
 
-    def _builds(self, path: str, node: cst.CSTNode) -> _Task:
-        if node in self.building:
+    def _builds(self, path: str, node: cst.CSTNode, called: bool = False) -> _Task:
+        """Follow what builds; `called`: a function, from a call of it that is followed with all its arguments."""
+        if node in self.building and (called or node not in self._called):
             return
         self.building[node] = path
+        self._called -= {node}
+        if called:
+            self._called.add(node)
         source = self.sources[path]
         for function in source.every(cst.Lambda, node):
             yield self._samples(path, function)
-        called = {call.func for call in source.every(cst.Call, node)}
-        for name in _reads(source, node):
-            for file, value in self.values(path, name):
-                yield self._builds(file, value)
+        owner = source.inside(node, cst.ClassDef)
+        if owner is not None and any(_hands_itself_on(source, name) for name in source.every(cst.Name, node)):
+            yield self._of_class(path, owner, lasting=True)
+        callees = {call.func for call in source.every(cst.Call, node)}
+        for name, attributes in _reads(source, node):
+            bound = binding_of(source, name) if called else None
+            if bound is not None and bound.parameter is not None and bound.scope is node:
+                continue
+            for file, value in self.values(path, name, attributes):
+                if not called or file != path or not within(source, value, node):
+                    yield self._builds(file, value)
         for each in source.walk(node, cst.Name, cst.Attribute):
             for file, found in self._named(source, each):
                 if isinstance(found, cst.ClassDef):
-                    yield self._of_class(file, found, lasting=True)
-                elif each in called:
-                    yield self._builds(file, found)
+                    yield self._of_class(file, found, lasting=True, called=True)
+                elif each in callees:
+                    yield self._builds(file, found, called=True)
                 else:
                     yield self._samples(file, found)
 
@@ -106,7 +117,7 @@ class SampleCode:
         while self._due:
             _, _, file, function = heappop(self._due)
             yield self._samples(file, function)
-        for name in _reads(source, node):
+        for name, _ in _reads(source, node):
             bound = binding_of(source, name)
             if bound is not None and isinstance(bound.scope, cst.Module) and isinstance(bound.value, cst.Call):
                 yield self._builds(path, bound.value)
@@ -114,9 +125,13 @@ class SampleCode:
     def _goes_to(self, path: str, found: Definition, lasting: bool = False) -> _Task:
         return self._of_class(path, found, lasting) if isinstance(found, cst.ClassDef) else self._samples(path, found)
 
-    def _of_class(self, path: str, found: cst.ClassDef, lasting: bool = False) -> _Task:
-        if found in self.classes and (found in self.lasting or not lasting):
+    def _of_class(self, path: str, found: cst.ClassDef, lasting: bool = False, called: bool = False) -> _Task:
+        reached = called or found not in self._called
+        if found in self.classes and (found in self.lasting or not lasting) and reached:
             return
+        self._called -= {found}
+        if called:
+            self._called.add(found)
         if lasting:
             self.lasting[found] = path
         source = self.sources[path]
@@ -134,34 +149,51 @@ class SampleCode:
                     yield self._samples(path, method)
         for method in methods:
             if method.name.value == "__init__":
-                yield self._builds(path, method)
+                yield self._builds(path, method, called)
         for base in found.bases:
             for file, above in self._named(source, base.value):
                 if isinstance(above, cst.ClassDef):
-                    yield self._of_class(file, above, lasting)
+                    yield self._of_class(file, above, lasting, called)
 
     def _named(self, source: Source, node: cst.CSTNode) -> Iterator[tuple[str, Definition]]:
         """The program's own functions and classes, no methods, that a name or `module.name` may stand for."""
         if isinstance(node, cst.Name):
-            if node.value not in self.defined or not is_read(source, node):
+            if not self.defined.free(node.value) or not is_read(source, node):
                 return
             bound = binding_of(source, node)
             if bound is not None and bound.parameter is not None:
                 return  # what a parameter stands for is followed where it is passed
             last = node.value
-        elif isinstance(node, cst.Attribute) and node.attr.value in self.defined and source.names(node):
+        elif isinstance(node, cst.Attribute) and self.defined.free(node.attr.value) and source.names(node):
             last = node.attr.value
         else:
             return
-        for path, found in self.defined.named(last):
-            if not isinstance(self.sources[path].parent(self.sources[path].parent(found) or found), cst.ClassDef):
-                yield path, found
+        if not self._is_foreign(source, node):
+            yield from self.defined.free(last)
 
-    def values(self, path: str, name: cst.Name) -> Iterator[tuple[str, cst.BaseExpression]]:
-        """Yield the expressions that a name is bound to; for a parameter, those that the program passes for it."""
+    def _is_foreign(self, source: Source, node: cst.CSTNode) -> bool:
+        """Whether it is imported from a module that is none of the program's files, nor in a folder of them."""
+        imported = source.imported(node)
+        return bool(imported) and all(
+            name[:1] != "." and name.partition(".")[0] not in self._own_modules for name in imported
+        )
+
+    @cached_property
+    def _own_modules(self) -> frozenset[str]:
+        """What the first part of a module's name may be; folders above the program's are among them."""
+        parts = {part for path in self.sources for part in path.replace("\\", "/").split("/")}
+        return frozenset(part.removesuffix(".py") for part in parts)
+
+    def values(
+        self, path: str, name: cst.Name, attributes: frozenset[str] | None = None
+    ) -> Iterator[tuple[str, cst.BaseExpression]]:
+        """Yield the expressions that a name is bound to; for a parameter, those that the program passes for it.
+
+        `attributes`: all that is read of it, where no more than these is; None, all may be.
+        """
         bound = binding_of(self.sources[path], name)
         if bound is None:
-            yield from ((path, value) for value in _assigned(self.sources[path], name.value))
+            yield from ((path, value) for value in _given(self.sources[path], name, attributes))
             return
         if bound.imported is not None:
             module, known = bound.imported
@@ -187,26 +219,81 @@ def is_read(source: Source, name: cst.Name) -> bool:
     return is_variable(source, name) and not isinstance(source.parent(name), cst.Param | cst.ImportAlias | cst.AsName)
 
 
+def _hands_itself_on(source: Source, name: cst.Name) -> bool:
+    """Whether it is `self`, given to what is built, which may then read of the object what it likes."""
+    parent = source.parent(name)
+    return name.value == "self" and isinstance(parent, cst.Arg) and parent.value is name
+
+
 @per_source
-def _reads(source: Source, node: cst.CSTNode) -> tuple[cst.Name, ...]:
-    """Return one place that reads each variable below a node."""
-    return tuple({each.value: each for each in source.every(cst.Name, node) if is_read(source, each)}.values())
+def _reads(source: Source, node: cst.CSTNode) -> tuple[tuple[cst.Name, frozenset[str] | None], ...]:
+    """Return one place that reads each variable below a node, with the attributes that are read of it; None where one
+    place takes it as a whole.
+    """
+    places: dict[str, cst.Name] = {}
+    attributes: dict[str, set[str | None]] = {}
+    for each in source.every(cst.Name, node):
+        if is_read(source, each):
+            places[each.value] = each
+            attributes.setdefault(each.value, set()).add(_attribute_of(source, each))
+    return tuple(
+        (place, None if None in attributes[name] else frozenset(each for each in attributes[name] if each is not None))
+        for name, place in places.items()
+    )
 
 
-def _assigned(source: Source, name: str) -> Sequence[cst.BaseExpression]:
+def _attribute_of(source: Source, name: cst.Name) -> str | None:
+    """What is read or set of a variable where it stands: `x` for `args.x`; None where it is taken as a whole."""
+    parent = source.parent(name)
+    return parent.attr.value if isinstance(parent, cst.Attribute) and parent.value is name else None
+
+
+def _given(source: Source, name: cst.Name, attributes: frozenset[str] | None) -> Iterator[cst.BaseExpression]:
+    """What assignments give a variable where it is read, or anywhere in the file one of the attributes that are read of
+    it: an object has another name in another function, and mostly the same.
+    """
+    around = set(source.ancestors(name))
+    for each in _assignments(source).get(name.value, ()):
+        if each.attribute is not None:
+            if attributes is None or each.attribute in attributes:
+                yield each.value
+        elif each.scope is None or each.scope in around:
+            yield each.value
+
+
+def _assigned(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     """What assignments give a variable of this name, also as one of several: `train, test = split(data)`."""
-    return _assignments(source).get(name, ()) if name in source.words else ()
+    found = _assignments(source).get(name, ()) if name in source.words else ()
+    yield from {each.value: None for each in found}
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    value: cst.BaseExpression
+    attribute: str | None
+    """Of the variable, where it is that which gets the value."""
+    scope: cst.CSTNode | None
+    """Where the variable is one; None where a function binds that of another."""
 
 
 @per_source
-def _assignments(source: Source) -> Mapping[str, Sequence[cst.BaseExpression]]:
+def _assignments(source: Source) -> Mapping[str, Sequence[_Assignment]]:
     """By the variables that they bind, in the order of the text."""
-    found: dict[str, dict[cst.BaseExpression, None]] = {}
+    found: dict[str, dict[_Assignment, None]] = {}
     for assign in source.every(cst.Assign):
         for each in (each for target in assign.targets for each in source.every(cst.Name, target.target)):
             if is_variable(source, each):
-                found.setdefault(each.value, {})[assign.value] = None
+                made = _Assignment(assign.value, _attribute_of(source, each), _scope(source, each))
+                found.setdefault(each.value, {})[made] = None
     return {name: tuple(values) for name, values in found.items()}
+
+
+def _scope(source: Source, name: cst.Name) -> cst.CSTNode | None:
+    scope = source.inside(name, (cst.FunctionDef, cst.ClassDef, cst.Lambda, cst.Module))
+    for each in source.walk(scope, cst.Global, cst.Nonlocal):
+        if isinstance(each, cst.Global | cst.Nonlocal) and any(item.name.value == name.value for item in each.names):
+            return None
+    return scope
 
 
 def _follow(task: _Task) -> None:

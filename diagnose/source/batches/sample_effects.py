@@ -20,8 +20,6 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["Trace", "changed_by", "handed_on", "is_own", "local_names", "made_first_in_a_sample", "root_of", "traces"]
-
 _CHANGES = frozenset(
     {"append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "update", "add", "discard"}
     | {"setdefault", "popitem", "sort", "reverse", "put", "put_nowait", "rotate", "move_to_end", "subtract", "fill"}
@@ -43,7 +41,8 @@ _HERE_AND_NOW = (
     *("uuid.uuid1", "uuid.uuid4", "torch.initial_seed", "torch.multiprocessing.", "resource.", "psutil."),
     *("torch.is_grad_enabled", "torch.cuda.", "tracemalloc.", "gc.", "inspect.", "sys._getframe", "tempfile."),
 )
-_SAME_MEMORY = frozenset(
+_WORKER = "torch.utils.data.get_worker_info"
+SAME_MEMORY = frozenset(
     {"view", "reshape", "flatten", "squeeze", "unsqueeze", "t", "transpose", "permute", "expand", "float", "double"}
     | {"long", "int", "half", "to", "type", "contiguous", "numpy", "detach", "cpu", "from_numpy", "as_tensor", "ravel"}
     | {"asarray", "narrow", "select", "unfold", "get", "setdefault", "swapaxes", "movedim", "items", "values"}
@@ -68,6 +67,12 @@ class Trace:
 
 def traces(code: SampleCode) -> Iterator[Trace]:
     """All that are seen in the code that makes samples."""
+    streams = any(
+        "IterableDataset" in code.sources[path].code(base.value)
+        for each, path in code.classes.items()
+        for base in each.bases
+    )
+    elsewhere = _HERE_AND_NOW if streams else (*_HERE_AND_NOW, _WORKER)  # a stream has to ask which part is its own
     mutating = [each for node, path in code.sampling.items() for each in _of_parameters(code.sources[path], node)]
     for node, path in code.sampling.items():
         source = code.sources[path]
@@ -85,7 +90,7 @@ def traces(code: SampleCode) -> Iterator[Trace]:
         for read in source.walk(node):
             if isinstance(read, cst.Attribute | cst.Name) and not isinstance(source.parent(read), cst.Attribute):
                 names = {name for each in _chain(read) for name in source.names(each)}
-                if any(name.startswith(each) for name in names for each in _HERE_AND_NOW):
+                if any(name.startswith(each) for name in names for each in elsewhere):
                     words = f"reads `{source.code(read)}`, which is another in a worker or at another time,"
                     yield Trace(f"{words} while it makes a sample", path, _l(source, read))
         if mutating:
@@ -95,9 +100,7 @@ def traces(code: SampleCode) -> Iterator[Trace]:
 
 
 def changed_by(source: Source, below: cst.CSTNode) -> Iterator[cst.BaseExpression]:
-    """Yield what the statements below a node bind or change: attributes, items, variables, what a method changes in
-    place.
-    """
+    """Yield what the statements below a node bind or change: attributes, items, variables, what methods change."""
     for node in source.walk(below, *_STATEMENTS):
         targets: list[cst.BaseExpression] = []
         if isinstance(node, cst.Assign):
@@ -155,7 +158,7 @@ def root_of(node: cst.BaseExpression) -> cst.BaseExpression:
     while True:
         if isinstance(node, cst.Subscript | cst.Attribute):
             node = node.value
-        elif isinstance(node, cst.Call) and call_name(node) in _SAME_MEMORY:
+        elif isinstance(node, cst.Call) and call_name(node) in SAME_MEMORY:
             if call_name(node) in {"from_numpy", "as_tensor", "asarray"} and node.args:
                 node = node.args[0].value
             elif isinstance(node.func, cst.Attribute):

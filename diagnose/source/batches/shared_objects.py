@@ -9,12 +9,13 @@ from functools import cached_property
 import libcst as cst
 
 from diagnose.source.batches.sample_code import SampleCode, is_read
-from diagnose.source.batches.sample_effects import is_own, local_names, root_of
+from diagnose.source.batches.sample_effects import SAME_MEMORY, is_own, local_names, root_of
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
 
+_MODULES = frozenset({"torch", "np", "numpy"})
 _GO_THROUGH = (".parameters(", ".named_parameters(", ".modules(", ".named_modules(", ".param_groups", ".buffers(")
 
 
@@ -82,7 +83,7 @@ class SharedObjects:
             inner = node.slice[0].slice
             keys |= {string(inner.value)} if isinstance(inner, cst.Index) else set()
             node = node.value
-        if source.code(node) == "globals()" or (isinstance(node, cst.Attribute) and node.attr.value == "__dict__"):
+        if _is_namespace(source, node):
             return not keys or None in keys or not keys.isdisjoint(attributes | variables)
         changes_object = node is not target or _changes_object(source, target)
         if source.code(node) in self.given and changes_object:
@@ -94,18 +95,44 @@ class SharedObjects:
             name = node.attr.value
             of_dataset = isinstance(node.value, cst.Attribute) and node.value.attr.value == "dataset"
             of_dataset = of_dataset or source.code(node.value) in self.datasets
-            return (of_dataset or name in attributes | variables) and self.may_be_shared(path, node.value)
+            known = name in attributes | variables or name in self._methods
+            return (of_dataset or known) and self.may_be_shared(path, node.value)
         if isinstance(node, cst.Name):
             bound = binding_of(source, node) if changes_object else None
             if bound is not None and bound.parameter is not None and not is_own(source, node):
                 given = self.code.values(path, node)
                 if any(self.code.sources[file].code(value) in self.given for file, value in given):
                     return True
+            if changes_object and any(self._is_part(file, value) for file, value in self.code.values(path, node)):
+                return True
             if keys & items:
                 return self.may_be_shared(path, node)
             if node.value in variables:
                 return self._is_bound_again(path, node)
         return False
+
+    @cached_property
+    def _methods(self) -> set[str]:
+        """Functions that make samples, as a program may replace one: `Images.__getitem__ = other`."""
+        return {node.name.value for node in self.code.sampling if isinstance(node, cst.FunctionDef)}
+
+    def _is_part(self, path: str, value: cst.BaseExpression) -> bool:
+        """Whether an expression may be memory of what samples read, as `labels` after `labels = data.targets`."""
+        while not isinstance(value, cst.Attribute):
+            if isinstance(value, cst.Subscript):
+                value = value.value
+            elif (
+                isinstance(value, cst.Call) and call_name(value) in SAME_MEMORY and not isinstance(value.func, cst.Name)
+            ):
+                inner = value.func.value if isinstance(value.func, cst.Attribute) else value
+                value = (
+                    value.args[0].value
+                    if value.args and isinstance(inner, cst.Name) and inner.value in _MODULES
+                    else inner
+                )
+            else:
+                return False
+        return value.attr.value in self.read[0] and self.may_be_shared(path, value.value)
 
     def _is_bound_again(self, path: str, name: cst.Name) -> bool:
         """Whether a variable that samples read as a free one gets another value, or its object another state."""
@@ -150,17 +177,22 @@ class SharedObjects:
         return not any(name.startswith(("torch.nn", "torch.optim", "torchvision.models")) for name in names)
 
 
-def attribute_values(
-    sources: Mapping[str, Source], node: cst.BaseExpression
-) -> Iterator[tuple[str, cst.BaseExpression]]:
+def attribute_values(sources: Mapping[str, Source], node: cst.CSTNode) -> Iterator[tuple[str, cst.BaseExpression]]:
     """What the program binds to attributes of the name that an expression such as `self.data` ends with."""
     if not isinstance(node, cst.Attribute):
         return
     for path, source in sources.items():
-        for assign in source.every(cst.Assign):
+        for assign in source.every(cst.Assign) if node.attr.value in source.words else ():
             targets = [each for target in assign.targets for each in _each(target.target)]
             if any(isinstance(one, cst.Attribute) and one.attr.value == node.attr.value for one in targets):
                 yield path, assign.value
+
+
+def _is_namespace(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether it is the dictionary of all names of a module or an object, as `globals()` and `vars(data)` are."""
+    if isinstance(node, cst.Call):
+        return source.code(node.func) in {"globals", "vars"}
+    return isinstance(node, cst.Attribute) and node.attr.value == "__dict__"
 
 
 def _each(target: cst.BaseExpression) -> Sequence[cst.BaseExpression]:

@@ -60,6 +60,7 @@ class SharedState:
                 for found in source.every(cst.ClassDef):
                     if any(source.code(base.value).partition("[")[0].endswith("Dataset") for base in found.bases):
                         code.makes_samples_by(f"{path}.{found.name.value}")
+        _follow_given(code)
         return code
 
     def traces(self) -> Iterator[Trace]:
@@ -267,6 +268,31 @@ def shared_state(
 ) -> SharedState:
     """The one of a loader, for all who ask: what it finds is kept."""
     return SharedState(texts, path, loader, made_by, names, init, is_dataset)
+
+
+def _follow_given(code: SampleCode) -> None:
+    """Follow what the program gives attributes that samples read: `data.transform = Crop(8)`."""
+    read = {
+        each.attr.value
+        for node, path in code.sampling.items()
+        for each in code.sources[path].every(cst.Attribute, node)
+    }
+    for path, source in code.sources.items():
+        for assign in source.every(cst.Assign):
+            targets = (target.target for target in assign.targets)
+            kept = any(isinstance(one, cst.Attribute) and one.attr.value in read for one in targets)
+            if kept and _is_made_here(code, path, assign.value):
+                code.builds(path, assign.value)
+
+
+def _is_made_here(code: SampleCode, path: str, node: cst.BaseExpression) -> bool:
+    """Whether a value is a function of the program's own or an object of a class of its own; a number is a copy."""
+    if isinstance(node, cst.Name):
+        made = [value for _, value in code.values(path, node)]
+        return node.value in code.defined or any(
+            _is_made_here(code, path, value) for value in made if value is not node
+        )
+    return isinstance(node, cst.Lambda) or (isinstance(node, cst.Call) and call_name(node) in code.defined)
 
 
 def _calls_of(code: SampleCode, node: cst.CSTNode, classes: set[str]) -> Iterator[cst.Call]:

@@ -15,18 +15,6 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
-__all__ = [
-    "Binding",
-    "Scope",
-    "binding_of",
-    "bound_to",
-    "dotted",
-    "parameter_of",
-    "passed_to",
-    "read_by_others",
-    "stored",
-]
-
 Scope = cst.FunctionDef | cst.ClassDef | cst.Module
 _SCOPES = (cst.FunctionDef, cst.ClassDef, cst.Lambda, cst.Module)
 _TELLS = frozenset({"print", "str", "repr", "info", "debug", "warning", "log", "format", "write"})

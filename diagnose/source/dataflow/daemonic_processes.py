@@ -11,8 +11,6 @@ from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["daemon_that_runs"]
-
 _OF_POOLS = frozenset(
     {"apply", "apply_async", "map", "map_async", "imap", "imap_unordered", "starmap", "starmap_async", "Pool"}
 )

@@ -12,8 +12,6 @@ from diagnose.source.tree.aliases import called_as
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["ERRORS_OF_FILES", "Catcher", "ways_to", "who_catches"]
-
 Catcher = tuple[str, Source, cst.CSTNode]
 """A file, its source, and the statement that catches."""
 
@@ -52,9 +50,10 @@ def _mentions(
             for alias in other.every(cst.ImportAlias)
             if alias.asname is not None and other.code(alias.name) in names
         }
-        for name in other.every(cst.Name):
+        named = (name for each in known for name in other.named(each))
+        for name in sorted(named, key=lambda each: other.extent(each)[0]):
             above = other.parent(name)
-            if name.value not in known or isinstance(above, cst.FunctionDef | cst.ImportAlias | cst.Param):
+            if isinstance(above, cst.FunctionDef | cst.ImportAlias | cst.Param):
                 continue
             if isinstance(above, cst.Arg) and above.keyword is name:
                 continue

@@ -10,8 +10,6 @@ from diagnose.source.dataflow.flow import Loop, is_variable, scope_of, within
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["seen_after_failure", "seen_elsewhere"]
-
 _SEES_ALL = frozenset({"locals", "globals", "vars", "eval", "exec", "breakpoint", "set_trace", "embed"})
 
 

@@ -11,27 +11,6 @@ import libcst as cst
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
-__all__ = [
-    "STEADY_UPDATES",
-    "Loop",
-    "Uses",
-    "Variable",
-    "asks_nothing",
-    "bindings",
-    "binds",
-    "chosen_by",
-    "gate",
-    "is_after",
-    "is_append",
-    "is_repeated",
-    "is_variable",
-    "loops_around",
-    "scope_of",
-    "updates",
-    "uses_of",
-    "within",
-]
-
 Scope = cst.FunctionDef | cst.Module
 Variable = cst.Name | cst.Attribute
 """A name, or an attribute of the object: `self.total`."""
@@ -99,7 +78,7 @@ def _is_all_its_own(assign: cst.Assign) -> bool:
 
 
 def _in_row(source: Source, node: cst.Name) -> cst.BaseExpression | None:
-    """What a name gets in `a, b = 0.0, Meter()`; None where it is not one of as many constants, lists and calls."""
+    """What a name gets in `a, b = 0.0, None`; None where that is no constant, list or call, or the rest is unclear."""
     element = source.parent(node)
     row = source.parent(element) if isinstance(element, cst.Element) else None
     target = source.parent(row) if isinstance(row, cst.Tuple) else None
@@ -107,9 +86,13 @@ def _in_row(source: Source, node: cst.Name) -> cst.BaseExpression | None:
     if not isinstance(row, cst.Tuple) or not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
         return None
     values = assign.value.elements if isinstance(assign.value, cst.Tuple) else ()
-    if len(values) != len(row.elements) or not all(_is_start(each.value) for each in values):
+    if len(values) != len(row.elements) or any(
+        isinstance(each, cst.StarredElement) for each in (*row.elements, *values)
+    ):
         return None
-    return next(value.value for each, value in zip(row.elements, values, strict=True) if each is element)
+    given = next(value.value for each, value in zip(row.elements, values, strict=True) if each is element)
+    named = any(name.value == node.value for name in source.every(cst.Name, assign.value))
+    return given if _is_start(given) and not named else None
 
 
 def _is_start(node: cst.BaseExpression) -> bool:

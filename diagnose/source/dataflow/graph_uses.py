@@ -15,8 +15,6 @@ from diagnose.source.dataflow.flow import scope_of, uses_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["shows_graph"]
-
 _MADE_OF_IT = frozenset(
     {"abs", "argmax", "argmin", "bool", "clone", "contiguous", "cpu", "cuda", "double", "exp", "flatten", "float"}
     | {"half", "log", "log_softmax", "long", "max", "mean", "min", "norm", "permute", "pow", "reshape", "sigmoid"}

@@ -11,8 +11,6 @@ from diagnose.source.dataflow.mutations import is_written
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["is_unchanging", "on_device"]
-
 _DRAWS = re.compile(r"rand|normal|bernoulli|multinomial|dropout|shuffle|permutation|choice|sample")
 _SHAPED = frozenset({"ones", "zeros", "full", "eye"})
 _FOLLOWS = frozenset({"tril", "triu", "view", "reshape", "unsqueeze", "expand", "bool", "long"})

@@ -9,8 +9,6 @@ import libcst as cst
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["is_written", "written_in_place"]
-
 _SAME_MEMORY = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
 _VIEWS = frozenset(
     {"detach", "diagonal", "expand", "expand_as", "flatten", "movedim", "narrow", "numpy", "permute", "ravel"}

@@ -1,4 +1,6 @@
-"""Whether an expression only computes: nothing outside of it is changed, and no random number is drawn."""
+"""Whether an expression only computes: nothing outside of it is changed, no random number is drawn, and no code of the
+program's own raises an error in it.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,9 @@ from collections.abc import Mapping
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
-
-__all__ = ["only_computes"]
 
 _BUILTINS = frozenset(
     {"abs", "all", "any", "bool", "dict", "enumerate", "float", "int", "len", "list", "map", "max", "min", "range"}
@@ -69,6 +71,8 @@ def only_computes(source: Source, node: cst.CSTNode, functions: Mapping[str, cst
 def _is_known(source: Source, call: cst.Call, functions: Mapping[str, cst.FunctionDef], depth: int) -> bool:
     function = call.func
     if isinstance(function, cst.Name):
+        if binding_of(source, function) is not None:
+            return False  # a parameter, or an object that is called
         if function.value in functions:
             return depth < _DEEPEST and _function_computes(source, functions[function.value], functions, depth + 1)
         return function.value in _BUILTINS
@@ -76,7 +80,24 @@ def _is_known(source: Source, call: cst.Call, functions: Mapping[str, cst.Functi
         return False
     if any(name.split(".")[0] in _LIBRARIES for name in source.names(function)):
         return function.attr.value in _METHODS
-    return function.attr.value in _METHODS
+    if function.attr.value == "get" and not _looks_up(call):
+        return False
+    return function.attr.value in _METHODS and function.attr.value not in _own_methods(source)
+
+
+def _looks_up(call: cst.Call) -> bool:
+    """Whether `get` looks a key up, as a dictionary does; a queue gives away what it holds."""
+    key = call.args[0] if call.args else None
+    blocks = key is not None and isinstance(key.value, cst.Name) and key.value.value in {"True", "False"}
+    return key is not None and key.keyword is None and not blocks
+
+
+@per_source
+def _own_methods(source: Source) -> frozenset[str]:
+    """Methods that classes of the file define, which may do anything."""
+    return frozenset(
+        function.name.value for owner in source.every(cst.ClassDef) for function in source.every(cst.FunctionDef, owner)
+    )
 
 
 def _function_computes(
@@ -96,7 +117,7 @@ def _function_computes(
     for augmented in source.every(cst.AugAssign, function):
         if not isinstance(augmented.target, cst.Name) and not _stays_inside(augmented.target, bound - own):
             return False
-    if any(source.every(cst.Del, function)):
+    if any(any(source.every(kind, function)) for kind in (cst.Del, cst.Raise, cst.Assert)):
         return False
     return only_computes(source, function.body, functions, depth)
 

@@ -12,8 +12,6 @@ from diagnose.source.dataflow.flow import Loop, loops_around
 from diagnose.source.tree.aliases import instances_of
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["Place", "Reached", "runs_after"]
-
 _Node = TypeVar("_Node", bound=cst.CSTNode)
 Place = tuple[str, Source, cst.CSTNode]
 """A file, its source, and a node of it."""
@@ -47,6 +45,12 @@ class Reached:
             for path, source in sources.items()
             for function in source.every(cst.FunctionDef)
         ]
+        self._known_as: dict[str, list[int]] = {}
+        """Which of them a name may mean: one of its own, or that of its class where it sets up instances."""
+        for at, (_, _, function, owner) in enumerate(self._functions):
+            starts = owner is not None and function.name.value in _STARTS
+            name = owner.name.value if owner is not None and starts else function.name.value
+            self._known_as.setdefault(name, []).append(at)
         self._made: dict[cst.ClassDef, frozenset[str]] = {}
         pending = [*begins, *self._implicit()]
         while pending:
@@ -116,7 +120,8 @@ class Reached:
             else:
                 plain.add(self._aliases.get(name.value, name.value))
         around = source.inside(piece, cst.ClassDef)
-        for path, other, function, owner in self._functions:
+        may_mean = {at for name in plain | parts | own for at in self._known_as.get(name, ())}
+        for path, other, function, owner in (self._functions[at] for at in sorted(may_mean)):
             name_of = function.name.value
             if function in self._around or function is piece:
                 continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import libcst as cst
@@ -12,18 +11,6 @@ from diagnose.source.dataflow.flow import binds
 from diagnose.source.dataflow.mutations import is_written
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
-
-__all__ = [
-    "Bound",
-    "Definition",
-    "in_module",
-    "names_in",
-    "names_of_row",
-    "reaching",
-    "same_value",
-    "statement_of",
-    "unchanged_until",
-]
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
@@ -179,28 +166,23 @@ def same_value(source: Source, node: cst.CSTNode, at: cst.CSTNode) -> bool:
     return True
 
 
-def unchanged_until(source: Source, node: cst.CSTNode, at: cst.CSTNode, without: Collection[cst.CSTNode] = ()) -> bool:
+def unchanged_until(source: Source, node: cst.CSTNode, at: cst.CSTNode) -> bool:
     """Whether a node's names have the same values at `at`: nothing from its statement to there binds any, also none
     that a loop before has bound.
-
-    Statements in `without` are taken not to be there.
     """
     here = statement_of(source, node)
-    left_out = {id(each) for each in without}
     names = {name.value for name in names_in(source, node)}
-    if all(_same(source, name, here, at, left_out) for name in names):
+    if all(_same(source, name, here, at) for name in names):
         return True
     block = source.parent(here)
     rows = list(block.body) if isinstance(block, cst.IndentedBlock | cst.Module) else []
     around = {id(one) for one in (at, *source.ancestors(at))}
     last = next((number for number, row in enumerate(rows) if id(row) in around), -1)
     first = next((number for number, row in enumerate(rows) if row is here), len(rows))
-    between = [row for row in rows[first : last + 1] if row is not at and id(row) not in left_out]
+    between = [row for row in rows[first : last + 1] if row is not at]
     return first <= last and not any(_touches(source, row, name) for row in between for name in names)
 
 
-def _same(source: Source, name: str, here: cst.CSTNode, at: cst.CSTNode, left_out: Collection[int]) -> bool:
+def _same(source: Source, name: str, here: cst.CSTNode, at: cst.CSTNode) -> bool:
     before, after = reaching(source, here, name), reaching(source, at, name)
-    while after.statement is not None and id(after.statement) in left_out:
-        after = reaching(source, after.statement, name)
     return Bound.LOST not in (before.bound, after.bound) and before.statement is after.statement

@@ -9,8 +9,6 @@ import libcst as cst
 
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["OwnMove", "own_moves"]
-
 
 @dataclass(frozen=True)
 class OwnMove:

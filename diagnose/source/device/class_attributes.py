@@ -11,8 +11,6 @@ from diagnose.source.tree.attributes import class_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["uses_of_attribute"]
-
 _WHOLE = frozenset({"vars", "getattr", "setattr", "delattr", "asdict", "deepcopy", "copy", "dump", "dumps"})
 _PLAIN_BASES = frozenset({"object", "torch.nn.Module", "torch.nn.modules.module.Module"})
 

@@ -10,8 +10,6 @@ from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.tree.edits import replace
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["also_without_cuda"]
-
 _ASKS_FOR_CUDA = re.compile(
     r"""[\w.]+\s*==\s*["']cuda["']|["']cuda["']\s+in\s+[\w.]+|[\w.]+\.startswith\(["']cuda["']\)"""
 )

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["Deferred", "LeftAlone"]
-
 
 class LeftAlone(Exception):
     """Why a read stays where it is."""

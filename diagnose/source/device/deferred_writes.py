@@ -30,8 +30,6 @@ from diagnose.source.device.value_kinds import is_number
 from diagnose.source.tree.edits import call_name, free_name, insert_above, insert_after, insert_before
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["NotPending", "put_off_statement", "puts_off"]
-
 _FILLS = frozenset({"append", "update", "add"})
 _MOST_ALIASES = 8
 _CONTAINERS = frozenset({"list", "dict", "set", "defaultdict", "OrderedDict", "deque", "Counter"})
@@ -79,7 +77,9 @@ def put_off_statement(source: Source, others: Sequence[Source], read: cst.Call, 
         raise NotPending("its statement reads several values")
     branches, after = _looks(source, statement, batch, name)
     _check_filled(source, others, statement, batch, name)
-    call = _taken_apart(source, statement, read, batch, name)
+    call = _Call(read)
+    for part in _parts(statement):
+        _take(source, part, call, batch, name)
     pending = free_name(source, f"{name}_pending")
     tensor = tensor_of(source, read, "kept")
     entry = f"({', '.join([tensor, *map(source.code, call.kept)])})" if call.kept else tensor
@@ -205,13 +205,6 @@ def _is_handed_on(source: Source, use: Variable) -> bool:
         if isinstance(above, cst.BaseSmallStatement):
             return isinstance(above, cst.Return)
     return False
-
-
-def _taken_apart(source: Source, statement: cst.BaseSmallStatement, read: cst.Call, batch: Loop, name: str) -> _Call:
-    call = _Call(read)
-    for part in _parts(statement):
-        _take(source, part, call, batch, name)
-    return call
 
 
 def _parts(statement: cst.BaseSmallStatement) -> Iterator[cst.BaseExpression]:

@@ -10,8 +10,6 @@ from diagnose.source.dataflow.flow import Loop, loops_around, scope_of, uses_of,
 from diagnose.source.device.value_kinds import is_fresh
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["awaited", "is_read", "log_branch", "tensor_of", "training_reads", "trains", "trains_within"]
-
 _TRAINS = frozenset({"backward", "zero_grad", "step"})
 
 

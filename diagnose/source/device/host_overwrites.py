@@ -9,8 +9,6 @@ import libcst as cst
 from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.device.transfers import Transfer
 
-__all__ = ["is_overwritten"]
-
 _PINS = re.compile(
     r"\btorch\.(?:empty|zeros|ones|full|rand|randn)\w*\([^\n]*(?:\bpin_memory\s*=\s*True|\)\.pin_memory\(\))"
 )

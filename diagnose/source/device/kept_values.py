@@ -25,8 +25,6 @@ from diagnose.source.device.value_kinds import Kind, is_number, is_reduced, kind
 from diagnose.source.tree.edits import call_name, insert_after, replace
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["keep_list", "keep_sum"]
-
 _EXACT = cst.Add | cst.Subtract | cst.Multiply
 """Operators that give the same float64 on every device; some divide by multiplying with the inverse."""
 _CONSUMES = frozenset(

@@ -6,8 +6,6 @@ import libcst as cst
 
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["does_more_than_fill"]
-
 _BUILTINS = frozenset(
     {"len", "min", "max", "sum", "abs", "float", "int", "round", "isinstance", "list", "dict", "super"}
 )

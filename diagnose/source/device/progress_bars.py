@@ -11,8 +11,6 @@ from diagnose.source.dataflow.flow import Loop, binds, scope_of
 from diagnose.source.tree.edits import call_name, free_name
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["does_more", "on_progress_bar", "show_less_often", "shown_at"]
-
 _SHOWS = frozenset({"set_postfix", "set_postfix_str", "set_description", "set_description_str"})
 _LIBRARIES = frozenset({"torch", "math", "numpy", "time"})
 _NUMBERS = (

@@ -10,8 +10,6 @@ from diagnose.source.training.every_step import counter_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["is_constant", "is_small", "is_variable", "is_whole_batch"]
-
 _FEW = 16
 """Numbers whose copy takes no longer from ordinary memory than it takes to pin them."""
 _ONE_NUMBER = frozenset({"float", "int", "len", "round", "time"})

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from diagnose.source.dataflow.accelerator_tests import asks_for_accelerator
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.flow import loops_around, within
 from diagnose.source.dataflow.reaching_definitions import Bound, Definition, reaching, statement_of
@@ -19,19 +20,12 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["Origin", "Transfer", "cuda_test", "made_on_host", "transfers"]
-
 _DEVICE = re.compile(r"(^|[._])(\w*device|dev|gpu|cuda|local_rank|rank)(_id|_ids)?$", re.IGNORECASE)
 _MAKES = frozenset(
     {"rand", "randn", "randint", "randperm", "zeros", "ones", "empty", "full", "tensor", "as_tensor", "from_numpy"}
     | {"stack", "cat", "concat", "arange", "linspace", "FloatTensor", "LongTensor", "load", "eye", "normal", "Tensor"}
 )
 _KEEPS_KIND = frozenset({"float", "long", "half", "bfloat16", "view", "reshape", "contiguous", "clone", "unsqueeze"})
-_SAYS_CUDA = re.compile(
-    r"""^(.+\.)?((use_)?(cuda|accel)|use_gpu)$|(cuda|accelerator)\.is_available\(\)$|(==|^|\bin\b)\s*["']cuda["']|startswith\(["']cuda""",
-    re.IGNORECASE,
-)
-_SAYS_CPU = re.compile(r"""(==\s*["']cpu["']|!=\s*["']cuda["'])$""")
 _READS_ONLY = frozenset({"size", "shape", "dim", "dtype", "to", "cuda", "numel", "is_pinned", "ndim"})
 
 
@@ -99,22 +93,11 @@ def _is_for_cpu(source: Source, call: cst.Call) -> bool:
     below: cst.CSTNode = call
     for above in source.ancestors(call):
         if isinstance(above, cst.If | cst.IfExp) and below is not above.test:
-            accelerated = _asks_for_accelerator(source, above.test)
+            accelerated = asks_for_accelerator(source, above.test)
             if accelerated is not None and accelerated is not (below is above.body):
                 return True
         below = above
     return False
-
-
-def _asks_for_accelerator(source: Source, test: cst.BaseExpression) -> bool | None:
-    """Whether a condition holds on an accelerator only (True) or without one only (False); None: it does not tell."""
-    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-        inner = _asks_for_accelerator(source, test.expression)
-        return None if inner is None else not inner
-    if isinstance(test, cst.BooleanOperation):
-        return None
-    code = source.code(test)
-    return True if _SAYS_CUDA.search(code) else False if _SAYS_CPU.search(code) else None
 
 
 def _origin(stretch: Stretch, moved: cst.BaseExpression) -> tuple[Origin, cst.BaseExpression | None]:

@@ -16,8 +16,6 @@ from diagnose.source.tree.attributes import class_of, members_named
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["is_truth"]
-
 _TESTS = frozenset(
     {"eq", "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "isclose", "bool"}
     | {"logical_and", "logical_or", "logical_not", "logical_xor"}

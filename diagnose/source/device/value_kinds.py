@@ -16,8 +16,6 @@ from diagnose.source.tree.attributes import class_of, members_named
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["Kind", "is_fresh", "is_number", "is_reduced", "kind_of", "number_kind"]
-
 
 class Kind(enum.Enum):
     """The numbers that a tensor holds, or that Python computes."""

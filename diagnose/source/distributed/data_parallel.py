@@ -16,8 +16,6 @@ from diagnose.source.tree.arguments import argument, has_star
 from diagnose.source.tree.edits import call_name, insert_after, top_of_program
 from diagnose.source.tree.syntax import Source, Splice, parse
 
-__all__ = ["DataParallel", "carried_by_gloo", "data_parallel", "hooked_gradients", "wrapper_of"]
-
 _WRAPPERS = frozenset({"DistributedDataParallel", "DDP"})
 _TELL = frozenset({"DistributedDataParallelKwargs", "DDPStrategy"})
 """Of accelerate and Lightning: what they are given goes to the wrapper that they make, under the same names."""

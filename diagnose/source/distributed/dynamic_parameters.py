@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
 from diagnose.source.tree.syntax import Source, parse
-
-__all__ = ["varies"]
 
 _FORWARD = frozenset({"forward", "training_step"})
 _RANDOM = re.compile(
@@ -46,7 +44,36 @@ def _varying(source: Source, function: cst.FunctionDef) -> cst.CSTNode | None:
             return branch
         if _asks_input(function, branch.test) and _chooses_parts(source, function, branch):
             return branch
+    return _picked(source, function)
+
+
+def _picked(source: Source, function: cst.FunctionDef) -> cst.CSTNode | None:
+    """A part that an input picks: `self.heads[task](x)`, `getattr(self, name)(x)`, `in self.layers[:depth]`."""
+    given = {each.name.value for each in function.params.params} - {"self"}
+    used = [call.func for call in source.every(cst.Call, function.body)]
+    used += [loop.iter for loop in source.every(cst.For, function.body)]
+    made: list[tuple[cst.CSTNode, list[cst.BaseExpression]]] = [
+        (each.value, [target.target for target in each.targets]) for each in source.every(cst.Assign, function.body)
+    ]
+    made += [
+        (each.iter, [each.target]) for each in source.every(cst.For, function.body) if isinstance(each.iter, cst.Name)
+    ]
+    for value, targets in made:  # in the order of the text, loops last
+        if any(name.value in given for name in source.every(cst.Name, value)):
+            given |= {target.value for target in targets if isinstance(target, cst.Name)}
+    for each in used:
+        part: Sequence[cst.CSTNode] = (
+            each.slice if isinstance(each, cst.Subscript) and _is_of_self(source, each.value) else ()
+        )
+        if isinstance(each, cst.Call) and source.code(each.func) == "getattr" and len(each.args) > 1:
+            part = each.args[1:2] if source.code(each.args[0].value) == "self" else ()
+        if any(name.value in given for one in part for name in source.every(cst.Name, one)):
+            return each
     return None
+
+
+def _is_of_self(source: Source, node: cst.BaseExpression) -> bool:
+    return re.fullmatch(r"self\.\w+", source.code(node)) is not None
 
 
 def _asks_input(function: cst.FunctionDef, test: cst.BaseExpression) -> bool:

@@ -12,8 +12,6 @@ from diagnose.source.dataflow.flow import within
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["Sharded", "sharded"]
-
 
 @dataclass(frozen=True)
 class Sharded:

@@ -9,14 +9,11 @@ from typing import Literal
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import bound_to, parameter_of, passed_to, stored
 from diagnose.source.dataflow.flow import within
-from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
+from diagnose.source.dataflow.ranks import given_to
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
-
-__all__ = ["ParameterLoop", "parameter_loops"]
 
 _OVER = re.compile(r"(?:list\()?(?P<model>[\w.]+?)\.(?:named_)?parameters\(\)\)?$")
 _WORLD = re.compile(r"(?<!local_)world_?size|n_?ranks|num_?replicas", re.IGNORECASE)
@@ -177,51 +174,15 @@ def _over(source: Source, node: cst.BaseExpression, above: set[str]) -> cst.Base
 
 
 def _is_world_size(source: Source, node: cst.BaseExpression, names: int) -> bool:
-    """Whether an expression is the number of ranks: by its name, or by all that a name is given or passed."""
+    """Whether an expression is the number of ranks: by all that a name is given or passed, else by its own name."""
     if isinstance(node, cst.Call) and call_name(node) in {"float", "int"} and len(node.args) == 1:
         return _is_world_size(source, node.args[0].value, names)
-    if _WORLD.search(source.code(node)):
-        return not any(source.every(cst.BinaryOperation, node))  # a multiple of it is another number
-    given = _given(source, node) if names and isinstance(node, cst.Name | cst.Attribute) else []
-    return bool(given) and all(_is_world_size(source, value, names - 1) for value in given)
-
-
-def _given(source: Source, node: cst.Name | cst.Attribute) -> list[cst.BaseExpression]:
-    """All that a name may stand for; nothing where that is not seen."""
-    code = source.code(node)
-    if isinstance(node, cst.Name):
-        found = reaching(source, statement_of(source, node), code)
-        if found.bound is Bound.ASSIGNED and isinstance(found.value, cst.BaseExpression):
-            return [found.value]
-        if found.bound is Bound.PARAMETER:
-            return _passed(source, found.statement, code)
-        if found.bound is Bound.UNPACKED and found.statement is not None:
-            return _assigned(source, code, found.statement)
-        given = bound_to(source, node) if found.bound is Bound.OUTER else []
-        return _all_known([value if isinstance(value, cst.BaseExpression) else None for value in given])
-    return _assigned(source, code)
-
-
-def _assigned(source: Source, code: str, below: cst.CSTNode | None = None) -> list[cst.BaseExpression]:
-    """All that assignments give a name, alone or in a row: `rank, world = get_rank(), get_world_size()`; nothing where
-    one is not followed."""
-    nodes: list[cst.Name | cst.Attribute] = [*source.every(cst.Name, below), *source.every(cst.Attribute, below)]
-    return stored(source, [node for node in nodes if source.code(node) == code]) or []
-
-
-def _passed(source: Source, function: cst.CSTNode | None, name: str) -> list[cst.BaseExpression]:
-    """What the calls of the file pass for a parameter, else its default; nothing where one is not read."""
-    if not isinstance(function, cst.FunctionDef):
-        return []
-    parameter = parameter_of(function, name)
-    rows = passed_to(function, parameter, None, {"": source}) if parameter is not None else None
-    given = [value if value is not None or parameter is None else parameter.default for _, value in rows or ()]
-    return _all_known(given)
-
-
-def _all_known(given: Sequence[cst.BaseExpression | None]) -> list[cst.BaseExpression]:
-    known = [value for value in given if value is not None]
-    return known if len(known) == len(given) else []
+    given = given_to(source, node) if names and isinstance(node, cst.Name | cst.Attribute) else []
+    if given:
+        return all(_is_world_size(source, value, names - 1) for value in given)
+    # A multiple of it is another number, and so is that of a group.
+    whole = not any(source.every(cst.BinaryOperation, node)) and not (isinstance(node, cst.Call) and node.args)
+    return whole and _WORLD.search(source.code(node)) is not None
 
 
 def _does_nothing_else(source: Source, function: cst.FunctionDef, loop: cst.For) -> bool:

@@ -10,8 +10,6 @@ import libcst as cst
 from diagnose.source.dataflow.reaching_definitions import Bound, names_of_row, reaching, statement_of, unchanged_until
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["is_last_size"]
-
 
 def is_last_size(source: Source, size: cst.BaseExpression, names: Collection[str]) -> bool | None:
     """Whether an expression is the size of the last axis of a tensor that has these names; None where neither is seen,

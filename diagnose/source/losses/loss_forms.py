@@ -11,8 +11,6 @@ from diagnose.source.losses.nll_loss import WrittenLikelihood, written_likelihoo
 from diagnose.source.patterns.cross_entropy import CrossEntropy, cross_entropies, means_the_same, refused_option
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["has_losses", "losses"]
-
 
 def has_losses(text: str) -> bool:
     """Whether a file may have any: to ask this takes no time, to read a file does."""

@@ -37,8 +37,6 @@ from diagnose.source.tree.arguments import has_star
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["LossOfStep", "OutputForward", "losses_of_steps"]
-
 _ORDERED = re.compile(
     r"\brandom\.|\b(?:rand\w*|bernoulli\w*|multinomial|\w*dropout\w*|normal_?|uniform_?|shuffle|permutation|\w*seed\w*)\("
     r"|\.(?:train|eval|step|load_state_dict|copy_)\("

@@ -15,8 +15,6 @@ from diagnose.source.patterns.formula import Operation, certain, constant, integ
 from diagnose.source.rewrite.leftovers import nothing_else_reads
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["WrittenLikelihood", "written_likelihoods"]
-
 _PASSED_ON = ("weight", "ignore_index", "reduction")
 """Keywords of `nll_loss` that `cross_entropy` knows too."""
 _FORMATS = frozenset({"float", "to", "double"})

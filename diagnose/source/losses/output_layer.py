@@ -12,8 +12,6 @@ from diagnose.source.patterns.formula import built_module, constant, integer, op
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["OutputProduct", "has_size_of", "output_product"]
-
 _ROWS = {"Embedding": ("num_embeddings", 0), "Linear": ("out_features", 1)}
 """What says how many rows the weight of a module has, and its place."""
 

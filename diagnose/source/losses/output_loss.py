@@ -19,8 +19,6 @@ from diagnose.source.patterns.attention import Refused
 from diagnose.source.patterns.cross_entropy import CrossEntropy, Step, Unlaid, behind, flattened, unlaid
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["Output", "OutputLoss", "output_losses"]
-
 
 @dataclass(frozen=True)
 class Output:

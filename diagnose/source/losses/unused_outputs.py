@@ -14,8 +14,6 @@ from diagnose.source.training.model_calls import is_model
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["reader_of"]
-
 _TRAINERS = frozenset({"Trainer", "Seq2SeqTrainer", "SFTTrainer", "DPOTrainer", "pipeline"})
 """What libraries name a loop that calls the model."""
 

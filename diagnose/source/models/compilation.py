@@ -16,8 +16,6 @@ from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import per_program
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["Compiled", "ModelClass", "compilations", "is_compiled", "model_class"]
-
 
 @dataclass(frozen=True)
 class Compiled:
@@ -124,11 +122,22 @@ def model_class(built: Built, sources: Mapping[str, str]) -> ModelClass | None:
     """The class of the program's own that a model is an instance of, where the text shows it."""
     classes = _classes(sources)
     for statement in built.assigned:
-        value = statement.value
+        value = _own_value(built, statement)
         for call in built.source.every(cst.Call, value) if value is not None else ():
             if call_name(call) in classes:
                 return classes[call_name(call)]
     return None
+
+
+def _own_value(built: Built, statement: cst.Assign | cst.AnnAssign) -> cst.BaseExpression | None:
+    """What a statement gives the model: of `encoder, decoder = Encoder(), Decoder()`, its own part."""
+    target = statement.targets[0].target if isinstance(statement, cst.Assign) else statement.target
+    value = statement.value
+    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple) and len(target.elements) == len(value.elements):
+        for element, given in zip(target.elements, value.elements, strict=True):
+            if built.source.code(element.value) == built.name:
+                return given.value
+    return value
 
 
 def _classes(sources: Mapping[str, str]) -> dict[str, ModelClass]:

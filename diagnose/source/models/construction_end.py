@@ -11,8 +11,6 @@ from diagnose.source.models.model_construction import Built
 from diagnose.source.tree.edits import call_name, insert_after, insert_before
 from diagnose.source.tree.syntax import Source, Splice, only_statement
 
-__all__ = ["after_build"]
-
 _WRAPPERS = frozenset({"DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "DataParallel", "prepare"})
 
 _FILLS = frozenset({"apply", "load_state_dict", "init_weights", "reset_parameters", "initialize", "init_parameters"})

@@ -15,8 +15,6 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["convolves_first", "layout_use", "moved_inputs", "uses_convolutions", "views_of_images"]
-
 _LAYOUT_METHODS = frozenset(
     {"as_strided", "as_strided_", "data_ptr", "is_contiguous", "resize_", "set_", "storage", "storage_offset"}
     | {"stride", "untyped_storage"}

@@ -15,8 +15,6 @@ from diagnose.source.models.model_construction import Built, built_as
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["lightning_models", "logged_reads"]
-
 _STEP = "training_step"
 _NO_MODEL = re.compile(r"loss|criterion|metric|acc|auc|f1|perplexity|augment|transform|normali[sz]er", re.IGNORECASE)
 _LOGS = frozenset({"self.log", "self.log_dict"})

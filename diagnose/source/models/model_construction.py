@@ -16,8 +16,6 @@ from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["Built", "built_as", "built_model"]
-
 _MOST_CALLS = 6
 """Functions that a model is followed through before it is given up."""
 

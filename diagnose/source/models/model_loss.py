@@ -13,8 +13,6 @@ from diagnose.source.models.model_construction import built_model
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["computes_loss"]
-
 _LOSS = re.compile(r"\b(?:cross_entropy|CrossEntropyLoss|log_softmax|nll_loss|logsumexp)\b")
 """Over classes, by torch's operators; the fused ones have other names."""
 

@@ -12,8 +12,6 @@ from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["CalledMethods", "called_methods", "shared_whole"]
-
 _TAKES_WHOLE = frozenset({"save", "dump", "dumps", "Process", "spawn", "start_processes"})
 
 

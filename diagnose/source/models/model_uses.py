@@ -7,23 +7,20 @@ other names, and a rank that runs it alone waits for all others.
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import parameter_of
 from diagnose.source.dataflow.flow import within
+from diagnose.source.dataflow.ranks import asks_rank
 from diagnose.source.models.model_construction import Built
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["asked_elsewhere", "asks_rank", "needs_model", "uses_of_model"]
-
 _OF_THE_WRAPPER = frozenset({"parameters", "train", "eval", "zero_grad", "training", "requires_grad_"})
 """What the wrapper has as the model has it; names of parameters are others."""
-_ASKS_RANK = re.compile(r"\b\w*rank\b|is_main|is_master|get_rank", re.IGNORECASE)
 _TAKE_ITSELF = frozenset({"builtins", "torch", "copy", "pickle"})
 """Modules whose functions are given the model as it is, without a wrapper."""
 _MAKE_ANOTHER = frozenset({"compile", "trace", "script", "DistributedDataParallel", "DataParallel", "vars", "setattr"})
@@ -140,14 +137,9 @@ def _own_names(sources: Mapping[str, str]) -> frozenset[str]:
     return frozenset(name for source in filter(None, map(parse, sources.values())) for name in source.function_names)
 
 
-def asks_rank(source: Source, branch: cst.If) -> bool:
-    """Whether a question has another answer on one rank than on the others."""
-    return _ASKS_RANK.search(source.code(branch.test)) is not None
-
-
 def _on_one_rank(source: Source, node: cst.CSTNode, below: cst.CSTNode) -> bool:
     branches = [above for above in source.ancestors(node) if isinstance(above, cst.If) and within(source, above, below)]
-    return any(asks_rank(source, branch) for branch in branches)
+    return any(asks_rank(source, branch.test) for branch in branches)
 
 
 def _handed_on(

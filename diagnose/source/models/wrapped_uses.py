@@ -16,8 +16,6 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all, per_program, per_source
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["use_of_wrapper"]
-
 _NAMED = frozenset(
     {"state_dict", "load_state_dict", "named_parameters", "named_modules", "named_children", "named_buffers"}
     | {"modules", "children", "get_submodule", "get_parameter", "__class__", "__dict__"}

@@ -15,8 +15,6 @@ from diagnose.source.tree.attributes import class_of, members_named
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, only_statement
 
-__all__ = ["KeptAverage", "kept_averages"]
-
 _DICTIONARY = re.compile(r"\{|(?:\w+\.)*(?:dict|OrderedDict)\(|.*\.state_dict\(\)\)?$", re.DOTALL)
 
 
@@ -75,11 +73,16 @@ def _only_chooses(condition: str | None, kept: str, key: str, value: str) -> boo
 
 def _average(source: Source, lines: Sequence[cst.CSTNode], key: str, value: str) -> tuple[str, str] | None:
     """The dictionary, and the weight of a new value; the mean may have a name before it is put there."""
-    assigned = [_assigned(line) for line in lines if not _asserts(source, line, key)]
-    if not 0 < len(assigned) < 3 or None in assigned:
+    *rest, final = lines
+    end = _assigned(final)
+    if end is None:
         return None
-    *before, last = (each for each in assigned if each is not None)
-    target, formula = last
+    target, formula = end
+    kept = source.code(target.value) if isinstance(target, cst.Subscript) else ""
+    assigned = [_assigned(line) for line in rest if not _asserts(source, line, f"{key} in {kept}")]
+    before = [each for each in assigned if each is not None]
+    if len(assigned) > 1 or len(before) < len(assigned):
+        return None
     names = {key, value}
     if isinstance(formula, cst.Call) and call_name(formula) == "clone" and isinstance(formula.func, cst.Attribute):
         formula = formula.func.value  # a mean is new already
@@ -90,7 +93,6 @@ def _average(source: Source, lines: Sequence[cst.CSTNode], key: str, value: str)
         formula = mean
     if not isinstance(target, cst.Subscript) or not _is_dictionary(source, target.value):
         return None
-    kept = source.code(target.value)
     weight = _weight(source, formula, f"{kept}[{key}]", value) if source.code(target) == f"{kept}[{key}]" else None
     return (kept, weight) if weight and not {*re.findall(r"[A-Za-z_]\w*", weight)} & names else None
 
@@ -103,10 +105,10 @@ def _assigned(line: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression
     return small.targets[0].target, small.value
 
 
-def _asserts(source: Source, line: cst.CSTNode, key: str) -> bool:
-    """Whether a line asserts that a name is known: the dictionary says so, too."""
+def _asserts(source: Source, line: cst.CSTNode, test: str) -> bool:
+    """Whether a line asserts that the dictionary has a name, and nothing else: asked for it, the dictionary says so."""
     small = only_statement(line)
-    return isinstance(small, cst.Assert) and source.code(small.test).startswith(f"{key} in ")
+    return isinstance(small, cst.Assert) and source.code(small.test) == test
 
 
 def _weight(source: Source, formula: cst.BaseExpression, old: str, new: str) -> str | None:

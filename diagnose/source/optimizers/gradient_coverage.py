@@ -13,8 +13,6 @@ from diagnose.source.training.given_arguments import is_given_alike
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["idle_gradients"]
-
 _CUTS = frozenset({"detach", "no_grad", "inference_mode", "stop_gradient", "requires_grad_", "requires_grad"})
 _HOOKS = frozenset({"register_hook", "register_full_backward_hook", "register_post_accumulate_grad_hook"})
 _KNOWN = frozenset({"parameters", "named_parameters", "train", "eval", "zero_grad", "state_dict", "to", "modules"})

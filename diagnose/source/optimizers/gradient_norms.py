@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from diagnose.source.dataflow.ranks import given_to
 from diagnose.source.rewrite.with_blocks import block_of
+from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, only_statement
-
-__all__ = ["NormLoop", "clipped_by_hand", "norm_loops"]
 
 _START = re.compile(r"(?:0|0\.0?|torch\.zeros\(.*\)|torch\.tensor\(0\.?0?\b.*\))$")
 _ROOT = (r"{acc}\*\*(?:0?\.5|\(1\.?0?/2\.?0?\))", r"(?:math|np|numpy|torch)\.sqrt\({acc}\)", r"{acc}\.sqrt\(\)")
@@ -22,6 +22,7 @@ _SQUARE = (
     r"\(?{p}\.grad(?:\*\*2|\.pow\(2\)|\.square\(\))\)?\.sum\(\)",
 )
 _NUMBER = re.compile(r"\.item\(\)|\b(?:math|np|numpy)\.sqrt\(")
+_ONCE = frozenset({"filter", "map", "iter", "chain", "parameters", "named_parameters"})
 _EPSILON = r"(?:1e-0?6|0\.000001)"
 
 
@@ -51,6 +52,8 @@ def _norm_loop(source: Source, loop: cst.For) -> NormLoop | None:
     block = block_of(source, loop)
     if block is None or not isinstance(loop.target, cst.Name) or loop.orelse is not None:
         return None
+    if _is_exhausted(source, loop.iter):
+        return None
     total = _total(source, loop, loop.target.value)
     at = list(block).index(loop)
     before = block[at - 1] if at else None
@@ -62,6 +65,13 @@ def _norm_loop(source: Source, loop: cst.For) -> NormLoop | None:
     statements = block[at - 1 : at + 2] if norm is not None else block[at - 1 : at + 1]
     written = "".join(source.code(each) for each in statements)
     return NormLoop(tuple(statements), total, norm, source.code(loop.iter), _NUMBER.search(written) is not None)
+
+
+def _is_exhausted(source: Source, over: cst.BaseExpression) -> bool:
+    """Whether a variable holds what can be gone through once: a second loop over it, or a clip, finds nothing."""
+    values = given_to(source, over) if isinstance(over, cst.Name | cst.Attribute) else []
+    calls = [value for value in values if isinstance(value, cst.Call)]
+    return any(call_name(call) in _ONCE for call in calls) or any(isinstance(one, cst.GeneratorExp) for one in values)
 
 
 def _total(source: Source, loop: cst.For, name: str) -> str | None:

@@ -25,8 +25,6 @@ from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["MovingAverage", "is_used_after", "moving_averages"]
-
 _BUFFERS = r"(?:state_dict|named_buffers|buffers)\("
 """What may hold counts beside weights: no mean of whole numbers is one."""
 

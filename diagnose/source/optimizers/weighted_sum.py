@@ -10,8 +10,6 @@ import libcst as cst
 from diagnose.source.dataflow.purity import only_computes
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["Term", "bare", "is_factor", "meant", "plain", "product", "sum_to_one", "tensor_of", "weighted_sum"]
-
 _PLAIN = re.compile(r"\.data\b|\.detach\(\)|\s")
 
 

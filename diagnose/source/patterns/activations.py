@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, same_value, statement_of
-from diagnose.source.patterns.formula import Operation, certain, constant
+from diagnose.source.patterns.formula import Operation, certain, constant, is_of_tensors
 from diagnose.source.rewrite.leftovers import nothing_else_reads
 from diagnose.source.tree.syntax import Source
-
-__all__ = ["WrittenActivation", "written_activations"]
 
 _CUBE = 0.044715
 _CLOSE = 1e-4
@@ -64,6 +62,8 @@ def _factors(found: WrittenActivation, node: cst.BaseExpression) -> tuple[float,
     made = certain(found.source, node)
     if made is None or len(made.operands) != 2 or made.name not in {"mul", "div"}:
         return 1.0, [node]
+    if not is_of_tensors(found.source, made):
+        raise _NotOne
     found.steps += made.through
     left, factors = _factors(found, made.operands[0])
     right, others = _factors(found, made.operands[1])
@@ -97,8 +97,7 @@ def _gate(found: WrittenActivation, coefficient: float, node: cst.BaseExpression
         return
     if made.name != "add" or not _close(coefficient, 0.5):
         raise _NotOne
-    _, inner = _with_constant(found, made, 1)
-    inner_made = _made(found, inner)
+    inner_made = _made(found, _beside_one(found, made))
     if inner_made.name == "erf":
         found.kind = "erf"
         scale, factors = _factors(found, inner_made.operands[0])
@@ -153,20 +152,19 @@ def _power(found: WrittenActivation, factors: list[cst.BaseExpression]) -> int:
     return total
 
 
-def _with_constant(
-    found: WrittenActivation, made: Operation, wanted: float
-) -> tuple[cst.BaseExpression, cst.BaseExpression]:
+def _beside_one(found: WrittenActivation, made: Operation) -> cst.BaseExpression:
+    """What 1 is added to."""
     if len(made.operands) == 2:
-        for plain, other in (made.operands, tuple(reversed(made.operands))):
-            value = constant(found.source, plain)
-            if value is not None and _close(value, wanted):
-                return plain, other
+        for one, other in (made.operands, made.operands[::-1]):
+            value = constant(found.source, one)
+            if value is not None and _close(value, 1):
+                return other
     raise _NotOne
 
 
 def _made(found: WrittenActivation, node: cst.BaseExpression) -> Operation:
     made = certain(found.source, node)
-    if made is None or not made.operands:
+    if made is None or not made.operands or not is_of_tensors(found.source, made):
         raise _NotOne
     found.steps += made.through
     return made

@@ -14,8 +14,6 @@ from diagnose.source.patterns.formula import Operation, integer, operation
 from diagnose.source.patterns.numeric import is_number
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["Mask", "Operand", "Refused", "WrittenAttention", "mentions_fused", "written_attentions"]
-
 _CASTS = frozenset({"to", "type_as", "float", "type", "half", "bfloat16", "contiguous"})
 Step = tuple[cst.CSTNode, str]
 
@@ -73,6 +71,10 @@ class WrittenAttention:
     def statement(self) -> cst.CSTNode:
         """The statement that contains the product."""
         return statement_of(self.source, self.product)
+
+
+class CannotFuse(Exception):
+    """Why no call of the fused kernel computes the same."""
 
 
 class _NoAttention(Exception):

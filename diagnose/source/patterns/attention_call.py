@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from diagnose.source.dataflow.reaching_definitions import Bound, in_module, names_in, reaching, same_value, statement_of
-from diagnose.source.patterns.attention import Mask, Operand, WrittenAttention
-from diagnose.source.patterns.attention_keys import may_have_more_keys
+from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, same_value, statement_of
+from diagnose.source.patterns.attention import CannotFuse, Mask, Operand, WrittenAttention
+from diagnose.source.patterns.attention_dropout import dropped_share
+from diagnose.source.patterns.attention_keys import has_as_many_keys, may_have_more_keys
 from diagnose.source.patterns.causal_masks import Polarity, causal, fill_value
-from diagnose.source.patterns.formula import constant, operation
+from diagnose.source.patterns.formula import certain, operation
 from diagnose.source.patterns.numeric import canonical, is_number, last_size, root_of
-from diagnose.source.settings.defaults import assigned, defaults_of, sets_attribute
 from diagnose.source.tree.attributes import member
-from diagnose.source.tree.syntax import Source, parse
-
-__all__ = ["CannotFuse", "FusedCall", "fused_call"]
+from diagnose.source.tree.syntax import Source
 
 _LARGE = 1e3
+_FLOATING = frozenset(
+    {"float", "double", "half", "bfloat16", "float32", "float16", "to", "type_as", "type", "finfo", "dtype", "inf"}
+)
+"""Names in an expression by which its numbers are no whole ones."""
 _AGREES = {"hide": Polarity.HIDE, "keep": Polarity.KEEP, "add": Polarity.ADD}
-
-
-class CannotFuse(Exception):
-    """Why there is no such call."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,7 @@ def fused_call(found: WrittenAttention, sources: Mapping[str, str]) -> FusedCall
     source = found.source
     for operand in (found.query, found.key, found.value):
         _same(found, operand.node)
+    found.query, found.key = _as_wide_as_values(found)
     query, *others = (_operand(source, operand) for operand in (found.query, found.key, found.value))
     unneeded: list[tuple[cst.CSTNode, str]] = []
     masks = _masks(found, unneeded)
@@ -53,7 +53,7 @@ def fused_call(found: WrittenAttention, sources: Mapping[str, str]) -> FusedCall
     if found.three_axes:
         parts = [f"{part}.unsqueeze(0)" for part in parts]
     arguments = [*parts, *([masks.argument] if masks is not None else [])]
-    dropped, drops = _dropped(found, sources)
+    dropped, drops = dropped_share(found, sources)
     arguments += [f"dropout_p={dropped}"] if dropped else []
     scale = _scale(found)
     arguments += [f"scale={scale}"] if scale else []
@@ -69,6 +69,47 @@ def _same(found: WrittenAttention, node: cst.BaseExpression) -> None:
     for name in names_in(found.source, node):
         if name.value in gone and not _stays(found, name):
             raise CannotFuse(f"{name.value} is one of the tensors that would go")
+
+
+def _as_wide_as_values(found: WrittenAttention) -> tuple[Operand, Operand]:
+    """Queries and keys in the format of the values, which the kernel asks for: `q.float()` is `q` to it, as it adds up
+    in float32 whatever they are.
+    """
+    assert found.query is not None and found.key is not None
+    asked = [_format(found.source, each.node) for each in (found.query, found.key, found.value)]
+    if len(set(asked)) == 1:
+        return found.query, found.key
+    query, key = found.query.node, found.key.node
+    if asked != ["float", "float", None] or not isinstance(query, cst.Call) or not isinstance(key, cst.Call):
+        raise CannotFuse("some of its queries, keys and values are put into another format, and others are not")
+    made = [certain(found.source, each) for each in (query, key)]
+    before = [each.operands[0] for each in made if each is not None]
+    return replace(found.query, node=before[0]), replace(found.key, node=before[1])
+
+
+def _format(source: Source, node: cst.BaseExpression) -> str | None:
+    """The format that `….float()` and its like put a tensor into; None for another expression."""
+    made = certain(source, node)
+    if made is None or not made.method or made.name not in {"to", "float", "double", "half", "bfloat16"}:
+        return None
+    asked = made.given("dtype", 1)
+    if made.name == "to":
+        return "float" if asked is not None and source.names(asked) & {"torch.float32", "torch.float"} else None
+    return made.name
+
+
+def _is_of_whole_numbers(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether a mask that is added may be of whole numbers, `(1 - mask) * -10000`, which the kernel does not take."""
+    while isinstance(node, cst.Name):
+        seen = reaching(source, statement_of(source, node), node.value)
+        if seen.bound is not Bound.ASSIGNED or not isinstance(seen.value, cst.BaseExpression):
+            return False
+        node = seen.value
+    if not isinstance(node, cst.BinaryOperation):
+        return False
+    made = {name.attr.value for name in source.every(cst.Attribute, node)}
+    made |= {source.code(call.func) for call in source.every(cst.Call, node)}
+    return any(source.every(cst.Integer, node)) and not any(source.every(cst.Float, node)) and not made & _FLOATING
 
 
 def _stays(found: WrittenAttention, name: cst.Name) -> bool:
@@ -113,13 +154,13 @@ class _Told:
 def _masks(found: WrittenAttention, unneeded: list[tuple[cst.CSTNode, str]]) -> _Told | None:
     plain: list[Mask] = []
     is_causal: list[Mask] = []
-    square = not may_have_more_keys(found)
+    length = _length(found)
     for mask in found.masks:
         used: list[tuple[cst.CSTNode, str]] = []
         hides = mask.kind == "add" or _fill(found, mask) <= -_LARGE
         if not hides:
             raise CannotFuse("what it puts in the place of masked scores is not known to be very negative")
-        if square and causal(found.source, mask.node, used) is _AGREES[mask.kind]:
+        if length is not None and causal(found.source, mask.node, used) is _AGREES[mask.kind]:
             is_causal.append(mask)
             unneeded += used
         else:
@@ -129,12 +170,28 @@ def _masks(found: WrittenAttention, unneeded: list[tuple[cst.CSTNode, str]]) -> 
     if not plain and len(is_causal) == 1:
         condition = is_causal[0].condition
         if condition is None:
-            return _Told("is_causal=True")
+            return _Told(f"is_causal={length or 'True'}")
         if isinstance(condition, cst.Name | cst.Attribute):
-            return _Told(f"is_causal={found.source.code(condition)}")
+            return _Told(f"is_causal={found.source.code(condition)}{f' and {length}' if length else ''}")
         raise CannotFuse("its mask is causal or not from call to call")
     unneeded.clear()
     return _combined(found, [*is_causal, *plain])
+
+
+def _length(found: WrittenAttention) -> str | None:
+    """What the kernel's own causal mask needs to hold: nothing where there are as many keys as queries, else that there
+    is more than one query; None where that cannot be said.
+
+    A square mask fits scores of as many keys as queries, and those of a single query, of which it hides nothing.
+    """
+    assert found.query is not None
+    if may_have_more_keys(found):
+        return None
+    if has_as_many_keys(found):
+        return ""
+    query = found.query
+    plain = isinstance(query.node, cst.Name) and query.order is None and not query.transposed
+    return f"{found.source.code(query.node)}.size(-2) > 1" if plain else None
 
 
 def _fill(found: WrittenAttention, mask: Mask) -> float:
@@ -150,7 +207,14 @@ def _combined(found: WrittenAttention, masks: list[Mask]) -> _Told:
             _same(found, mask.condition)
     if len(masks) == 1:
         return _single(found, masks[0])
-    if any(mask.kind == "add" or mask.condition is not None for mask in masks):
+    added = [mask for mask in masks if mask.kind == "add"]
+    others = [mask for mask in masks if mask.kind != "add"]
+    plain = not any(mask.condition is not None for mask in masks)
+    if plain and len(added) == 1 and all(math.isinf(_fill(found, mask)) for mask in others):
+        hidden, fill = " | ".join(_hidden(source, mask, nested=len(others) > 1) for mask in others), others[0].fill
+        assert fill is not None  # it is infinite
+        return _Told(f"attn_mask={_in_method(source, added[0].node)}.masked_fill({hidden}, {source.code(fill)})")
+    if added or not plain:
         raise CannotFuse("it has several masks, not all of them plain ones of booleans")
     seen = " & ".join(_seen(source, mask, nested=True) for mask in masks)
     if all(math.isinf(_fill(found, mask)) for mask in masks):
@@ -165,6 +229,8 @@ def _single(found: WrittenAttention, mask: Mask) -> _Told:
     source = found.source
     hidden = None
     if mask.kind == "add":
+        if _is_of_whole_numbers(source, mask.node):
+            raise CannotFuse("the mask that it adds may be of whole numbers")
         code = source.code(mask.node)
     elif math.isinf(_fill(found, mask)):
         code = _seen(source, mask)
@@ -188,6 +254,9 @@ def _only_if(source: Source, condition: cst.BaseExpression, code: str, otherwise
 
 def _whole(hidden: str) -> str:
     """True for the rows of which nothing is seen."""
+    seen = re.fullmatch(r"~([\w.]+(?:\[[^\[\]]*\])?)", hidden)
+    if seen is not None:
+        return f"~{seen[1]}.any(-1, keepdim=True)"
     plain = hidden.isidentifier() or (hidden.startswith("(") and _closes_last(hidden))
     return f"{hidden if plain else f'({hidden})'}.all(-1, keepdim=True)"
 
@@ -329,67 +398,3 @@ def _root_of_tensor(source: Source, node: cst.BaseExpression) -> cst.BaseExpress
         first = first.elements[0].value
     sayable = inner is None or all(name.value == "self" for name in names_in(source, first))
     return first if sayable and is_number(source, first) else None
-
-
-def _dropped(found: WrittenAttention, sources: Mapping[str, str]) -> tuple[str | None, bool]:
-    """The code of the share of weights that is dropped, None where none ever is; and whether this program drops any."""
-    made, source = found.dropout, found.source
-    if made is None:
-        return None, False
-    if made.module is not None:
-        assert isinstance(made.node, cst.Call)
-        share = next((arg.value for arg in made.module.args if arg.keyword is None or arg.keyword.value == "p"), None)
-        fixed = share is not None and constant(source, share) == 0 and not sets_attribute(sources, "p")
-        module = source.code(made.node.func)
-        drops = share is None or not _is_zero(source, share, sources)
-        return (None if fixed else f"{module}.p if {module}.training else 0.0"), drops and not fixed
-    share, training = made.given("p", 1), made.given("training", 2)
-    if made.method or (share is None and training is None):
-        raise CannotFuse("its weights are dropped out in a way that is not followed")
-    code = source.code(share) if share is not None else "0.5"
-    when = source.code(training) if training is not None else "True"
-    if when == "False" or (share is not None and constant(source, share) == 0):
-        return None, False
-    drops = share is None or not _is_zero(source, share, sources)
-    return (code if when == "True" else f"{code} if {when} else 0.0"), drops
-
-
-def _is_zero(source: Source, share: cst.BaseExpression, sources: Mapping[str, str]) -> bool:
-    """Whether a share of dropout is zero, or a setting that the program sets to zero wherever it sets it.
-
-    What is handed on under the same name (`dropout=args.dropout`) is seen where that is set; anything else that is no
-    number may be another share.
-    """
-    value = constant(source, share)
-    if value is not None:
-        return value == 0
-    kept = member(source, share)
-    if kept is not None and source.code(kept) != source.code(share):
-        return _is_zero(source, kept, sources)
-    name = (
-        share.attr.value if isinstance(share, cst.Attribute) else share.value if isinstance(share, cst.Name) else None
-    )
-    if name is None:
-        return False
-    found: list[float | None] = []
-    for text in sources.values():
-        other = parse(text) if name in text else None
-        for each in _given(other, name) if other is not None else ():
-            assert other is not None
-            if other.code(each).rpartition(".")[2] != name:
-                found.append(constant(other, each))
-    return bool(found) and all(value == 0 for value in found)
-
-
-def _given(source: Source, name: str) -> Iterator[cst.BaseExpression]:
-    """What a file gives a setting of that name: as a default, in a call, or as a variable of its top level."""
-    yield from (default.value for default in defaults_of(source, name))
-    yield from assigned(source, name)
-    top = in_module(source, name)
-    if top is not None and isinstance(top.value, cst.BaseExpression):
-        yield top.value
-    for parameter in source.every(cst.Param):
-        if parameter.name.value == name and parameter.default is not None:
-            yield parameter.default
-    for call in source.every(cst.Call):
-        yield from (arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == name)

@@ -1,15 +1,14 @@
-"""Whether attention may have more keys than queries: keys of earlier calls that a cache adds."""
+"""Whether attention may have more keys than queries: keys of earlier calls that a cache adds, or of another input."""
 
 from __future__ import annotations
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import parameter_of
 from diagnose.source.dataflow.flow import scope_of
 from diagnose.source.dataflow.reaching_definitions import names_in
 from diagnose.source.patterns.attention import WrittenAttention
 from diagnose.source.tree.syntax import Source
-
-__all__ = ["may_have_more_keys"]
 
 _JOINS = frozenset({"torch.cat", "torch.concat", "torch.concatenate", "torch.hstack"})
 
@@ -33,6 +32,32 @@ def may_have_more_keys(found: WrittenAttention) -> bool:
                 return True
             open_names |= {each.value for each in names_in(source, assign.value)} - seen
     return _is_joined(source, found.key.node)
+
+
+def has_as_many_keys(found: WrittenAttention) -> bool:
+    """Whether queries and keys are made of the same arguments of the function, and so are equally long.
+
+    Where a function is handed queries and keys, or makes keys of another input, a caller may pass one query for many
+    keys.
+    """
+    assert found.query is not None and found.key is not None
+    return bool(_inputs(found, found.query.node)) and _inputs(found, found.query.node) == _inputs(found, found.key.node)
+
+
+def _inputs(found: WrittenAttention, node: cst.BaseExpression) -> set[str]:
+    """The function's own parameters that a value is made of, beside its object."""
+    source = found.source
+    scope = scope_of(source, found.product)
+    if not isinstance(scope, cst.FunctionDef):
+        return set()
+    open_names, seen = {name.value for name in names_in(source, node)}, set[str]()
+    while open_names:
+        name = open_names.pop()
+        seen.add(name)
+        for assign in source.every(cst.Assign, scope):
+            if any(_binds(source, target.target, name) for target in assign.targets):
+                open_names |= {each.value for each in names_in(source, assign.value)} - seen
+    return {each for each in seen - {"self"} if parameter_of(scope, each) is not None}
 
 
 def _binds(source: Source, target: cst.BaseExpression, name: str) -> bool:

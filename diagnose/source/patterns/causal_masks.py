@@ -13,8 +13,6 @@ from diagnose.source.patterns.formula import Operation, certain, constant, integ
 from diagnose.source.tree.attributes import member
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["Polarity", "causal", "fill_value"]
-
 _PASSES = frozenset(
     {"to", "bool", "float", "int", "long", "byte", "type", "type_as", "cuda", "cpu", "detach", "contiguous"}
     | {"unsqueeze", "view", "reshape", "expand", "clone"}
@@ -169,7 +167,9 @@ def _compared(source: Source, made: Operation, used: list[tuple[cst.CSTNode, str
 
 
 def fill_value(source: Source, node: cst.BaseExpression | None) -> float | None:
-    """A number; minus infinity for the least number of a format, `torch.finfo(x.dtype).min`, is not claimed: -3e38."""
+    """A number; minus infinity is not claimed for the least number of a format, `torch.finfo(x.dtype).min` or `-….max`:
+    -3e38.
+    """
     if node is None:
         return None
     value = constant(source, node)
@@ -183,8 +183,9 @@ def fill_value(source: Source, node: cst.BaseExpression | None) -> float | None:
         if found.bound is not Bound.ASSIGNED or not isinstance(found.value, cst.BaseExpression):
             return None
         node = found.value
-    least = isinstance(node, cst.Attribute) and node.attr.value == "min"
-    holder = node.value if least and isinstance(node, cst.Attribute) else None
+    negated = isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus)
+    bound, end = (node.expression, "max") if negated and isinstance(node, cst.UnaryOperation) else (node, "min")
+    holder = bound.value if isinstance(bound, cst.Attribute) and bound.attr.value == end else None
     if isinstance(holder, cst.Call) and "torch.finfo" in source.names(holder.func):
         return -3.0e38
     return -math.inf if source.code(node) in {"-float('inf')", '-float("inf")', "-float('Inf')"} else None

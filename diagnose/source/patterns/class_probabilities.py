@@ -12,8 +12,6 @@ from diagnose.source.dataflow.reaching_definitions import Bound, reaching, state
 from diagnose.source.patterns.formula import operation
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["are_probabilities"]
-
 _FLOATS = frozenset(
     {"softmax", "log_softmax", "sigmoid", "exp", "float", "double", "half", "bfloat16", "div"} | {"one_hot"}
 )

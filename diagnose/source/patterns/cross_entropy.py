@@ -16,21 +16,6 @@ from diagnose.source.tree.arguments import has_star
 from diagnose.source.tree.attributes import member
 from diagnose.source.tree.syntax import Source
 
-__all__ = [
-    "CrossEntropy",
-    "Step",
-    "Unlaid",
-    "behind",
-    "classes_last",
-    "cross_entropies",
-    "flattened",
-    "means_the_same",
-    "refused_option",
-    "rows_of",
-    "unlaid",
-    "why_not_indices",
-]
-
 Step = tuple[cst.CSTNode, str]
 """A statement, and the name that it binds."""
 

@@ -8,8 +8,6 @@ import libcst as cst
 
 from diagnose.source.patterns.formula import Operation
 
-__all__ = ["ProductOfScores", "ProductOfValues", "product_of_scores", "product_of_values"]
-
 
 @dataclass(frozen=True)
 class ProductOfScores:

@@ -17,8 +17,6 @@ from diagnose.source.tree.attributes import member
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["Operation", "certain", "constant", "integer", "operation"]
-
 _BINARY: Mapping[type[cst.BaseBinaryOp], str] = {
     cst.Add: "add",
     cst.Subtract: "sub",
@@ -84,6 +82,23 @@ class Operation:
         if found is not None:
             return found
         return self.operands[position] if position < len(self.operands) else None
+
+
+def is_of_tensors(source: Source, made: Operation) -> bool:
+    """Whether an operation is torch's, or Python's, and leaves alone what others may hold.
+
+    Functions of `math` and NumPy share its name; `x.mul_(y)` writes into its object, and so does `x *= y` but where x
+    was computed right before.
+    """
+    if isinstance(made.node, cst.AugAssign):
+        target = made.node.target
+        seen = reaching(source, statement_of(source, made.node), target.value) if isinstance(target, cst.Name) else None
+        return seen is not None and seen.bound is Bound.ASSIGNED and isinstance(seen.value, cst.BinaryOperation)
+    if not isinstance(made.node, cst.Call):
+        return True
+    if made.method and isinstance(made.node.func, cst.Attribute):
+        return not made.node.func.attr.value.endswith("_")
+    return not any(name.startswith(("math.", "numpy.")) for name in source.names(made.node.func))
 
 
 def certain(source: Source, node: cst.CSTNode) -> Operation | None:

@@ -8,15 +8,12 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, same_value, statement_of
-from diagnose.source.patterns.formula import Operation, constant, integer, operation
+from diagnose.source.patterns.formula import Operation, certain, constant, integer, is_of_tensors, operation
 from diagnose.source.patterns.numeric import is_number
 from diagnose.source.tree.attributes import class_of, member
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["WrittenNorm", "written_norms"]
-
 _CASTS = frozenset({"to", "float", "type_as", "type", "double"})
-Step = tuple[cst.CSTNode, str]
 
 
 @dataclass
@@ -33,7 +30,7 @@ class WrittenNorm:
     bias: cst.BaseExpression | None = None
     method: cst.FunctionDef | None = None
     """The method that the core stands in."""
-    steps: list[Step] = field(default_factory=list)
+    steps: list[tuple[cst.CSTNode, str]] = field(default_factory=list)
     widened: str = ""
     """`float` where the input is made float32 and what comes out stays that."""
     casts: list[Operation] = field(default_factory=list)
@@ -79,9 +76,16 @@ def _norm(source: Source, node: cst.BaseExpression) -> WrittenNorm | None:
 
 
 def _made(found: WrittenNorm, node: cst.BaseExpression) -> Operation:
-    made = operation(found.source, node)
-    if made is None or made.condition is not None:
+    made = certain(found.source, node)
+    if made is None or not is_of_tensors(found.source, made):
         raise _NotOne
+    return made
+
+
+def _taken(found: WrittenNorm, node: cst.BaseExpression) -> Operation:
+    """An operation of the normalisation; the statements on the way to it go with it."""
+    made = _made(found, node)
+    found.steps += made.through
     return made
 
 
@@ -130,9 +134,10 @@ def _weighted(found: WrittenNorm, node: cst.BaseExpression) -> None:
 
 def _factors(found: WrittenNorm, node: cst.BaseExpression) -> list[tuple[str, cst.BaseExpression]]:
     """A product taken apart: `mul` or `div` with each factor, through changes of format."""
-    made = operation(found.source, node)
-    if made is None or made.condition is not None or not made.operands:
+    made = certain(found.source, node)
+    if made is None or not made.operands:
         return [("mul", node)]
+    made = _made(found, node)
     if made.name in {"mul", "div"} and len(made.operands) == 2:
         found.steps += made.through
         left, right = made.operands
@@ -172,10 +177,11 @@ def _method(found: WrittenNorm, node: cst.BaseExpression) -> None:
     inner = WrittenNorm(source, returned.value, found.kind)
     _weighted(inner, returned.value)
     parameters = methods[0].params.params
-    if inner.weight is not None or not isinstance(inner.input, cst.Name) or inner.eps is None:
-        raise _NotOne
     if (
-        len(parameters) != 2
+        inner.weight is not None
+        or not isinstance(inner.input, cst.Name)
+        or inner.eps is None
+        or len(parameters) != 2
         or inner.input.value != parameters[1].name.value
         or not source.code(inner.eps).startswith("self.")
     ):
@@ -199,8 +205,7 @@ def _uncast(found: WrittenNorm, node: cst.BaseExpression) -> cst.BaseExpression:
 
 def _denominator(found: WrittenNorm, node: cst.BaseExpression, inverse: bool) -> None:
     """√(… + ε), or its inverse; its variance is kept in `found` for the numerator to agree with."""
-    made = _made(found, node)
-    found.steps += made.through
+    made = _taken(found, node)
     wanted = "rsqrt" if inverse else "sqrt"
     half = made.name == "pow" and constant(found.source, made.operands[1]) == (-0.5 if inverse else 0.5)
     if made.name != wanted and not half:
@@ -208,12 +213,11 @@ def _denominator(found: WrittenNorm, node: cst.BaseExpression, inverse: bool) ->
             raise _NotOne
         _denominator(found, made.operands[1], inverse=False)
         return
-    inner = _made(found, made.operands[0])
-    found.steps += inner.through
+    inner = _taken(found, made.operands[0])
     if inner.name != "add" or len(inner.operands) != 2:
         raise _NotOne
     for mean, eps in (inner.operands, tuple(reversed(inner.operands))):
-        if is_number(found.source, eps) or constant(found.source, eps) is not None:
+        if is_number(found.source, eps):
             found.eps = eps
             _variance(found, mean)
             return
@@ -221,44 +225,34 @@ def _denominator(found: WrittenNorm, node: cst.BaseExpression, inverse: bool) ->
 
 
 def _variance(found: WrittenNorm, node: cst.BaseExpression) -> None:
-    made = _made(found, node)
-    found.steps += made.through
+    made = _taken(found, node)
     if made.name == "var" and found.kind == "layer":
-        biased = made.keywords.get("unbiased")
-        correction = made.keywords.get("correction")
-        if not _over_last(made) or not (
-            (biased is not None and found.source.code(biased) == "False") or integer(correction) == 0
-        ):
+        corrected, correction = made.keywords.get("unbiased"), made.keywords.get("correction")
+        biased = integer(correction) == 0 or (corrected is not None and found.source.code(corrected) == "False")
+        if not biased or not _over_last(made):
             raise _NotOne
         _set_input(found, made.operands[0])
         return
     if made.name != "mean" or not _over_last(made):
         raise _NotOne
-    squared = _square(found, made.operands[0])
-    if found.kind == "rms":
-        _set_input(found, squared)
-    else:
-        _centred(found, squared)
+    _numerator(found, _square(found, made.operands[0]))
 
 
 def _over_last(made: Operation) -> bool:
     axis = made.given("dim", 1)
     if isinstance(axis, cst.Tuple | cst.List) and len(axis.elements) == 1:
         axis = axis.elements[0].value
-    kept = made.given("keepdim", 2) or made.keywords.get("keepdims")
+    kept = made.given("keepdim", 2)  # NumPy's is `keepdims`
     return integer(axis) == -1 and isinstance(kept, cst.Name) and kept.value == "True"
 
 
 def _square(found: WrittenNorm, node: cst.BaseExpression) -> cst.BaseExpression:
-    made = _made(found, node)
-    found.steps += made.through
-    if made.name == "pow" and constant(found.source, made.operands[1]) == 2:
-        return made.operands[0]
-    if made.name == "square":
-        return made.operands[0]
-    if made.name == "mul" and found.source.code(made.operands[0]) == found.source.code(made.operands[1]):
-        return made.operands[0]
-    raise _NotOne
+    made = _taken(found, node)
+    by_power = made.name == "pow" and constant(found.source, made.operands[1]) == 2
+    by_itself = made.name == "mul" and found.source.code(made.operands[0]) == found.source.code(made.operands[1])
+    if not (made.name == "square" or by_power or by_itself):
+        raise _NotOne
+    return made.operands[0]
 
 
 def _numerator(found: WrittenNorm, node: cst.BaseExpression) -> None:
@@ -270,12 +264,10 @@ def _numerator(found: WrittenNorm, node: cst.BaseExpression) -> None:
 
 def _centred(found: WrittenNorm, node: cst.BaseExpression) -> None:
     """x − mean(x)."""
-    made = _made(found, node)
-    found.steps += made.through
+    made = _taken(found, node)
     if made.name != "sub" or len(made.operands) != 2:
         raise _NotOne
-    mean = _made(found, made.operands[1])
-    found.steps += mean.through
+    mean = _taken(found, made.operands[1])
     if mean.name != "mean" or not _over_last(mean):
         raise _NotOne
     _set_input(found, mean.operands[0])
@@ -289,27 +281,23 @@ def _set_input(found: WrittenNorm, node: cst.BaseExpression) -> None:
         found.input = node
         return
     source = found.source
-    if source.code(node) != source.code(found.input):
-        raise _NotOne
+    if isinstance(node, cst.Call) or source.code(node) != source.code(found.input):
+        raise _NotOne  # two calls are two values
     for name, other in zip(names_in(source, node), names_in(source, found.input), strict=True):
         one = reaching(source, statement_of(source, name), name.value)
         two = reaching(source, statement_of(source, other), other.value)
         if one.statement is not two.statement or Bound.LOST in (one.bound, two.bound):
             raise _NotOne
-    if isinstance(node, cst.Call):
-        raise _NotOne  # two calls are two values
 
 
 def _is_parameter(source: Source, node: cst.BaseExpression) -> bool:
     """Whether an expression is a vector of parameters, `nn.Parameter(torch.ones(width))`."""
     kept = member(source, node)
-    if kept is None:
-        return False
-    made = operation(source, kept)
+    made = operation(source, kept) if kept is not None else None
     if made is None or made.name != "Parameter" or not made.operands:
         return False
     filled = operation(source, made.operands[0])
-    if filled is None or filled.name not in {"ones", "zeros", "empty", "full"}:
+    if filled is None or filled.name not in {"ones", "zeros", "empty", "full", "rand", "randn"}:
         return False
     sizes = filled.operands[:1] if filled.name == "full" else filled.operands
     if len(sizes) == 1 and isinstance(sizes[0], cst.Tuple | cst.List):
@@ -333,7 +321,9 @@ def _check(found: WrittenNorm) -> None:
             # A removed statement may bind the name again on the way: without it, the old value is there.
             if now.statement is not here.statement and id(now.statement) not in removed:
                 raise _NotOne
-            if id(now.statement) in removed and not _all_removed_between(found, name.value, here.statement, at):
+            if id(now.statement) in removed and not _all_removed_between(
+                source, removed, name.value, here.statement, at
+            ):
                 raise _NotOne
     if found.weight is not None and not same_value(source, found.weight, at):
         raise _NotOne
@@ -344,10 +334,8 @@ def _check(found: WrittenNorm) -> None:
 def _check_formats(found: WrittenNorm) -> None:
     """The kernel computes in float32 and returns its input's format: nothing is made wider than float32 on the way, and
     what comes out is in the input's format, or in float32 where the input is made that."""
-    source = found.source
-    if any(not _is_format_of_input(found, made) for made in found.casts_back):
-        raise _NotOne
-    if any(not _is_float32(source, made) for made in found.casts):
+    back = all(_is_format_of_input(found, made) for made in found.casts_back)
+    if not back or not all(_is_float32(found.source, made) for made in found.casts):
         raise _NotOne
     if found.casts and not found.casts_back:
         found.widened = "float"
@@ -382,9 +370,9 @@ def _is_format_of_input(found: WrittenNorm, made: Operation) -> bool:
     return True
 
 
-def _all_removed_between(found: WrittenNorm, name: str, first: cst.CSTNode | None, at: cst.CSTNode) -> bool:
-    source = found.source
-    removed = {id(statement) for statement, _ in found.steps}
+def _all_removed_between(
+    source: Source, removed: set[int], name: str, first: cst.CSTNode | None, at: cst.CSTNode
+) -> bool:
     current = at
     for _ in range(8):
         seen = reaching(source, current, name)
@@ -400,17 +388,12 @@ def _check_reads(found: WrittenNorm, removed: set[int]) -> None:
     source = found.source
     scope = source.inside(found.root, cst.FunctionDef)
     names = {name for _, name in found.steps}
-    if any(source.inside(statement, cst.FunctionDef) is not scope for statement, _ in found.steps):
-        raise _NotOne
-    if scope is None:
+    if scope is None or any(source.inside(one, cst.FunctionDef) is not scope for one, _ in found.steps):
         raise _NotOne
     for name in names_in(source, scope):
-        if name.value not in names or any(above is found.root for above in source.ancestors(name)):
+        if name.value not in names or isinstance(source.parent(name), cst.AssignTarget | cst.Param):
             continue
-        if any(id(above) in removed for above in source.ancestors(name)):
-            continue
-        parent = source.parent(name)
-        if isinstance(parent, cst.AssignTarget | cst.Param):
+        if any(above is found.root or id(above) in removed for above in source.ancestors(name)):
             continue
         seen = reaching(source, statement_of(source, name), name.value)
         if id(seen.statement) in removed or seen.bound is Bound.LOST:

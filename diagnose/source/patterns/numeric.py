@@ -10,8 +10,6 @@ from diagnose.source.settings.defaults import assigned, defaults_of
 from diagnose.source.tree.attributes import member
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["canonical", "is_number", "last_size", "root_of"]
-
 _KEEPS_LAST = frozenset({"contiguous", "to", "float", "type_as", "clone", "unbind", "half", "bfloat16"})
 
 

@@ -12,8 +12,6 @@ from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.attributes import members_named
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["OutputLayer", "output_layers"]
-
 
 @dataclass(frozen=True)
 class OutputLayer:

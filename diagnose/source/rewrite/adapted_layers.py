@@ -18,8 +18,6 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["adaptation"]
-
 _ADAPT = (
     "torch.nn.utils.weight_norm",
     "torch.nn.utils.spectral_norm",

@@ -6,8 +6,6 @@ import libcst as cst
 
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["unwrap"]
-
 
 def unwrap(source: Source, item: cst.WithItem) -> list[Splice]:
     """Take out one item of a `with`; if it is the only one, its body moves to the left. Empty where that cannot be.

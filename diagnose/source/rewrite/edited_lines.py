@@ -9,8 +9,6 @@ from difflib import SequenceMatcher
 
 from diagnose.source.tree.text_lines import lines_in
 
-__all__ = ["lines_reached", "rewritten"]
-
 _WORDS = re.compile(r"[^\W\d]\w*")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Line = tuple[str, int]

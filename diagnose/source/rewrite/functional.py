@@ -9,8 +9,6 @@ import libcst as cst
 from diagnose.source.tree.edits import ensure_import
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["functional", "operand"]
-
 
 def functional(source: Source) -> tuple[str, list[Splice]]:
     """The name by which a file knows `torch.nn.functional`, and the import to be added first, if any."""

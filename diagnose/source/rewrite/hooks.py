@@ -11,8 +11,6 @@ import libcst as cst
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["forward_hook", "is_watching_hook", "module_hook"]
-
 _REGISTERS = frozenset(
     {
         "register_forward_hook",

@@ -12,8 +12,6 @@ from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reach
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.tree.syntax import Source, Splice, parse, splice
 
-__all__ = ["nothing_else_reads", "unread_after", "without_from_import", "without_import"]
-
 
 def unread_after(
     source: Source, candidates: Sequence[tuple[cst.CSTNode, str]], gone: Sequence[cst.CSTNode]

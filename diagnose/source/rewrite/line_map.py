@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from diagnose.source.tree.text_lines import lines_in
 
-__all__ = ["LineMap"]
-
 
 @dataclass(frozen=True)
 class LineMap:

@@ -15,8 +15,6 @@ import libcst as cst
 from diagnose.source.dataflow.bindings import dotted
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["Translated", "as_torch", "copied", "leaf", "translated_use"]
-
 _ELEMENTWISE = {"abs": "abs", "absolute": "abs", "sqrt": "sqrt", "square": "square", "exp": "exp", "log": "log"}
 _TESTS = {"isnan": "isnan", "isinf": "isinf", "isfinite": "isfinite"}
 _REDUCTIONS = {"max": "max", "amax": "max", "min": "min", "amin": "min", "mean": "mean", "sum": "sum"}

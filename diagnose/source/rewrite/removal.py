@@ -11,8 +11,6 @@ from diagnose.source.dataflow.flow import within
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["remove_statements", "take_out"]
-
 _ASKS = frozenset({"is_available", "is_initialized", "device_count", "isinstance", "len", "hasattr"})
 _LISTS = frozenset({"modules", "named_modules", "children", "named_children", "parameters", "named_parameters"})
 _HARMLESS = _ASKS | _LISTS | {"range", "enumerate", "zip", "list", "items", "values"}

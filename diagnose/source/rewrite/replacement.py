@@ -14,8 +14,6 @@ import libcst as cst
 from diagnose.source.tree.edits import insert_before, replace
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["call_in_place", "comments_above", "in_place"]
-
 
 def in_place(source: Source, node: cst.CSTNode, code: str) -> list[Splice]:
     """`code` in the place of an expression and of the parentheses around it, and comments that it lacks above it."""

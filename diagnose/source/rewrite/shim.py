@@ -15,8 +15,6 @@ import libcst as cst
 from diagnose.source.tree.edits import insert_after, insert_before, top_of_program
 from diagnose.source.tree.syntax import Source, Splice, parse
 
-__all__ = ["MODULE", "Shim", "add_to_shim", "import_for_effect", "import_from_shim", "is_shim"]
-
 MODULE = "diagnose_fixes"
 _HEAD = '"""What `diagnose fix` added to this program; each part says what it is for."""\n'
 

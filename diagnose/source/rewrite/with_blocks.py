@@ -8,8 +8,6 @@ import libcst as cst
 
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["block_of", "wrapped"]
-
 
 def block_of(source: Source, statement: cst.CSTNode) -> Sequence[cst.CSTNode] | None:
     """The statements of the block that a statement is one of; None where it shares its line with the block's head."""

@@ -13,8 +13,6 @@ from typing import overload
 
 from diagnose.model import Scalar
 
-__all__ = ["COMMAND_LINE", "CommandLine", "Word", "split_command", "value_of_word"]
-
 COMMAND_LINE = "<command line>"
 """The path by which edits name it, beside those of files."""
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from diagnose.model import Scalar
 
-__all__ = ["Entry", "entries", "form_of"]
-
 _FORMS = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml"}
 
 

@@ -13,19 +13,6 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = [
-    "Default",
-    "assigned",
-    "defaults_of",
-    "destination_of",
-    "field_default",
-    "keys_of",
-    "option_default",
-    "option_names",
-    "option_words",
-    "sets_attribute",
-]
-
 _HOLDERS = frozenset({"Namespace", "SimpleNamespace", "EasyDict", "DictConfig", "AttrDict", "ConfigDict"})
 _DECLARES = re.compile(r"\b(add_argument|option)\s*\(")
 """What a file with options of a command line holds; most files hold none, and are not parsed for them."""

@@ -12,8 +12,6 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["executes_files", "is_undecided", "set_by_file"]
-
 _SETS_MORE = re.compile(r"\bexec\(|\bimport\s*\*|\bglobals\(|\blocals\(|\bvars\(")
 """How a config file sets names that it does not spell."""
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import libcst as cst
 
 from diagnose.model import Scalar
+from diagnose.source.dataflow.accelerator_tests import asks_for_accelerator
 from diagnose.source.dataflow.bindings import binding_of, passed_to
+from diagnose.source.dataflow.flow import within
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import call_name, parse
 from diagnose.source.tree.literals import literal, string
 from diagnose.source.tree.syntax import Source, Splice
-
-__all__ = ["Layer", "clashes", "layers_of", "set_keys"]
 
 _DEEPEST = 4
 _PLAIN_TEXT = re.compile(r"""^"([^"'\\]*)"$""")
@@ -50,23 +50,24 @@ class Layer:
         return None
 
 
-def layers_of(
-    node: cst.BaseExpression,
-    path: str,
-    source: Source,
-    sources: Mapping[str, str],
-    recorded: Mapping[str, Scalar],
-    depth: int = 0,
-) -> list[Layer] | None:
-    """The dictionaries that an expression is made of, those that win last; None where it is not known for certain.
+@dataclass(frozen=True)
+class Known:
+    """What tells which dictionaries a run took."""
 
-    `recorded` are the arguments that the run had: they tell which of two dictionaries it took.
-    """
+    sources: Mapping[str, str]
+    recorded: Mapping[str, Scalar]
+    """The arguments that the call had."""
+    accelerated: bool = False
+    """Whether there was an accelerator: a dictionary that serves the CPU alone is then not the one to change."""
+
+
+def layers_of(node: cst.BaseExpression, path: str, source: Source, known: Known, depth: int = 0) -> list[Layer] | None:
+    """The dictionaries that an expression is made of, those that win last; None where it is not known for certain."""
     if isinstance(node, cst.Dict):
         inner: list[Layer] = []
         for element in node.elements:
             if isinstance(element, cst.StarredDictElement):
-                below = layers_of(element.value, path, source, sources, recorded, depth + 1)
+                below = layers_of(element.value, path, source, known, depth + 1)
                 if below is None and element is not node.elements[0]:
                     return None  # it may win over what is written out here
                 inner += below or []
@@ -74,13 +75,16 @@ def layers_of(
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "dict":
         return [Layer(path, source, node)] if not any(arg.star or arg.keyword is None for arg in node.args) else None
     if isinstance(node, cst.IfExp):
-        sides = [layers_of(side, path, source, sources, recorded, depth + 1) for side in (node.body, node.orelse)]
+        sides = [layers_of(side, path, source, known, depth + 1) for side in (node.body, node.orelse)]
         if sides[0] is None or sides[1] is None:
             return None
-        better = _agreement(sides[0], recorded) - _agreement(sides[1], recorded)
+        asks = asks_for_accelerator(source, node.test) if known.accelerated else None
+        if asks is not None:
+            return sides[0] if asks else sides[1]
+        better = _agreement(sides[0], known.recorded) - _agreement(sides[1], known.recorded)
         return None if better == 0 else sides[0] if better > 0 else sides[1]
     if isinstance(node, cst.Name) and depth < _DEEPEST:
-        return _of_name(node, path, source, sources, recorded, depth)
+        return _of_name(node, path, source, known, depth)
     return None
 
 
@@ -97,42 +101,46 @@ def _agreement(layers: list[Layer], recorded: Mapping[str, Scalar]) -> int:
     return count
 
 
-def _of_name(
-    node: cst.Name,
-    path: str,
-    source: Source,
-    sources: Mapping[str, str],
-    recorded: Mapping[str, Scalar],
-    depth: int,
-) -> list[Layer] | None:
+def _of_name(node: cst.Name, path: str, source: Source, known: Known, depth: int) -> list[Layer] | None:
     bound = binding_of(source, node)
     if bound is None or bound.imported is not None:
         return None
     if bound.parameter is not None and isinstance(bound.scope, cst.FunctionDef):
-        parsed = {key: parse(text) for key, text in sources.items()}
-        known = {key: each for key, each in parsed.items() if each is not None}
-        calls = passed_to(bound.scope, bound.parameter, None, known)
+        parsed = {key: each for key, text in known.sources.items() if (each := parse(text)) is not None}
+        calls = passed_to(bound.scope, bound.parameter, None, parsed)
         if calls is None or len(calls) != 1 or calls[0][1] is None:
             return None
         where, given = calls[0]
         assert given is not None
-        return layers_of(given, where, known[where], sources, recorded, depth + 1)
+        return layers_of(given, where, parsed[where], known, depth + 1)
     if bound.value is None:
         return None
-    found = layers_of(bound.value, path, source, sources, recorded, depth + 1)
+    found = layers_of(bound.value, path, source, known, depth + 1)
     if found is None or _is_changed_by_key(source, bound.scope, node):
         return None
     for call in source.every(cst.Call, bound.scope):
         if source.code(call.func) == f"{node.value}.update":
             if len(call.args) != 1 or call.args[0].keyword is not None or source.span(call) > source.span(node):
                 return None  # what is updated further down may come later than this use
-            more = layers_of(call.args[0].value, path, source, sources, recorded, depth + 1)
+            more = layers_of(call.args[0].value, path, source, known, depth + 1)
             if more is None:
                 return None
             updated = [*found, *more]
-            passed_by = _is_optional(call, node, source) and _agreement(found, recorded) > _agreement(updated, recorded)
-            found = found if passed_by else updated
+            found = found if _is_passed_by(call, node, source, found, updated, known) else updated
     return found
+
+
+def _is_passed_by(
+    update: cst.Call, use: cst.Name, source: Source, before: list[Layer], after: list[Layer], known: Known
+) -> bool:
+    """Whether the run did not come to an update under a condition."""
+    if not _is_optional(update, use, source):
+        return False
+    choice = source.inside(update, cst.If)
+    asks = asks_for_accelerator(source, choice.test) if choice is not None and known.accelerated else None
+    if choice is not None and asks is not None:
+        return asks is not within(source, update, choice.body)
+    return _agreement(before, known.recorded) > _agreement(after, known.recorded)
 
 
 def _is_changed_by_key(source: Source, scope: cst.CSTNode, use: cst.Name) -> bool:
@@ -156,7 +164,7 @@ def _is_optional(change: cst.CSTNode, use: cst.Name, source: Source) -> bool:
 
 def clashes(layer: Layer, call: cst.Call, keys: Collection[str]) -> bool:
     """Whether another call takes the same dictionary that has one of these keys itself, or that makes no loader."""
-    name = _name_of(layer)
+    name = name_of(layer)
     for other in layer.source.every(cst.Call) if name is not None else ():
         if any(arg.star == "**" and layer.source.code(arg.value) == name for arg in other.args):
             own = {arg.keyword.value for arg in other.args if arg.keyword is not None}
@@ -165,7 +173,7 @@ def clashes(layer: Layer, call: cst.Call, keys: Collection[str]) -> bool:
     return False
 
 
-def _name_of(layer: Layer) -> str | None:
+def name_of(layer: Layer) -> str | None:
     """The variable that the dictionary becomes, or a part of."""
     for above in layer.source.ancestors(layer.node):
         if isinstance(above, cst.Assign):

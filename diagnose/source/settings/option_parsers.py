@@ -23,8 +23,6 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["Option", "declared", "setting_of_global", "setting_of_option", "setting_of_words"]
-
 _PARSED_CLASSES = {"cli": "-", "HfArgumentParser": "_", "TrlParser": "_"}
 """Calls that make options of a class's fields, with what stands between the words of their names."""
 

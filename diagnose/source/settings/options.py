@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.model import Scalar
-from diagnose.source.settings.mappings import Layer, clashes, layers_of, set_keys
+from diagnose.source.settings.mappings import Known, Layer, clashes, layers_of, name_of, set_keys
 from diagnose.source.settings.setting import Setting
-from diagnose.source.settings.shown_options import shows_options
+from diagnose.source.settings.shown_options import shows_mapping, shows_options
 from diagnose.source.settings.values import setting_of
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import call_name, replace
 from diagnose.source.tree.literals import literal, number, written
 from diagnose.source.tree.syntax import Source, Splice
-
-__all__ = ["CallOptions", "Placed"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,12 @@ class CallOptions:
     """Of parameters that may be passed without their name."""
     names: Mapping[str, str] = field(default_factory=dict)
     """What the call calls an argument that is asked for by another name."""
+    accelerated: bool = False
+    """Whether the run had an accelerator."""
+
+    @property
+    def _known(self) -> Known:
+        return Known(self.sources, self.recorded, self.accelerated)
 
     def its(self, name: str) -> str:
         """Return the call's own name for the argument."""
@@ -84,9 +88,10 @@ class CallOptions:
             if kept is not None:
                 return Placed({kept.path: [kept.to(value)]} if kept.value != value else {}, kept.fixed)
             return Placed(self.add({name: written(value) if code is None else code}))
+        layer = self._layer_with(name) if self._argument(name) is None else None
+        if layer is not None and self._shows_layer(layer[0]):
+            return self._shown(name)
         if code is not None and literal(expression) is not None:
-            there = self._argument(name)
-            layer = self._layer_with(name) if there is None else None
             path, source = (layer[0].path, layer[0].source) if layer is not None else (self.path, self.source)
             same = source.code(expression) == code
             return Placed({} if same else {path: [replace(source, expression, code)]})
@@ -106,13 +111,13 @@ class CallOptions:
             return {}
         if not stars:
             return {self.path: set_keywords(self.source, self.node, codes, positions=self.positions)}
-        layers = layers_of(stars[-1].value, self.path, self.source, self.sources, self.recorded)
+        layers = layers_of(stars[-1].value, self.path, self.source, self._known)
         if layers:
             likely = [layer for layer in layers if any(layer.value(known) is not None for known in _BESIDE)]
             layer = (likely or layers)[-1]
             if not likely and self._says_itself(layer, codes):
                 return {self.path: set_keywords(self.source, self.node, codes, positions=self.positions)}
-            if not clashes(layer, self.node, codes):
+            if not clashes(layer, self.node, codes) and not self._shows_layer(layer):
                 return {layer.path: set_keys(layer, codes)}
         listed = ", ".join(f'"{name}": {code}' for name, code in codes.items())
         star = stars[-1].value
@@ -128,7 +133,10 @@ class CallOptions:
     def _replaced(self, name: str, expression: cst.BaseExpression, value: Scalar) -> Placed:
         setting = self.setting(name)
         counts = self._argument(name) is not None and isinstance(value, int) and not isinstance(value, bool)
-        if setting is not None and not (counts and self._shows(setting, expression)):
+        shown = setting is not None and self._shows(setting, expression)
+        if shown and not counts:
+            return self._shown(name)
+        if setting is not None and not shown:
             edits = {setting.path: [setting.to(value)]} if setting.value != value else {}
             return Placed(edits, setting.fixed)
         code = self.source.code(expression)
@@ -150,9 +158,20 @@ class CallOptions:
         # counts beyond this value.
         return Placed({self.path: [replace(self.source, expression, f"{bound}({code}, {value})")]})
 
+    def _shown(self, name: str) -> Placed:
+        line = self.source.lines_of(self.node)[0]
+        return Placed(
+            reason=f"{self.path}:{line} takes {self.its(name)} from options that the program shows: set it there."
+        )
+
+    def _shows_layer(self, layer: Layer) -> bool:
+        """Whether the program shows the whole of a dictionary, which another entry would change."""
+        name = name_of(layer)
+        return name is not None and name.isidentifier() and shows_mapping(self.sources, name)
+
     def _shows(self, setting: Setting, expression: cst.BaseExpression) -> bool:
         """Whether the program would show another value there. What it says of a changed command line is known."""
-        return setting.form != "command" and shows_options(self.sources, expression)
+        return setting.form != "command" and literal(expression) is None and shows_options(self.sources, expression)
 
     def _follow(self, node: cst.BaseExpression, path: str, source: Source, recorded: Scalar) -> Setting | None:
         readers = ("DataLoader", call_name(self.node))
@@ -174,7 +193,7 @@ class CallOptions:
 
     def _layer_with(self, name: str) -> tuple[Layer, cst.BaseExpression] | None:
         for star in reversed([arg for arg in self.node.args if arg.star == "**"]):
-            layers = layers_of(star.value, self.path, self.source, self.sources, self.recorded)
+            layers = layers_of(star.value, self.path, self.source, self._known)
             for layer in reversed(layers or []):
                 value = layer.value(self.its(name))
                 if value is not None:

@@ -9,8 +9,6 @@ from diagnose.model import Scalar
 from diagnose.source.tree.literals import written
 from diagnose.source.tree.syntax import Splice
 
-__all__ = ["Setting"]
-
 
 @dataclass(frozen=True, slots=True)
 class Setting:

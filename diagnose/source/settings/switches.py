@@ -22,8 +22,6 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import literal
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["Switches", "Turn"]
-
 _DEEPEST = 8
 _TELLING = frozenset({"print", "info", "debug", "warning", "warn", "log", "write", "error"})
 
@@ -138,9 +136,7 @@ class Switches:
         source: Source,
         depth: int,
     ) -> Turns | None:
-        """Return the settings for a name, from what it is bound to in this function or by the one call that
-        passes it.
-        """
+        """Return the settings for a name, from what it is bound to in this function or by the one call passing it."""
         if depth > _DEEPEST:
             return ()
         bound = binding_of(source, name)

@@ -28,8 +28,6 @@ from diagnose.source.tree.literals import literal, string, written
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source, Splice, parse
 
-__all__ = ["Library", "Trainer", "trainers_of"]
-
 Library = Literal["transformers", "accelerate", "lightning"]
 
 _NAMES: Mapping[Library, Mapping[str, str]] = {

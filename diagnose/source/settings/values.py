@@ -98,7 +98,10 @@ class _Search:
         if isinstance(node, cst.Name):
             return self._name(node, path, source, fixed, depth + 1)
         if isinstance(node, cst.IfExp):
-            return self._branch(node, path, source)
+            # The branch of `a if … else b` that the run took, where its value tells
+            sides = [self._literal(side, path, source, False) for side in (node.body, node.orelse)]
+            taken = [side for side in sides if side is not None]
+            return replace(taken[0], fixed=False) if self.recorded is not None and len(taken) == 1 else None
         if isinstance(node, cst.Attribute):
             return self._attribute(node, path, source, fixed, depth + 1)
         if isinstance(node, cst.Subscript):
@@ -116,12 +119,6 @@ class _Search:
     def _is_recorded(self, value: Scalar) -> bool:
         """A default that the run did not have was overridden from outside, which will win over it again."""
         return self.recorded is None or (value == self.recorded and type(value) is type(self.recorded))
-
-    def _branch(self, node: cst.IfExp, path: str, source: Source) -> Setting | None:
-        """The branch of `a if … else b` that the run took, where its value tells."""
-        sides = [self._literal(side, path, source, False) for side in (node.body, node.orelse)]
-        taken = [side for side in sides if side is not None]
-        return replace(taken[0], fixed=False) if self.recorded is not None and len(taken) == 1 else None
 
     def _name(self, node: cst.Name, path: str, source: Source, fixed: bool, depth: int) -> Setting | None:
         bound = binding_of(source, node)

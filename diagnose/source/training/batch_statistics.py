@@ -9,8 +9,6 @@ import libcst as cst
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["normalises_batches", "sums_losses"]
-
 _LIBRARIES = ("torchvision.models", "timm", "torch.hub", "segmentation_models_pytorch")
 """Modules that build models of images, most of which normalise batches; what they build is not in the program."""
 _WORDS = ("BatchNorm", "batch_norm", *(name.rpartition(".")[2] for name in _LIBRARIES))

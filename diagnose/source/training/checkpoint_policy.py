@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from diagnose.source.tree.edits import ensure_import, free_name, insert_after, insert_before, top_of_program
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["Keeping", "needed"]
-
 _CONTEXTS, _NOTHING = "create_selective_checkpoint_contexts", "noop_context_fn"
 
 
@@ -42,9 +40,7 @@ class Keeping:
 
 
 def needed(keeping: Keeping | None, partly: bool) -> list[str]:
-    """Return the names that the file has to import from `torch.utils.checkpoint`; `partly`: some blocks keep
-    nothing.
-    """
+    """Return the names that the file must import from `torch.utils.checkpoint`; `partly`: some blocks keep nothing."""
     if keeping is None:
         return []
     return [_CONTEXTS, _NOTHING] if partly else [_CONTEXTS]

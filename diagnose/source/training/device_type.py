@@ -11,8 +11,6 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["device_type"]
-
 
 def device_type(step: TrainingStep) -> str:
     """An argument for `torch.autocast`: the program's own variable where it is certain what that holds, else a text."""

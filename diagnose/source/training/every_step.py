@@ -18,8 +18,6 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.outline import Function
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["EveryStep", "Stretch", "batch_loop", "batch_loops", "counter_of", "is_occasional"]
-
 _Node = TypeVar("_Node", bound=cst.CSTNode)
 _BACKWARD = frozenset({"backward", "manual_backward"})
 _STEPS = re.compile(r"opt|scaler|engine", re.IGNORECASE)

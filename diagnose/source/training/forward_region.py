@@ -14,8 +14,6 @@ from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["ForwardRegion", "forward_region"]
-
 _ENDS_FORWARD = frozenset({"backward", "step", "zero_grad"})
 _CRITERION = re.compile(r"(^|[._])(criterion|loss_fn|loss_func|loss_function|functional|F|nn)\b")
 _NO_VALUE = frozenset(

@@ -13,8 +13,6 @@ from diagnose.source.tree.arguments import argument, has_star
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["is_given_alike"]
-
 _DEEPEST = 4
 
 

@@ -22,8 +22,6 @@ from diagnose.source.tree.attributes import class_of, members_named
 from diagnose.source.tree.imports import module_file
 from diagnose.source.tree.syntax import Source, only_statement, parse
 
-__all__ = ["COMPUTES_AS_WRITTEN", "LossFunction", "loss_function", "method_of", "unused_after"]
-
 COMPUTES_AS_WRITTEN = re.compile(r"\b(?:autocast|custom_fwd|compile|disable|typechecked|jaxtyped|override)\b")
 """Decorators that hand any parameter on, and the outcome as it is."""
 _BOUND = frozenset({"self", "cls"})

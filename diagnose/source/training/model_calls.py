@@ -11,8 +11,6 @@ from diagnose.source.dataflow.flow import binds
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["is_model", "model_calls"]
-
 _MODEL = re.compile(
     r"(^|[._])(\w*model|\w*net|net_?[A-Z]|network|ddp\w*|engine|encoder|decoder|gpt|vit|lstm|rnn|mlp|transformer|student)$",
     re.IGNORECASE,

@@ -15,8 +15,6 @@ from diagnose.source.tree.attributes import member
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["Save", "may_notice"]
-
 Save = tuple[str, Source, cst.Call]
 """A file of the program, its source, and the call of `torch.save` in it."""
 
@@ -77,9 +75,11 @@ def _line(path: str, source: Source, node: cst.CSTNode) -> str:
 def _ends_abruptly(sources: Mapping[str, Source]) -> Iterator[str]:
     """Where the process may end without waiting for its threads, or goes on elsewhere at any time."""
     for path, source in sources.items():
+        signals = source.mentions("signal")
         for call in source.every(cst.Call):
-            names = source.names(call.func)
-            if call_name(call) in _ENDS and any(name.startswith("os.") for name in names):
+            ends = call_name(call) in _ENDS
+            names = source.names(call.func) if ends or signals else ()
+            if ends and any(name.startswith("os.") for name in names):
                 yield f"{_line(path, source, call)} may end the process, or copy it, before the file is written"
             elif any(name == "signal.signal" for name in names):
                 yield f"{_line(path, source, call)} handles a signal: the file may have to be there at once"

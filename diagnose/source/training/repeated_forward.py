@@ -13,8 +13,6 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["forward_effect", "method_effect", "repeated_effect"]
-
 _OUTSIDE = frozenset({"builtins.print", "builtins.open", "builtins.next", "builtins.input"})
 _DRAWS = ("random.", "numpy.random.")
 _COLLECTS = frozenset(
@@ -35,13 +33,21 @@ def repeated_effect(sources: Mapping[str, str], callers: Collection[tuple[str, i
 
 
 def forward_effect(sources: Mapping[str, str]) -> str | None:
-    """The file, line and kind of the first thing that a forward pass does besides computing with tensors."""
-    found = next(_effects(sources, ()), None)
+    """The file, line and kind of the first thing that a forward pass does besides computing with tensors.
+
+    Values that are made once (a mask of the newest length) are none.
+    """
+    found = next(_effects(sources, (), made_once=False), None)
     return f"{found[0]} {found[1]}" if found is not None else None
 
 
+def makes_once(sources: Mapping[str, str]) -> bool:
+    """Whether a forward pass does more than compute with tensors, values that it makes once included."""
+    return next(_effects(sources, ()), None) is not None
+
+
 def method_effect(sources: Mapping[str, str], names: Collection[str]) -> str | None:
-    """The same of the methods with these names, of whatever class."""
+    """The file, line and kind of the first such thing in the methods with these names, of whatever class."""
     parsed = parse_all(sources)
     for path, source in parsed.items():
         for around in source.every(cst.ClassDef) if source.function_names & set(names) else ():
@@ -53,8 +59,10 @@ def method_effect(sources: Mapping[str, str], names: Collection[str]) -> str | N
     return None
 
 
-def _effects(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -> Iterator[tuple[str, str, str]]:
-    """The file and line, what it does, and what a second pass makes of it."""
+def _effects(
+    sources: Mapping[str, str], callers: Collection[tuple[str, int]], *, made_once: bool = True
+) -> Iterator[tuple[str, str, str]]:
+    """The file and line, what it does, and what a second pass makes of it; `made_once`: with values that are."""
     parsed = parse_all(sources)
     for path, source, around in _modules(parsed):
         first, last = source.lines_of(around)
@@ -62,7 +70,7 @@ def _effects(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -
             continue
         forward = next(each for each in _methods(source, around) if each.name.value == "forward")
         for file, other, method in _with_called(parsed, path, source, around, forward):
-            found = _effect(other, method)
+            found = _effect(other, method, made_once=made_once)
             if found is not None:
                 yield f"{file}:{other.lines_of(found[0])[0]}", found[1], found[2]
 
@@ -107,11 +115,13 @@ def _functions(parsed: Mapping[str, Source], name: str) -> Iterator[tuple[str, S
                 yield path, source, each
 
 
-def _effect(source: Source, method: cst.FunctionDef) -> tuple[cst.CSTNode, str, str] | None:
+def _effect(source: Source, method: cst.FunctionDef, *, made_once: bool = True) -> tuple[cst.CSTNode, str, str] | None:
     for node in source.walk(method.body):
         if isinstance(node, cst.Global | cst.Nonlocal):
             return node, "changes a variable of the program", ", twice"
         if isinstance(node, cst.AssignTarget | cst.AugAssign) and _is_kept(source, node.target):
+            if not made_once and _is_made_once(source, node):
+                continue
             return node, "keeps a value of the forward pass", ", which the second pass replaces"
         if isinstance(node, cst.Call):
             names = source.names(node.func)
@@ -126,6 +136,18 @@ def _effect(source: Source, method: cst.FunctionDef) -> tuple[cst.CSTNode, str, 
         if isinstance(written, cst.Attribute) and _is_kept(source, written):
             return written, "changes a tensor that the module keeps", ", twice"
     return None
+
+
+def _is_made_once(source: Source, node: cst.AssignTarget | cst.AugAssign) -> bool:
+    """Whether an attribute is set where a test of it says that it has to be, or to None."""
+    assign = source.parent(node)
+    if isinstance(assign, cst.Assign) and isinstance(assign.value, cst.Name) and assign.value.value == "None":
+        return True
+    target = source.code(node.target)
+    if not isinstance(node, cst.AssignTarget) or not isinstance(node.target, cst.Attribute):
+        return False
+    tests = (above.test for above in source.ancestors(node) if isinstance(above, cst.If))
+    return any(source.code(read) == target for test in tests for read in source.every(cst.Attribute, test))
 
 
 def _is_kept(source: Source, node: cst.BaseExpression) -> bool:

@@ -21,8 +21,6 @@ from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["TrainingStep", "is_optimizer_step", "training_steps"]
-
 _BACKWARD = frozenset({"backward", "manual_backward"})
 _WRAPS_LOSS = frozenset({"scale", "scale_loss"})
 _CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_"})

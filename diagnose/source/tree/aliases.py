@@ -9,8 +9,6 @@ import libcst as cst
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["called_as", "instances_of"]
-
 
 def called_as(source: Source, function: cst.FunctionDef, sources: Iterable[Source]) -> frozenset[str]:
     """The last parts of those names: the function's own; of `__call__`, those of the instances of its class."""
@@ -21,9 +19,7 @@ def called_as(source: Source, function: cst.FunctionDef, sources: Iterable[Sourc
 
 
 def instances_of(source: Source, owner: str) -> Iterable[str]:
-    """Return the names that a file assigns new instances of a class to: `scaler = Scaler()`, `self.scaler =
-    Scaler()`.
-    """
+    """Return the names to which a file assigns instances of a class: `scaler = Scaler()`, `self.scaler = Scaler()`."""
     if owner not in source.text:
         return
     known = {owner}

@@ -9,8 +9,6 @@ import libcst as cst
 from diagnose.source.tree.edits import replace
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["argument", "argument_code", "has_star", "put_first", "remove_argument", "set_keywords"]
-
 
 def argument(call: cst.Call, keyword: str, position: int | None = None) -> cst.Arg | None:
     """The argument given for a parameter, by keyword or at a position from 0 (where no star comes before it)."""

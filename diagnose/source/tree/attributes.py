@@ -9,8 +9,6 @@ import libcst as cst
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["class_of", "member", "members_named"]
-
 
 def class_of(source: Source, node: cst.CSTNode) -> cst.ClassDef | None:
     """The class whose method a node lies in."""

@@ -9,8 +9,6 @@ import libcst as cst
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["Definition", "Definitions"]
-
 Definition = cst.ClassDef | cst.FunctionDef
 
 
@@ -20,6 +18,7 @@ class Definitions:
     def __init__(self, sources: Mapping[str, Source]) -> None:
         self._sources = sources
         self._found: dict[str, Sequence[tuple[str, Definition]]] = {}
+        self._free: dict[str, Sequence[tuple[str, Definition]]] = {}
 
     def named(self, name: str) -> Sequence[tuple[str, Definition]]:
         """All of that name with their files, in the order of the files and of their texts."""
@@ -27,6 +26,20 @@ class Definitions:
             its = ((path, source) for path, source in self._sources.items() if name in source.defined_names)
             self._found[name] = [(path, each) for path, source in its for each in _definitions(source).get(name, ())]
         return self._found[name]
+
+    def free(self, name: str) -> Sequence[tuple[str, Definition]]:
+        """Those of that name that no class has as its own. A name that classes alone give their methods, as nearly all
+        of them do with `__init__`, has no file parsed.
+        """
+        if name not in self._free:
+            its = ((path, source) for path, source in self._sources.items() if name in source.free_names)
+            self._free[name] = [
+                (path, each)
+                for path, source in its
+                for each in _definitions(source).get(name, ())
+                if not isinstance(source.parent(source.parent(each) or each), cst.ClassDef)
+            ]
+        return self._free[name]
 
     def called(self, name: str) -> Iterator[cst.FunctionDef]:
         """Yield the functions that take the arguments of a call of that name: the function itself, or a class's own

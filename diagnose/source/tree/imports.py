@@ -5,8 +5,6 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection
 
-__all__ = ["module_file"]
-
 
 def module_file(module: str, importer: str, paths: Collection[str]) -> str | None:
     """The one of `paths` that a module lies in, as `importer` names it; dots in front go up from the importer.

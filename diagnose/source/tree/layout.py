@@ -14,8 +14,6 @@ from typing import Any, TypeVar, cast
 
 import libcst as cst
 
-__all__ = ["Layout"]
-
 _MARKS = (
     *(cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine, cst.Newline, cst.Comment),
     *(cst.Comma, cst.Semicolon, cst.Dot, cst.AssignEqual, cst.LeftParen, cst.RightParen),

@@ -9,8 +9,6 @@ import libcst as cst
 
 from diagnose.model import Scalar
 
-__all__ = ["Literal", "literal", "number", "string", "written"]
-
 
 @dataclass(frozen=True, slots=True)
 class Literal:

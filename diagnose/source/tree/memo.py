@@ -13,8 +13,6 @@ from typing import Any, TypeVar, cast
 
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["parse_all", "per_program", "per_source"]
-
 _Question = TypeVar("_Question", bound=Callable[..., Any])
 _PROGRAMS = 16
 """States of programs that are kept, for each question: those that a search goes back to."""

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-__all__ = ["Function", "Outline", "read_outline"]
-
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 _OWN_TURN = ast.ExceptHandler | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 
@@ -100,6 +98,11 @@ class Outline:
         return frozenset(node.name for node, _, _ in _defined(self._tree.body, is_method=False, inner=False))
 
     @cached_property
+    def free_names(self) -> frozenset[str]:
+        """The names of the functions and classes that no class has as its own, those within functions too."""
+        return frozenset(_free(self._tree.body, of_class=False))
+
+    @cached_property
     def classes(self) -> frozenset[str]:
         """The names of all classes, those within others and within functions too."""
         return frozenset(_classes(self._tree.body))
@@ -119,6 +122,16 @@ def _defined(
                 for each in getattr(node, block, ()):
                     within = [each] if isinstance(each, ast.stmt) else each.body
                     yield from _defined(within, is_method=is_method, inner=inner)
+
+
+def _free(body: list[ast.stmt], *, of_class: bool) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not of_class:
+            yield node.name
+        for block in _BLOCKS:
+            for each in getattr(node, block, ()):
+                within = [each] if isinstance(each, ast.stmt) else each.body
+                yield from _free(within, of_class=isinstance(node, ast.ClassDef))
 
 
 def _classes(body: list[ast.stmt]) -> Iterator[str]:

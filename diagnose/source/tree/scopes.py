@@ -16,8 +16,6 @@ from libcst.metadata.scope_provider import ScopeVisitor
 
 from diagnose.source.tree.layout import Layout
 
-__all__ = ["scopes_of"]
-
 _Children = Callable[[cst.CSTNode], Sequence[cst.CSTNode] | None]
 _Visit = Callable[[cst.CSTVisitor, cst.CSTNode], bool | None]
 

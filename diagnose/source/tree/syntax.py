@@ -14,15 +14,13 @@ from functools import cached_property, lru_cache
 from typing import TypeVar, cast
 
 import libcst as cst
-from libcst.metadata import Scope
+from libcst.metadata import QualifiedNameSource, Scope
 
 from diagnose.source.tree.layout import Layout
 from diagnose.source.tree.outline import Function, Outline, read_outline
 from diagnose.source.tree.scopes import scopes_of
 from diagnose.source.tree.text_lines import lines_in
 from diagnose.source.tree.time_limit import check_time
-
-__all__ = ["Source", "Splice", "call_name", "only_statement", "parse", "splice"]
 
 _WORD = re.compile(r"\w+")
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -104,6 +102,12 @@ class Source:
         """The names of all functions and classes."""
         outline = self._outline or read_outline(self.text)
         return outline.names | outline.classes if outline is not None else frozenset()
+
+    @cached_property
+    def free_names(self) -> frozenset[str]:
+        """The names of the functions and classes that no class has as its own."""
+        outline = self._outline or read_outline(self.text)
+        return outline.free_names if outline is not None else frozenset()
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -310,6 +314,14 @@ class Source:
             names = scope.get_qualified_names_for(node) if scope else ()
             found = self._qualified[node] = frozenset(name.name for name in names)
         return found
+
+    def imported(self, node: cst.CSTNode) -> frozenset[str]:
+        """Those of the names that an expression may stand for, where each of them is imported; else none."""
+        scope = self._scopes.get(node)
+        names = tuple(scope.get_qualified_names_for(node)) if scope else ()
+        if any(name.source is not QualifiedNameSource.IMPORT for name in names):
+            return frozenset()
+        return frozenset(name.name for name in names)
 
     def statement(self, node: cst.CSTNode) -> cst.SimpleStatementLine | cst.BaseCompoundStatement | None:
         """The statement with a line of its own that a node lies in."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["lines_in"]
-
 _END = re.compile(r"\r\n|\r|\n")
 
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["TookTooLong", "check_time", "time_limit"]
-
 _Clock = Callable[[], int]
 _END: ContextVar[tuple[int, _Clock] | None] = ContextVar("_END", default=None)
 

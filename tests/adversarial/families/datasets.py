@@ -258,6 +258,38 @@ STATES: dict[str, tuple[dict[str, str], str]] = {
         {"get": PLAIN, "epoch_end": "data.y = 0.5 * data.y"},
         "the program replaces the labels in each epoch",
     ),
+    "labels_by_another_name": (
+        {"get": PLAIN, "epoch_start": "labels = data.y", "in_step": "labels[step] *= 0.5"},
+        "the loop changes the labels by another name that it has for them",
+    ),
+    "schedule_given_later": (
+        {
+            "module": "class Ramp:\n    turn = 0\n\n    def step(self):\n        self.turn += 1",
+            "init": "self.ramp = None",
+            "get": "gain = 1 + self.ramp.turn / 10 if self.ramp else 1.0\nreturn self.x[i] * gain, self.y[i]",
+            "epoch_start": "if epoch == 0:\n    ramp = Ramp()\n    data.ramp = ramp",
+            "in_step": "data.ramp.step()",
+        },
+        "the dataset is given an object that each step changes",
+    ),
+    "asks_for_its_worker": (
+        {
+            "get": "worker = torch.utils.data.get_worker_info()\n"
+            "return self.x[i] + (0.0 if worker is None else 0.1 * worker.id), self.y[i]"
+        },
+        "a sample depends on the worker that makes it",
+    ),
+    "batches_of_its_own": (
+        {
+            "methods": "def __getitems__(self, indices):\n    return [(2 * self.x[i], self.y[i]) for i in indices]",
+            "get": PLAIN,
+        },
+        "",
+    ),
+    "workers_shown": (
+        {"get": PLAIN, "end": "print(vars(<loader>)['num_workers'])"},
+        "the program prints how many workers its loader has",
+    ),
     "buffer_reused": (
         {
             "init": "self.buffer = torch.empty(8)",
@@ -336,6 +368,10 @@ def programs() -> Iterator[Program]:
                 left = {"cache-decoded": why}  # workers that are started for each epoch see what changed before it
             if name in ("random", "torch_random"):
                 left = {}  # the cache sees draws from these at the start of the run, and stands aside
+            if name == "workers_shown":
+                left = {"loader-workers": why}
             if name in ("noted", "noted_in_global", "counter", "file_handle", "zip_handle", "database"):
                 left = {"loader-workers": why}
-            yield Program(f"data_{loop}_{name}", FAMILY, fill(template, **{**slots, **parts}), left_alone=left)
+            its = "loader" if loop == "function" else "self.loader"
+            text = fill(template, **{**slots, **parts}, loader=its)
+            yield Program(f"data_{loop}_{name}", FAMILY, text, left_alone=left)

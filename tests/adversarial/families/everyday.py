@@ -97,6 +97,50 @@ COUNTERS = {
     ),
 }
 
+TOGETHER = """
+import itertools
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+labelled = DataLoader(TensorDataset(torch.randn(48, 6), torch.randint(0, 3, (48,))), batch_size=8, shuffle=True)
+others = DataLoader(TensorDataset(torch.randn(96, 6)), batch_size=16, shuffle=True)
+<opened>
+model = nn.Sequential(nn.Linear(6, 24), nn.ReLU(), nn.Linear(24, 3)).to(device)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for epoch in range(3):
+    for <batch> in <source>:
+        <next>
+        loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+        loss = loss + 0.1 * model(u.to(device)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(epoch, f"{loss.item():.6f}")
+"""
+OPENED = {
+    "zip": {"opened": "", "batch": "(x, y), (u,)", "source": "zip(labelled, others)", "next": ""},
+    "cycle": {
+        "opened": "endless = itertools.cycle(others)",
+        "batch": "x, y",
+        "source": "labelled",
+        "next": "(u,) = next(endless)",
+    },
+    "two_iterators": {
+        "opened": "",
+        "batch": "step",
+        "source": "range(6)",
+        "next": "if step == 0:\n    first = iter(labelled)\n    second = iter(others)\nx, y = next(first)\n(u,) = next(second)",
+    },
+}
+
+CHOSEN = {
+    "conditional": "options = {'num_workers': 1, 'pin_memory': True} if torch.cuda.is_available() else {}",
+    "update": "options = {}\nif torch.cuda.is_available():\n    options.update({'num_workers': 1, 'pin_memory': True})",
+}
+
 COMPILED = """
 import logging
 import torch
@@ -191,6 +235,24 @@ def programs() -> Iterator[Program]:
     for name, top in SHOWN.items():
         text = fill(LOADED, top=top, loaders=FROM_OPTIONS, start="", before_step="", after_step="", **LAST)
         yield Program(f"every_options_{name}", FAMILY, text, edited=frozenset({"loader-workers"}))
+    for name, parts in OPENED.items():
+        left = {"loader-workers": "the loaders draw their orders in turn"}
+        yield Program(f"every_loaders_{name}", FAMILY, fill(TOGETHER, **parts), left_alone=left)
+    for name, options in CHOSEN.items():
+        loaders = f"{options}\ntrain = DataLoader(data, batch_size=8, shuffle=True, **options)"
+        text = fill(LOADED, top="", loaders=loaders, start="", before_step="", after_step="", **LAST)
+        left = {"loader-pin": "batches are pinned on CUDA, and need not be on the CPU"}
+        edited = frozenset({"nonblocking-copies"})
+        yield Program(f"every_loader_options_{name}", FAMILY, text, edited=edited, left_alone=left)
+    config = "class Config:\n    workers = 0\n    pin = False\n\n\nprint({k: v for k, v in vars(Config).items() if k[0] != '_'})"
+    loaders = "train = DataLoader(data, batch_size=8, shuffle=True, num_workers=Config.workers, pin_memory=Config.pin)"
+    yield Program(
+        "every_loader_config_shown",
+        FAMILY,
+        fill(LOADED, top=config, loaders=loaders, start="", before_step="", after_step="", **LAST),
+        edited=frozenset({"loader-workers"}),
+        left_alone={"loader-pin": "the program prints the whole of its options"},
+    )
     for name, sampler in SAMPLERS.items():
         text = fill(
             LOADED,

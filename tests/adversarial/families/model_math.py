@@ -128,6 +128,48 @@ NORMS = {
     "rms_double": "y = x.double()\nreturn (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype) * self.weight",
     "swapped": "mu = x.mean(-1, keepdim=True)\nvar = ((x - mu) ** 2).mean(-1, keepdim=True)\nreturn (x - mu) * torch.rsqrt(var + self.eps) * self.bias + self.weight",
 }
+HANDED = """
+def attend(q, k, v):
+    <attend>
+
+
+class Block(nn.Module):
+    def __init__(self, d=16, h=2):
+        super().__init__()
+        self.h = h
+        self.qkv, self.proj = nn.Linear(d, 3 * d), nn.Linear(d, d)
+
+    def forward(self, x, keep):
+        q, k, v = (t.view(*x.shape[:2], self.h, -1).transpose(1, 2) for t in self.qkv(x).chunk(3, dim=2))
+        if self.training:
+            y = attend(q, k, v)
+        else:  # one token after the other, with the keys of those before it
+            y = torch.cat([attend(q[:, :, t : t + 1], k[:, :, : t + 1], v[:, :, : t + 1]) for t in range(x.size(1))], 2)
+        return self.proj(y.transpose(1, 2).flatten(2))
+"""
+HANDED_FORMS = {
+    "ones": "T = q.size(-2)\nmask = torch.tril(torch.ones(T, T)) == 0\natt = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))\nreturn att.masked_fill(mask, float('-inf')).softmax(-1) @ v",
+    "added": "T = q.size(-2)\nmask = torch.full((T, T), float('-inf')).triu(1)\natt = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1)) + mask\nreturn torch.softmax(att, dim=-1) @ v",
+}
+"""Attention in a function that is handed many keys for one query, as with a cache."""
+WIDE_SCORES = """
+class Block(nn.Module):
+    def __init__(self, d=16, h=2):
+        super().__init__()
+        self.h = h
+        self.qkv, self.proj = nn.Linear(d, 3 * d), nn.Linear(d, d)
+
+    def forward(self, x, keep):
+        q, k, v = self.qkv(x).bfloat16().view(*x.shape[:2], 3, self.h, -1).permute(2, 0, 3, 1, 4)
+        att = (q.float() @ k.float().transpose(-2, -1)) / math.sqrt(q.size(-1))
+        att = att.masked_fill(~keep[:, None, None, :], float("-inf")).softmax(-1).to(v.dtype)
+        return self.proj((att @ v).transpose(1, 2).flatten(2).float())
+"""
+SLOPES = """def criterion(out, y):
+    slope = torch.autograd.grad(out.square().sum(), model.inp.weight, create_graph=True)[0]
+    bend = torch.autograd.grad(slope.square().sum(), model.inp.weight, create_graph=True)[0]
+    return F.cross_entropy(out.flatten(0, 1), y.flatten()) + 1e-3 * bend.square().sum().sqrt()"""
+"""A penalty whose gradient is a third derivative, as those of differential equations have it."""
 UNIT = """
 def unit(a, b):
     <unit>
@@ -183,6 +225,13 @@ LOOK_ALIKES = {
 }  # fmt: skip
 """Losses that a fixer must leave alone."""
 MISSING = "t = torch.where(y > 2, torch.tensor(float('nan')), y.float())\nmask = ~torch.isnan(t)\nreturn F.mse_loss(out.mean(-1)[mask], t[mask])"  # fmt: skip
+STANDARD = """def standard(x):
+    return x / ((x ** 2).mean(-1, keepdims=True) + 1e-8) ** 0.5
+
+
+def criterion(out, y):
+    return F.cross_entropy(out.flatten(0, 1), y.flatten())"""
+"""The samples are scaled as arrays of NumPy."""
 PLAIN_LOSS = "return F.cross_entropy(out.flatten(0, 1), y.flatten())"
 
 
@@ -195,11 +244,27 @@ def programs() -> Iterator[Program]:
             shortest = "0" if mask in ("finite", "lowest", "where", "added") and at % 2 else "2"
             why = {"use-sdpa": "softmax over the queries"} if softmax == "queries" else {}
             yield _program("attention", f"attention_{mask}_{scale}_{softmax}", block, shortest=shortest, left=why)
+    for name, lines in HANDED_FORMS.items():
+        yield _program("attention", f"attention_handed_{name}", fill(HANDED, attend=lines), edited="use-sdpa")
+    yield _program("attention", "attention_wide_scores", WIDE_SCORES, edited="use-sdpa")
+    for norm in ("layer", "rms"):
+        block = fill(NORM, norm=NORMS[norm], eps="1e-5")
+        why = {"native-norm": "a third derivative of the kernel is wrong"}
+        yield _program("norms", f"norm_{norm}_bent", block, criterion=SLOPES, left=why)
     for norm, lines in NORMS.items():
         for eps in ("1e-5", "1e-2"):
             block = fill(NORM, norm=lines, eps=eps)
             why = {"native-norm": "computes in double precision"} if norm.endswith("double") else {}
-            yield _program("norms", f"norm_{norm}_{'wide' if eps == '1e-2' else 'small'}", block, left=why)
+            same = "native-norm" if norm in ("layer", "rms") else None
+            name = f"norm_{norm}_{'wide' if eps == '1e-2' else 'small'}"
+            yield _program("norms", name, block, left=why, edited=same)
+    lines = "h = a.mul_(torch.sigmoid(a))\nreturn h * b + a"
+    why = {"native-gelu": "it writes into what is read again"}
+    yield _program("activations", "unit_swish_in_place", fill(UNIT, unit=lines), left=why)
+    why = {"native-norm": "arrays of NumPy"}
+    scaled = "x = torch.from_numpy(standard(x.numpy()))"
+    block = fill(UNIT, unit="return torch.tanh(a) * b")
+    yield _program("norms", "norm_of_arrays", block, criterion=STANDARD, labels=scaled, left=why)
     for unit, lines in UNITS.items():
         yield _program("activations", f"unit_{unit}", fill(UNIT, unit=lines))
     plain = fill(UNIT, unit="return torch.tanh(a) * b")
@@ -217,9 +282,8 @@ def programs() -> Iterator[Program]:
 
 def _program(
     family: str, name: str, block: str, *, loss: str = PLAIN_LOSS, labels: str = "", shortest: str = "2",
-    left: dict[str, str] | None = None, edited: str | None = None,
+    left: dict[str, str] | None = None, edited: str | None = None, criterion: str | None = None,
 ) -> Program:  # fmt: skip
-    text = fill(
-        LOOP, block=block, loss=fill("def criterion(out, y):\n    <body>", body=loss), labels=labels, shortest=shortest
-    )
+    criterion = criterion or fill("def criterion(out, y):\n    <body>", body=loss)
+    text = fill(LOOP, block=block, loss=criterion, labels=labels, shortest=shortest)
     return Program(name, family, text, frozenset({edited} if edited else ()), left_alone=left or {})

@@ -280,7 +280,8 @@ def test_the_memory_is_that_of_all_processes_of_the_host(shim: Any, monkeypatch:
     samples = Samples(lambda index: (torch.ones(2**10), index))
     assert shim(samples) is not samples
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(2**60))
-    assert shim(samples) is samples
+    others = Samples(lambda index: (torch.ones(2**10), index))
+    assert shim(others) is others
 
 
 def test_a_sample_that_is_changed_is_whole_the_next_time(shim: Any) -> None:
@@ -355,3 +356,9 @@ loader = DataLoader(pictures, batch_size=8, shuffle=True)
 def test_of_two_datasets_the_one_counts_that_the_run_had(made: str | None, kind: type) -> None:
     site = Site("DataLoader", "train.py", 7, arguments={"shuffle": True, "dataset": made})
     assert isinstance(FIXER.rewrite(example_request("input-bound", EITHER, sites=[site])), kind)
+
+
+def test_loaders_that_share_a_dataset_share_its_samples(shim: Any) -> None:
+    samples, others = Samples(lambda index: (index, 1)), Samples(lambda index: (index, 1))
+    assert shim(samples) is shim(samples)
+    assert shim(others) is not shim(samples)

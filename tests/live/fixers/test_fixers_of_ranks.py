@@ -342,6 +342,11 @@ def test_only_the_gradients_of_the_model_that_is_wrapped_are_no_longer_reduced_b
         'if task == "a":\n            return self.first(x)',
         "if task is not None:\n            x = self.first(task)",
         "x = self.first(x) if task else x",
+        "x = self.heads[task](x)",
+        "x = getattr(self, f'head_{task}')(x)",
+        "for layer in self.layers[:task]:\n            x = layer(x)",
+        "for one in task:\n            x = self.heads[one](x)",
+        "expert = self.gate(x).argmax().item()\n        x = self.experts[expert](x)",
     ],
 )
 def test_parameters_that_only_some_inputs_use_are_still_searched_for(branch: str) -> None:
@@ -351,7 +356,12 @@ def test_parameters_that_only_some_inputs_use_are_still_searched_for(branch: str
     )
     text += "model = DDP(Net(), find_unused_parameters=True)\n"
     assert "may be needed" in advised("ddp-all-used", text.replace("{}", branch))
-    for same in ("if task is not None:\n            self.loss_fn(x, task)", "x = self.last(x) if task else x"):
+    for same in (
+        "if task is not None:\n            self.loss_fn(x, task)",
+        "x = self.last(x) if task else x",
+        "for i in range(len(self.layers)):\n            x = self.layers[i](x)",
+        "x = self.layers[0](x[task])",
+    ):
         assert rewritten("ddp-all-used", text.replace("{}", same)) is not None
 
 
@@ -369,16 +379,26 @@ def test_where_there_may_be_no_wrapper_it_is_asked_for() -> None:
     assert "hasattr" in (rewritten("no-sync", given + "run(model.module, None)\n") or "")
 
 
-@pytest.mark.parametrize("writes", ["torch.add(self.seen, 1, out=self.seen)", "self.count(x, self.seen)"])
+@pytest.mark.parametrize(
+    "writes",
+    [
+        "torch.add(self.seen, 1, out=self.seen)",
+        "self.count(x, self.seen)",
+        "self.seen.data.mul_(0.9)",
+        "grow(self.seen)",
+        "dist.all_reduce(self.seen)",
+    ],
+)
 def test_buffers_that_are_written_to_by_others_are_not_promised_to_stay(writes: str) -> None:
     text = (
         HEAD + "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         '        self.register_buffer("seen", torch.zeros(1))\n\n    def forward(self, x):\n'
         "        {}\n        return x * self.seen\n\n\nmodel = DDP(Net())\n"
+        "\n\ndef grow(count):\n    count.add_(1)\n\n\ndef look(count):\n    return count + 1\n"
     )
     gates = [
         FIXERS["no-buffer-broadcast"].rewrite(example_request("as-found", text.replace("{}", line)))
-        for line in ("x = x + 1", writes)
+        for line in ("x = x + look(self.seen)", writes)
     ]
     assert [answer.gate for answer in gates if isinstance(answer, Edits)] == [Gate.BITWISE, Gate.TRAINING]
 
@@ -529,3 +549,63 @@ def test_what_a_function_takes_from_outside_is_the_number_of_ranks_if_all_that_i
         example_request("unoverlapped-gradients", text.replace("world = dist.get_world_size()", given))
     )
     assert isinstance(answer, Edits if known else Advice)
+
+
+REDUCED = FIXERS["use-ddp"].examples[0].before
+
+
+@pytest.mark.parametrize(
+    ("seed", "edited"),
+    [
+        ("torch.manual_seed(0)", True),
+        ("seed = 3\n    torch.manual_seed(seed)", True),
+        ("torch.manual_seed(args.seed)", True),
+        ("args.seed = args.seed + offset\n    torch.manual_seed(args.seed)", False),
+        ("me = dist.get_rank()\n    offset = me\n    torch.manual_seed(1337 + offset)", False),
+        ('here = int(os.environ["RANK"])\n    torch.manual_seed(here)', False),
+        ("torch.manual_seed(gpu)", False),
+    ],
+)
+def test_weights_begin_alike_where_the_seed_is_seen_to_be_the_same_on_all_ranks(seed: str, edited: bool) -> None:
+    text = REDUCED.replace("def main():", "def main(gpu, args):").replace("torch.manual_seed(0)", seed)
+    assert (rewritten("use-ddp", text) is not None) is edited
+
+
+@pytest.mark.parametrize(
+    ("size", "edited"),
+    [
+        ("dist.get_world_size()", True),
+        ("float(args.world_size)", True),
+        ("dist.get_world_size() * micro_steps", False),
+        ("dist.get_world_size(group)", False),
+    ],
+)
+def test_the_number_of_ranks_is_what_a_name_is_given_whatever_it_is_called(size: str, edited: bool) -> None:
+    text = REDUCED.replace("size = float(dist.get_world_size())", f"world_size = {size}").replace(
+        "/= size", "/= world_size"
+    )
+    assert (rewritten("use-ddp", text) is not None) is edited
+
+
+@pytest.mark.parametrize("rate", ["0.1", "0.1 * (1 + me)"])
+def test_a_rate_of_each_rank_is_known_by_where_it_comes_from(rate: str) -> None:
+    before = FIXERS["drop-broadcast"].examples[0].before
+    text = before.replace("    model = DDP", f"    me = dist.get_rank()\n    rate = {rate}\n    model = DDP").replace(
+        "        optimizer.step", "        optimizer.param_groups[0]['lr'] = rate\n        optimizer.step"
+    )
+    assert (rewritten("drop-broadcast", text) is not None) is ("me" not in rate)
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "model"),
+    [
+        ("me = dist.get_rank()\n    first = me == 0", "first", "model.module"),
+        ("loader = DataLoader(data, sampler=Sampler(data, rank=rank))", "len(loader) > 3", "model"),
+    ],
+)
+def test_what_one_rank_does_alone_is_known_by_plain_values(made: str, asked: str, model: str) -> None:
+    text = REDUCED.replace("    model = Net()", f"    {made}\n    model = Net()")
+    text = text.replace(
+        "        optimizer.step()", f"        optimizer.step()\n        if {asked}:\n            model(x)"
+    )
+    assert f"            {model}(x)\n" in (rewritten("use-ddp", text) or "")

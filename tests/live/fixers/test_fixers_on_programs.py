@@ -291,9 +291,17 @@ def test_the_dictionary_is_changed_that_the_run_took(device: str | None, workers
 
 
 def test_a_dictionary_of_which_nothing_is_known_is_added_to() -> None:
-    answer = FIXERS["loader-workers"].rewrite(with_setting(asked("train.py", ONE_OF_TWO), num_workers=4))
+    request = replace(asked("train.py", ONE_OF_TWO.replace("use_cuda", "quick")), facts=Facts(device_name="NVIDIA H200"))
+    answer = FIXERS["loader-workers"].rewrite(with_setting(request, num_workers=4))
     assert isinstance(answer, Edits), answer
     assert '**{**kwargs, "num_workers": 4, "pin_memory": True}' in answer.files["train.py"]
+
+
+def test_on_a_device_the_dictionary_is_changed_that_the_device_takes() -> None:
+    request = replace(asked("train.py", ONE_OF_TWO), facts=Facts(device_name="NVIDIA H200"))
+    answer = FIXERS["loader-workers"].rewrite(with_setting(request, num_workers=4))
+    assert isinstance(answer, Edits), answer
+    assert answer.files["train.py"] == ONE_OF_TWO.replace("'num_workers': 1", "'num_workers': 4")
 
 
 def test_an_update_that_the_run_passed_by_is_not_edited() -> None:

@@ -14,7 +14,7 @@ from diagnose.fixer import Advice, Edits, Facts, Site, example_request
 from diagnose.plugins import load
 from diagnose.program import Program, patch
 from diagnose.program.copy import copy_program
-from diagnose.program.environment import variables, with_declared
+from diagnose.program.environment import variables, with_script_environment
 from diagnose.source.rewrite.shim import add_to_shim, import_for_effect, import_from_shim
 from diagnose.source.tree.syntax import Source, splice
 
@@ -130,8 +130,8 @@ def test_what_a_script_sets_before_its_imports_is_set_from_the_start(folder: Pat
         "import torch\nos.environ['D'] = '4'\n"
     )
     program = Program.parse(["train.py"], cwd=folder)
-    assert with_declared(program, {"B": "shell"}) == {"A": "1", "B": "shell", "C": "3"}
-    assert with_declared(Program(("torchrun",), "launcher", None, folder, folder), {"B": "x"}) == {"B": "x"}
+    assert with_script_environment(program, {"B": "shell"}) == {"A": "1", "B": "shell", "C": "3"}
+    assert with_script_environment(Program(("torchrun",), "launcher", None, folder, folder), {"B": "x"}) == {"B": "x"}
 
 
 LIBRARY = """

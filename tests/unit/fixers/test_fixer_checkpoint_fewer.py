@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from diagnose.fixer import Advice, Edits, Request, Scalar, example_request
+from diagnose.fixer import Advice, Edits, Gate, Request, Scalar, example_request
 from diagnose.model import Site
 from diagnose.plugins import load
 
@@ -105,6 +105,21 @@ def test_the_same_bits_come_out(name: str, checkpointed: str) -> None:
     before, after = trained(text), trained(patched)
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     assert ("checkpoint(block" in patched) == (checkpointed != "none")
+
+
+@pytest.mark.parametrize("effect", ["self.calls += 1", "print(x.mean())", "self.seen.append(x.detach())"])
+@pytest.mark.parametrize("checkpointed", ["none", "every other"])
+def test_what_the_second_forward_pass_repeats_stays(effect: str, checkpointed: str) -> None:
+    text = LOOP.replace("        return x + scale", f"        {effect}\n        return x + scale")
+    answer = FIXER.rewrite(request(text, checkpointed))
+    assert isinstance(answer, Advice)
+    assert "train.py:" in answer.text
+
+
+def test_running_statistics_that_move_once_are_another_training() -> None:
+    answer = FIXER.rewrite(request(LOOP.replace("nn.Dropout(0.5)", "nn.BatchNorm1d(8)")))
+    assert isinstance(answer, Edits)
+    assert answer.gate is Gate.TRAINING
 
 
 def test_every_other_block_is_a_setting_where_there_is_a_loop() -> None:

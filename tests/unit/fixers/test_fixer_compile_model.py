@@ -247,6 +247,24 @@ def test_graphs_are_a_setting_where_the_device_waits_for_launches_and_lengths_ar
     assert graphs not in settings(request(padded, "launch-bound"))
 
 
+def test_a_mask_that_a_forward_pass_makes_once_stays_what_it_is_and_is_not_recorded_in_graphs() -> None:
+    masked = FLAT.replace("        self.inner =", "        self.mask = None\n        self.inner =").replace(
+        "        return torch.tanh(self.inner(x))",
+        "        if self.mask is None or self.mask.size(0) != len(x):\n"
+        "            self.mask = torch.tril(torch.ones(len(x), 8))\n"
+        "        return torch.tanh(self.inner(x)) * self.mask",
+    )
+    masked = masked.replace("range(4)]", "range(4)] + [torch.randn(2, 8)]")
+    answer = FIXERS["compile-model"].rewrite(request(masked))
+    assert isinstance(answer, Edits)
+    assert "model.compile()" in answer.files["train.py"]
+    before, after = run(masked), run(answer.files["train.py"])
+    assert after["result"] == pytest.approx(before["result"])
+    assert after["model"].mask.shape == (2, 8)
+    settings = FIXERS["compile-model"].settings(request(masked, "launch-bound"))
+    assert {"compile": "whole", "mode": "reduce-overhead"} not in settings
+
+
 def test_lengths_that_vary_are_told_to_the_compiler() -> None:
     padded = FLAT.replace("batches = [", "collate = nn.utils.rnn.pad_sequence([torch.ones(2)])\nbatches = [")
     answer = FIXERS["compile-model"].rewrite(request(padded))
@@ -421,6 +439,8 @@ def test_one_compilation_serves_all_sizes() -> None:
         ("        return torch", "        print(x.mean())\n        return torch", False),
         ("        return torch", "        self.calls += 1\n        return torch", False),
         ("        return torch", "        seen.append(x)\n        return torch", False),
+        ("        return torch", "        self.kept = x\n        return torch", False),
+        ("        return torch", "        if x.mean() > 0:\n            self.kept = x\n        return torch", False),
         (
             "        return torch",
             "        if random.random() < 0.5:\n            return x\n        return torch",
@@ -529,3 +549,39 @@ def test_only_torchscript_of_the_models_own_files_stands_in_the_way() -> None:
     )
     assert isinstance(scripted, Advice)
     assert "train.py:15 uses TorchScript" in scripted.text
+
+
+PAIR = """import torch
+from torch import nn
+
+
+class Encoder(nn.Module):
+    def forward(self, x):
+        return x.tanh()
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRUCell(8, 8)
+
+    def forward(self, x):
+        h = x[:, 0]
+        for t in range({turns}):
+            h = self.cell(x[:, t], h)
+        return h
+
+
+encoder, decoder = Encoder(), Decoder()
+optimizer = torch.optim.SGD(decoder.parameters(), lr=0.1)
+for step in range(3):
+    loss = decoder(encoder(torch.randn(4, 5, 8))).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("turns", "edited"), [("3", True), ("x.size(1)", False)])
+def test_each_of_two_models_on_a_line_is_judged_by_its_own_class(turns: str, edited: bool) -> None:
+    assert isinstance(FIXERS["compile-model"].rewrite(request(PAIR.format(turns=turns))), Edits) is edited

@@ -58,14 +58,23 @@ def test_the_norms_of_a_function_are_read_at_once() -> None:
     )
 
 
-def test_what_can_be_moved_is_moved_though_a_neighbour_steers() -> None:
+def test_where_a_neighbour_steers_nothing_is_moved_as_the_step_waits_all_the_same() -> None:
     text = FIXER.examples[0].before.replace(
         "    opt.step()\n", "    opt.step()\n    if loss.item() > 99:\n        break\n"
     )
     answer = fixed(text)
+    assert isinstance(answer, Advice)
+    assert "steers the program" in answer.text
+
+
+def test_reads_of_all_parameters_are_joined_though_a_neighbour_steers() -> None:
+    steers = "    if loss.item() > 99:\n        break\n"
+    norms = "    for p in model.parameters():\n        total += p.grad.norm().item() ** 2\n"
+    text = FIXER.examples[0].before.replace("    opt.step()\n", f"    total = 0.0\n{norms}    opt.step()\n{steers}")
+    answer = fixed(text + "print(total)\n")
     assert isinstance(answer, Edits)
-    assert "if loss.item() > 99:" in answer.files["train.py"]
-    assert "running += loss.detach().double()" in answer.files["train.py"]
+    assert "total_values" in answer.files["train.py"]
+    assert "running += loss.item()" in answer.files["train.py"]
 
 
 @pytest.mark.parametrize(

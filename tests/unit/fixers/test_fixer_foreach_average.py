@@ -232,3 +232,27 @@ def test_a_dictionary_that_may_hold_more_than_averages_is_left_alone(is_: str, w
     assert was in text
     assert FIXER.rewrite(example_request("launch-bound", text)) is not None
     assert FIXER.rewrite(example_request("launch-bound", text.replace(was, is_))) is None
+
+
+_KEPT = """import torch
+kept = {{n: p.clone(){form} for n, p in model.named_parameters()}}
+for n, p in model.named_parameters():
+    {check}
+    kept[n] = 0.9 * kept[n] + 0.1 * p.data
+"""
+
+
+@pytest.mark.parametrize(
+    ("check", "form", "edited"),
+    [
+        ("assert n in kept", "", True),
+        ("assert n in kept, n", "", True),
+        ("assert n in kept and p.isfinite().all()", "", False),
+        ("assert n in known", "", False),
+        ("assert p.requires_grad", "", False),
+        ("pass", ".double()", False),
+    ],
+)
+def test_a_dictionary_says_by_itself_that_it_lacks_a_name_and_nothing_more(check: str, form: str, edited: bool) -> None:
+    text = _KEPT.format(check=check, form=form).replace("    pass\n", "")
+    assert isinstance(FIXER.rewrite(example_request("launch-bound", text)), Edits) is edited

@@ -140,3 +140,18 @@ def test_another_way_to_clip_is_left_to_people(clipping: str) -> None:
     answer = FIXER.rewrite(example_request("host-sync", text))
     assert isinstance(answer, Advice)
     assert "train.py:10" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("given", "edited"),
+    [
+        ("list(model.parameters())", True),
+        ("[p for p in model.parameters() if p.requires_grad]", True),
+        ("model.parameters()", False),
+        ("filter(lambda p: p.requires_grad, model.parameters())", False),
+        ("(p for p in model.parameters())", False),
+    ],
+)
+def test_parameters_that_are_gone_through_once_stay_unclipped(given: str, edited: bool) -> None:
+    text = FUNCTION.replace("def clip(params, max_norm=1.0):\n", f"def clip(max_norm=1.0):\n    params = {given}\n")
+    assert isinstance(FIXER.rewrite(example_request("host-sync", text)), Edits) is edited

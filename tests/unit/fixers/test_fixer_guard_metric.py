@@ -131,3 +131,29 @@ def test_what_may_do_more_than_compute_stays(line: str) -> None:
 def test_a_function_that_changes_what_it_is_given_stays() -> None:
     text = FLAT.replace("    row = list", "    other[0] = 1\n    row = list")
     assert FIXER.rewrite(example_request("python-stall", text)) is None
+
+
+@pytest.mark.parametrize("check", ["assert other", "if not other:\n        raise ValueError(one)"])
+def test_a_function_that_may_end_the_run_itself_stays(check: str) -> None:
+    text = FLAT.replace("    row = list", f"    {check}\n    row = list")
+    assert FIXER.rewrite(example_request("python-stall", text)) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "line"),
+    [
+        ("def fit(distance):\n    pass\n", "errors = waiting.get()"),
+        ("", "errors = waiting.get(timeout=1)"),
+        (
+            "class Counter:\n    def count(self, x):\n        self.n += 1\n\n\ncounter = Counter()\n",
+            "errors = counter.count(y)",
+        ),
+        ("distance = Meter()\n", "errors = distance(answers, y.tolist())"),
+    ],
+    ids=["queue", "queue with a limit", "own method", "own object"],
+)
+def test_what_bears_the_name_of_something_that_only_computes_stays(before: str, line: str) -> None:
+    text = FLAT.replace("errors = distance(answers, y.tolist())", line).replace(
+        "torch.manual_seed", f"{before}torch.manual_seed"
+    )
+    assert FIXER.rewrite(example_request("python-stall", text)) is None

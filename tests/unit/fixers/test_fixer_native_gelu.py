@@ -71,3 +71,18 @@ def test_what_a_class_binds_to_itself_is_no_constant(bound: str) -> None:
         f"        {bound}\n\n    def forward(self, x):\n        return self.scale * x * (1.0 + torch.erf(x))\n"
     )
     assert FIXER.rewrite(example_request("unfused-pointwise", text)) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return x.mul_(torch.sigmoid(x))",  # others may hold x
+        "x *= torch.sigmoid(x)\n    return x",
+        "return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))",  # of a number
+        "return x * 0.5 * (1 + math.erf(x / math.sqrt(2)))",
+        "return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)))",  # of an array
+    ],
+)
+def test_numbers_arrays_and_writes_into_the_input_are_left_alone(body: str) -> None:
+    text = f"import math\n\nimport numpy as np\nimport torch\n\n\ndef act(x):\n    {body}\n"
+    assert FIXER.rewrite(example_request("unfused-pointwise", text)) is None

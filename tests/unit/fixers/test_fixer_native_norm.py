@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from diagnose.fixer import Edits, example_request
+from diagnose.fixer import Advice, Edits, example_request
 from diagnose.plugins import load
 
 FIXER = load().fixers["native-norm"]
@@ -47,6 +47,11 @@ BODIES = {
     "centred by hand": """        centred = x - x.mean(dim=-1, keepdim=True)
         variance = (centred * centred).mean(dim=-1, keepdim=True)
         return centred / torch.sqrt(variance + 1e-5) * self.gamma + self.beta
+""",
+    "in place on what is new": """        variance = x.pow(2).mean(-1, keepdim=True)
+        x = x * torch.rsqrt(variance + self.eps)
+        x *= self.gamma
+        return x
 """,
     "without a weight": "        return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + self.eps)\n",
 }
@@ -117,3 +122,40 @@ LEFT_ALONE = {
 @pytest.mark.parametrize("name", LEFT_ALONE)
 def test_look_alikes_are_left_alone(name: str) -> None:
     assert FIXER.rewrite(example_request("unfused-pointwise", HEAD + LEFT_ALONE[name])) is None
+
+
+def test_derivatives_of_derivatives_keep_what_the_program_wrote() -> None:
+    text = HEAD + BODIES["mean and variance"] + "\n\nslope = torch.autograd.grad(y, x, create_graph=True)\n"
+    answer = FIXER.rewrite(example_request("unfused-pointwise", text))
+    assert isinstance(answer, Advice)
+    assert "train.py:" in answer.text
+
+
+@pytest.mark.parametrize("start", ["torch.rand(dim)", "torch.randn(dim)", "torch.full((dim,), 0.5)"])
+def test_a_weight_may_begin_with_other_numbers_than_ones(start: str) -> None:
+    text = (HEAD + BODIES["one line"]).replace("torch.ones(dim)", start)
+    assert isinstance(FIXER.rewrite(example_request("unfused-pointwise", text)), Edits)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # NumPy's arrays
+        "return x / np.sqrt((x ** 2).mean(-1, keepdims=True) + 1e-8)",
+        "return x / ((x ** 2).mean(-1, keepdims=True) + 1e-8) ** 0.5",
+        "m = np.mean(x, -1, keepdims=True)\n    v = np.mean((x - m) ** 2, -1, keepdims=True)\n"
+        "    return (x - m) / np.sqrt(v + 1e-8)",
+        # the caller's tensor is written to
+        "x *= torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)\n    return x * 2",
+        "return x.mul_(torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))",
+        "h = x\n    h *= torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)\n    return h * 2",
+    ],
+)
+def test_arrays_and_writes_into_the_input_are_left_alone(body: str) -> None:
+    text = f"import numpy as np\nimport torch\n\n\ndef norm(x):\n    {body}\n"
+    assert FIXER.rewrite(example_request("unfused-pointwise", text)) is None
+
+
+def test_an_epsilon_that_is_a_tensor_stays_one() -> None:
+    text = (HEAD + BODIES["weight first"]).replace("self.eps = eps", 'self.register_buffer("eps", torch.tensor(eps))')
+    assert FIXER.rewrite(example_request("unfused-pointwise", text)) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rewriting import imported
 
-from diagnose.fixer import Edits, Site, example_request
+from diagnose.fixer import Edits, Facts, Site, example_request
 from diagnose.plugins import load
 
 FIXER = load().fixers["loader-workers"]
@@ -38,3 +38,83 @@ def test_the_training_loader_gets_workers_and_the_program_runs(program: str, of_
     program_after = imported(answer.files["train.py"])
     assert program_after.train_loader.num_workers == 2
     assert program_after.test_loader.num_workers == of_test
+
+
+_SHOWN = "kwargs = {'batch_size': 8}\nprint(kwargs)\n" + _TRAIN
+_CONFIG = (
+    "class Config:\n    workers = 0\n    pin = False\n\n\nprint(vars(Config))\n"
+    "train_loader = DataLoader(rows, shuffle=True, num_workers=Config.workers, pin_memory=Config.pin)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "left"),
+    [
+        (_SHOWN, "print(kwargs)"),
+        (
+            _SHOWN.replace("print(kwargs)", "for key, value in kwargs.items():\n    print(key, value)"),
+            "{'batch_size': 8}",
+        ),
+        (_CONFIG, "workers = 0\n    pin = False"),
+    ],
+    ids=["printed", "item by item", "written"],
+)
+def test_options_that_are_shown_stay_as_they_are(program: str, left: str) -> None:
+    text = _TOP + program
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if each.startswith("train_loader"))
+    recorded = {"num_workers": 0, "shuffle": True, "pin_memory": False}
+    site = Site("DataLoader", "train.py", line, arguments=recorded)
+    facts = Facts(device_name="NVIDIA H200")
+    asked = example_request("input-bound", text, sites=[site], facts=facts, setting={"num_workers": 2})
+    answer = FIXER.rewrite(asked)
+    assert isinstance(answer, Edits), answer
+    assert left in answer.files["train.py"]
+    assert imported(answer.files["train.py"]).train_loader.num_workers == 2
+
+
+def test_a_number_of_workers_in_a_dictionary_that_is_shown_stays() -> None:
+    text = _TOP + _SHOWN.replace("8}", "8, 'num_workers': 0}")
+    site = Site("DataLoader", "train.py", 6, arguments={"num_workers": 0, "shuffle": True, "batch_size": 8})
+    asked = example_request("input-bound", text, sites=[site], setting={"num_workers": 2})
+    assert not isinstance(FIXER.rewrite(asked), Edits)
+
+
+@pytest.mark.parametrize(
+    ("line", "edited"),
+    [
+        ("print(f'{train_loader.num_workers} workers')", False),
+        ("print('workers: %d' % train_loader.num_workers)", False),
+        ("notes = {'workers': train_loader.num_workers}", False),
+        ("print(vars(train_loader))", False),
+        ("threads = 8 - train_loader.num_workers", True),
+        ("print(len(train_loader))", True),
+    ],
+)
+def test_a_loader_that_is_asked_for_its_workers_to_show_them_keeps_its_number(line: str, edited: bool) -> None:
+    text = _TOP + "train_loader = DataLoader(rows, shuffle=True)\n" + line + "\n"
+    asked = example_request("input-bound", text, setting={"num_workers": 2})
+    assert isinstance(FIXER.rewrite(asked), Edits) is edited
+
+
+_CHOSEN = "cuda = torch.cuda.is_available()\n{}" + _TRAIN
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "kwargs = {'num_workers': 1, 'pin_memory': True} if cuda else {}\n",
+        "kwargs = {} if not cuda else dict(num_workers=1, pin_memory=True)\n",
+        _KWARGS + "if cuda:\n    more = {'num_workers': 1, 'pin_memory': True}\n    kwargs.update(more)\n",
+    ],
+    ids=["conditional", "negated", "update"],
+)
+def test_options_for_the_accelerator_are_changed_and_those_for_the_cpu_are_not(options: str) -> None:
+    text = "import torch\n" + _TOP + _CHOSEN.format(options)
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if each.startswith("train_loader"))
+    site = Site("DataLoader", "train.py", line, arguments={"num_workers": 1, "shuffle": True, "pin_memory": True})
+    facts = Facts(device_name="NVIDIA H200")
+    asked = example_request("input-bound", text, sites=[site], facts=facts, setting={"num_workers": 2})
+    answer = FIXER.rewrite(asked)
+    assert isinstance(answer, Edits), answer
+    after = answer.files["train.py"]
+    assert after == text.replace("'num_workers': 1", "'num_workers': 2").replace("num_workers=1", "num_workers=2")

@@ -242,7 +242,7 @@ PROGRAMS = {
                 return context_vec
         """,
         "Attention()|[torch.randn(2, 3, 5, 4) for _ in range(3)]",
-        "F.scaled_dot_product_attention(queries, keys, values, is_causal=True)",
+        "F.scaled_dot_product_attention(queries, keys, values, is_causal=queries.size(-2) > 1)",
     ),
     "where, finfo": (
         """
@@ -289,7 +289,50 @@ PROGRAMS = {
             return torch.softmax(att, dim=-1) @ v
         """,
         "attend|[torch.randn(2, 3, 5, 4) for _ in range(3)]",
-        "is_causal=True",
+        "is_causal=q.size(-2) > 1",
+    ),
+    "where nothing is seen, by the largest number": (
+        """
+        class CrossAttention(nn.Module):
+            def forward(self, q, k, v, mask):
+                sim = torch.einsum("b i d, b j d -> b i j", q, k) * 0.5
+                max_neg_value = -torch.finfo(sim.dtype).max
+                sim.masked_fill_(~mask[:, None, :], max_neg_value)
+                attn = sim.softmax(dim=-1)
+                return torch.einsum("b i j, b j d -> b i d", attn, v)
+        """,
+        "CrossAttention()|[*(torch.randn(3, 5, 4) for _ in range(3)), torch.arange(5) < torch.tensor([[0], [2], [5]])]",
+        "attn_mask=mask[:, None, :] | ~mask[:, None, :].any(-1, keepdim=True)",
+    ),
+    "a bias of distances, and causal": (
+        """
+        class Attention(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("alibi", torch.randn(3, 16, 16))
+                self.register_buffer("bias", torch.tril(torch.ones(16, 16)).view(1, 1, 16, 16))
+
+            def forward(self, q, k, v, padding):
+                T = q.size(2)
+                att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+                att = att + self.alibi[:, :T, :T]
+                att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
+                att = att.masked_fill(padding, float("-inf"))
+                return F.softmax(att, dim=-1) @ v
+        """,
+        "Attention()|[*(torch.randn(2, 3, 5, 4) for _ in range(3)), (torch.arange(5) > 3).view(1, 1, 1, 5)]",
+        'attn_mask=self.alibi[:, :T, :T].masked_fill((self.bias[:, :, :T, :T] == 0) | padding, float("-inf"))',
+    ),
+    "one query for many keys": (
+        """
+        def attend(q, k, v):
+            T = q.size(-2)
+            mask = torch.tril(torch.ones(T, T)).bool()
+            scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+            return torch.softmax(scores.masked_fill(~mask, float("-inf")), dim=-1) @ v
+        """,
+        "attend|[torch.randn(2, 3, length, 4) for length in (1, 5, 5)]",
+        "is_causal=q.size(-2) > 1",
     ),
     "transposed keys": (
         """
@@ -394,6 +437,11 @@ LEFT_ALONE = {
     "not masked much": """
         def attend(q, k, v, mask):
             return (q @ k.transpose(-2, -1)).masked_fill(mask, -1.0).softmax(-1) @ v
+        """,
+    "a mask of whole numbers is added": """
+        def attend(q, k, v, mask):
+            hidden = (1 - mask) * -10000
+            return (q @ k.transpose(-2, -1) / math.sqrt(q.size(-1)) + hidden).softmax(-1) @ v
         """,
     "heads mixed": """
         class Talking(nn.Module):
@@ -545,6 +593,35 @@ def test_a_causal_mask_over_keys_of_earlier_calls_stays_a_mask(keys: str) -> Non
         "    return scores.softmax(-1) @ v\n"
     )
     assert not isinstance(answer, Edits) or "is_causal" not in answer.files["train.py"]
+
+
+WIDE = """
+def attend(q, k, v):
+    att = ({q} @ {k}.transpose(-2, -1)) / q.size(-1) ** 0.5
+    return att.softmax(-1){back} @ {v}
+"""
+
+
+def test_scores_made_in_float32_take_queries_and_keys_of_the_values_format() -> None:
+    answer = rewrite(WIDE.format(q="q.float()", k="k.to(torch.float32)", v="v", back=".to(v.dtype)"))
+    assert isinstance(answer, Edits)
+    names: dict[str, Any] = {}
+    exec(answer.files["train.py"], names)
+    q, k, v = (torch.randn(2, 3, 5, 4).bfloat16() for _ in range(3))
+    wanted = ((q.float() @ k.float().mT) / 2).softmax(-1).bfloat16() @ v
+    torch.testing.assert_close(names["attend"](q, k, v), wanted, rtol=0.0, atol=0.01)  # 8 bits of numbers about 1
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "back"),
+    [
+        ("q", "k", "v.float()", ".float()"),
+        ("q.float()", "k", "v", ".to(v.dtype)"),
+        ("q", "k", "v.double()", ".float()"),
+    ],
+)
+def test_operands_of_several_formats_are_left_alone(q: str, k: str, v: str, back: str) -> None:
+    assert isinstance(rewrite(WIDE.format(q=q, k=k, v=v, back=back)), Advice)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,11 @@ PROGRAMS = {
         "def loss_of(x, y):\n    valid = y.isfinite()\n    return criterion(x, y, valid)\n",
         "nn.functional.l1_loss(inputs, targets, reduction=",
     ),
+    "missing": (
+        HEAD + "def loss_of(x, y):\n    valid_mask = ~torch.isnan(y)\n"
+        "    return F.l1_loss(x[valid_mask], y[valid_mask]) + 0.5 * F.mse_loss(x[valid_mask], y[valid_mask])\n",
+        "left_out = ~valid_mask\n    inputs, targets = (each.masked_fill(left_out, 0) for each in (x, y))\n",
+    ),
     "entries": (
         HEAD + "def loss_of(x, y):\n    mask = y[..., 0] == y[..., 0]\n    error = torch.square(x - y)\n"
         "    kept = error[mask]\n    return 0.5 * kept.mean() + x.square().mean()\n",

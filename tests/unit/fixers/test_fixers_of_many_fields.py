@@ -262,13 +262,20 @@ def test_sums_that_begin_in_one_row_are_kept_on_the_device() -> None:
     assert "print(float(running_loss) / total, int(correct) / total)" in after
 
 
-@pytest.mark.parametrize("start", ["0.0, other", "start", "*starts", "0.0, model(images).item()"])
-def test_a_row_that_begins_otherwise_is_left_alone(start: str) -> None:
+@pytest.mark.parametrize(
+    ("start", "known"),
+    [("0.0, other", True), ("0.0, model(images).item()", True), ("start", False), ("*starts", False)],
+)
+def test_a_sum_is_kept_where_its_own_start_in_a_row_is_known(start: str, known: bool) -> None:
     text = DISTILLED.replace(
         "running_loss, correct, total = 0.0, 0, 0", f"correct, total = 0, 0\n    running_loss, other = {start}"
     )
     text = text.replace("        correct += found.eq(aim).sum().item()\n", "")
-    assert isinstance(answer("defer-item", "host-sync", text, naming(text, ".item() * ")), Advice)
+    found = answer("defer-item", "host-sync", text, naming(text, ".item() * "))
+    if known:
+        assert "running_loss += loss.detach().double() * len(images)" in edited(found)
+    else:
+        assert isinstance(found, Advice)
 
 
 OWN_LOADER = """from torch.utils.data import DataLoader
@@ -303,3 +310,13 @@ def test_too_few_workers_for_what_a_program_without_any_waits_are_not_tried(
     request = example_request("input-bound", text, sites=sites, facts=Facts(cpu_count=cores))
     request = replace(request, finding=replace(request.finding, share=share))
     assert FIXERS["loader-workers"].settings(request) == [{"num_workers": count} for count in counts]
+
+
+def test_workers_stay_where_the_dictionary_of_a_loaders_options_is_shown() -> None:
+    text = BUILDER.replace("    try:\n", "    print(loader_args)\n    try:\n")
+    line = naming(text, "loader_class(dataset")[0]
+    options: dict[str, Scalar] = {"name": "DataLoader", "num_workers": 0, "pin_memory": True, "shuffle": True}
+    request = example_request("input-bound", text, sites=[Site("DataLoader", "train.py", line, None, options)])
+    found = FIXERS["loader-workers"].rewrite(replace(request, setting={"num_workers": 4}))
+    assert isinstance(found, Advice)
+    assert "options that the program shows" in found.text

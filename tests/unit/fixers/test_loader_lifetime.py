@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from diagnose.fixer import Advice, Answer, Edits, Site, example_request, lines_with
 from diagnose.plugins import load
 from diagnose.source.batches import loader_lifetime
-from diagnose.source.batches.loader_lifetime import is_built_again
+from diagnose.source.batches.loader_lifetime import is_built_again, is_for_one_pass
 from diagnose.source.tree.syntax import parse
 
 FIXERS = load().fixers
@@ -86,3 +88,24 @@ def test_each_function_is_looked_at_once_where_all_call_each_other(monkeypatch: 
     monkeypatch.setattr(loader_lifetime, "is_repeated", lambda _source, node: looked_at.append(node))
     assert not is_built_again({"train.py": text}, source, built)
     assert len(looked_at) <= 1 + len(names) ** 2, "each of the calls in each function"
+
+
+def test_functions_that_hand_a_loader_on_to_each_other_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    depth = 30
+    makers = [
+        f"def make{n + 1}(old):\n    if old:\n        return make{n}()\n    return make{n}()\n" for n in range(depth)
+    ]
+    text = f"def make0():\n    return {LOADER}\n" + "".join(makers) + f"for batch in make{depth}(1):\n    step(batch)\n"
+    source = parse(text)
+    assert source is not None
+    (built,) = source.calls_named("DataLoader")
+    looked_at: list[object] = []
+    calls_of = loader_lifetime._calls_of
+
+    def counted(*given: Any) -> Any:
+        looked_at.append(given)
+        return calls_of(*given)
+
+    monkeypatch.setattr(loader_lifetime, "_calls_of", counted)
+    assert is_for_one_pass({"train.py": text}, source, built)
+    assert len(looked_at) == 1 + depth

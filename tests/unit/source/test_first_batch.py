@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.source.batches.first_batch import late_first_batch
 
-HEAD = "loader = DataLoader(data, shuffle=True)\n"
+HEAD = "import itertools\nloader, other = DataLoader(data, shuffle=True), DataLoader(more, shuffle=True)\n"
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,21 @@ HEAD = "loader = DataLoader(data, shuffle=True)\n"
         ("class Feed:\n    def __init__(self, loader):\n        self.it = iter(loader)\n", True),
         ("names = ['a', 'b']\nit = iter(names)\nmodel = Net()\n", False),
         ("for x in loader:\n    train(x)\n", False),
+        ("for x in iter(loader):\n    train(x)\n", False),
+        ("for i, x in enumerate(loader):\n    train(x)\n", False),
+        ("first = [x.mean() for x in iter(loader)]\n", False),
+        ("it = itertools.cycle(loader)\nmodel = Net()\nx = next(it)\n", True),
+        ("it = itertools.cycle(DataLoader(data))\nmodel = Net()\n", True),
+        ("it = itertools.cycle(loader)\nx = next(it)\n", False),
+        ("it = enumerate(loader)\nmodel = Net()\n", True),
+        ("for a, b in zip(loader, other):\n    train(a, b)\n", True),
+        ("for i, (a, b) in enumerate(zip(itertools.cycle(loader), other)):\n    train(a, b)\n", True),
+        ("for i, x in zip(range(9), loader):\n    train(x)\n", False),
+        ("def fit(ours, theirs):\n    for a, b in zip(ours, theirs):\n        f(a, b).backward()\n", True),
+        ("def fit(ours, theirs):\n    for a, b in zip(ours, theirs):\n        a.lerp_(b, 0.1)\n", False),
+        ("one = iter(loader)\ntwo = iter(other)\nx, y = next(one), next(two)\n", True),
+        ("def feed():\n    return iter(loader)\n", True),
+        ("class Feed:\n    def __iter__(self):\n        return iter(self.order)\n", False),
     ],
 )
 def test_whether_anything_may_be_drawn_before_the_first_batch(lines: str, late: bool) -> None:

@@ -133,6 +133,8 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program(step="history = []\nhistory.append(float(loss))"),
         program(dataset="Subset(Images(paths), range(9))"),
         program("return SCALE * torch.load(self.paths[i]), i", top="SCALE = 1 / 255\n"),
+        program("return self.x[i], i", STORED, step="table[step] = 0").replace("loader =", "table = data.x.clone()\n    loader ="),  # noqa: E501
+        program(NOISY, "self.strength = 0.0", epoch="data.strength = turn", step="turn += 1").replace("loader =", "turn = 0\n    loader ="),  # noqa: E501
     ],
 )  # fmt: skip
 def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alone(text: str) -> None:
@@ -160,6 +162,20 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
          .replace("paths = sorted", "scale = 1\n    paths = sorted"), "# !"),
         (program(options=", collate_fn=lambda rows: rows[:size]", step="size = 4  # !").replace("paths = s", "size = 2\n    paths = s"), "# !"),  # noqa: E501
         (program("return self.transform(i), i", dataset="Images(paths, model)"), "model.parameters()"),
+        # By another name.
+        (program("return self.x[i], i", STORED, step="table[step] = 0  # !").replace("loader =", "table = data.x\n    loader ="), "# !"),  # noqa: E501
+        (program("return self.x[i], i", STORED, step="table += 1  # !").replace("loader =", "table = data.x[:4].view(-1)\n    loader ="), "# !"),  # noqa: E501
+        (program("return self.x[i], i", STORED, step="shift(data.x)", top="def shift(x):\n    x[0] = 1  # !\n"), "# !"),
+        (program(NOISY, "self.strength = 0.0", step="vars(data)['strength'] = 0.5  # !"), "# !"),
+        (program(step="Images.__getitem__ = None  # !"), "# !"),
+        (program("return i * self.transform.gain, i", top="class Owner:\n    gain = 1\n    def __init__(self, paths):\n"
+                 "        self.data = Images(paths, self)\n    def tick(self):\n        self.gain += 1  # !\n",
+                 dataset="owner.data", step="owner.tick()").replace("data = owner", "owner = Owner(paths)\n    data = owner"), "# !"),  # noqa: E501
+        # What the dataset is given later.
+        (program("return i * self.more.value, i", "self.more = None", top=CURRICULUM, step="aug.step()")
+         .replace("loader =", "aug = Strength()\n    data.more = aug\n    loader ="), "self.value += 0.1"),
+        (program("return self.transform(i), i", end="print(len(seen))")
+         .replace("loader =", "seen = []\n    data.transform = lambda x: seen.append(x)  # !\n    loader ="), "# !"),
         # Samples leave something behind.
         (program("self.seen.append(i)  # !\nreturn i, i", "self.seen = []"), "# !"),
         (program("self.count += 1  # !\nreturn i, i", "self.count = 0"), "# !"),
@@ -196,6 +212,7 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("return time.time(), i  # !"), "# !"),
         (program("return int(os.environ['SCALE']), i  # !"), "# !"),
         (program("return os.getpid(), i  # !"), "# !"),
+        (program("return torch.utils.data.get_worker_info() is None, i  # !"), "# !"),
         # Exceptions.
         (program("raise KeyError(i)", end="try:\n    for x in loader:\n        pass\nexcept KeyError as error:  # !\n    print(error)"), "# !"),  # noqa: E501
     ],

@@ -1,0 +1,78 @@
+"""What keeps autocast to bfloat16 from being put around the forward pass of a program, in words."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from diagnose.source.training.forward_region import ForwardRegion
+from diagnose.source.training.training_loop import TrainingStep
+from diagnose.source.tree.edits import call_name
+
+_OWN_FORMATS = re.compile(
+    r"\.bfloat16\(\)|\.half\(\)|torch\.(?:bfloat16|float16|half)\b|set_default_dtype|model\w*\.double\(\)|MixedPrecision"
+)
+_REFUSES = re.compile(r"\bBCELoss\(|\bbinary_cross_entropy\(")
+_CAPTURED = re.compile(r"make_graphed_callables|CUDAGraph\(|cuda\.graph\(")
+
+
+def program_refuses(text: str) -> str | None:
+    """Return what in a program's text keeps autocast out of it, with the code; None where nothing does."""
+    for pattern, reason in (
+        (_REFUSES, "its BCELoss refuses autocast: use BCEWithLogitsLoss, without the sigmoid, first"),
+        (_CAPTURED, "it captures CUDA graphs: autocast belongs into the capture, with cache_enabled=False"),
+        (_OWN_FORMATS, "it chooses number formats of its own"),
+    ):
+        found = pattern.search(text)
+        if found is not None:
+            return f"{reason} (`{found[0]}`)"
+    return None
+
+
+def region_refuses(step: TrainingStep, region: ForwardRegion) -> str | None:
+    """Return what of a forward pass and its loss does not compute in bfloat16; None where nothing is found."""
+    if _goes_to_numpy(step, region):
+        return "a value of the forward pass goes to NumPy, which has no bfloat16: .float() it there first"
+    if (put := _put_by_mask(step, region)) is not None:
+        return f"`{put}` puts values under a mask or indices, which must have the type of what they are put into"
+    return None
+
+
+def _goes_to_numpy(step: TrainingStep, region: ForwardRegion) -> bool:
+    source = step.source
+    made = {
+        name.value
+        for statement in region.statements
+        for target in source.every(cst.AssignTarget, statement)
+        for name in source.every(cst.Name, target)
+    }
+    return any(
+        call_name(call) == "numpy"
+        and ".float()" not in source.code(call)
+        and made.intersection(name.value for name in source.every(cst.Name, call))
+        for call in source.every(cst.Call, step.scope)
+    )
+
+
+def _put_by_mask(step: TrainingStep, region: ForwardRegion) -> str | None:
+    """An assignment within the region to some elements, `x[mask] = y`; parts that numbers and slices name convert."""
+    plain = (cst.Slice, cst.Integer, cst.UnaryOperation, cst.Ellipsis)
+    counts = {
+        name.value
+        for loop in step.source.every(cst.For, step.scope)
+        if isinstance(loop.iter, cst.Call) and call_name(loop.iter) in ("range", "enumerate")
+        for name in step.source.every(cst.Name, loop.target)
+    }
+    for statement in region.statements:
+        for target in step.source.every(cst.AssignTarget, statement):
+            parts = target.target.slice if isinstance(target.target, cst.Subscript) else ()
+            chosen = [part.slice.value if isinstance(part.slice, cst.Index) else part.slice for part in parts]
+            assign = step.source.parent(target)
+            made = isinstance(assign, cst.Assign) and any(step.source.every(cst.Call, assign.value))
+            counted = [
+                isinstance(each, plain) or (isinstance(each, cst.Name) and each.value in counts) for each in chosen
+            ]
+            if made and not all(counted):
+                return step.source.code(target.target)
+    return None
