@@ -4,15 +4,14 @@ They need torch, and use Triton where it can reach the device; elsewhere the sam
 chunks where that saves memory. `backend()` says which one runs. Each works forward and backward, in eager code and
 under `torch.compile`, writes into none of its inputs, and keeps its sums in float32. `AdamW` is an optimizer.
 
-gated_unit, gelu_unit, masked_softmax, residual_norm, residual_layer_norm, rotary, losses/
+gated_unit, masked_softmax, residual_norm, residual_layer_norm, rotary, losses/
     ──▶ direct (eager), fallbacks (left to torch), layout ──▶ backend ──▶ gpu/ (Triton) ◀── launch/ (which launch)
 adamw ──▶ backend;   host_memory/: what lies in the host's memory between its uses
 """
 
 from diagnose.kernels.adamw import AdamW
 from diagnose.kernels.backend import backend
-from diagnose.kernels.gated_unit import swiglu
-from diagnose.kernels.gelu_unit import geglu
+from diagnose.kernels.gated_unit import geglu, swiglu
 from diagnose.kernels.host_memory.activation_offload import offload
 from diagnose.kernels.host_memory.optimizer_offload import offload_state
 from diagnose.kernels.losses.linear_loss import linear_cross_entropy

@@ -58,7 +58,9 @@ class AdamW(torch.optim.AdamW):
         # GradScaler leaves them here for the length of a step.
         grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         for group in self.param_groups:
-            for some in _sorted([self._member(param, group) for param in group["params"] if param.grad is not None]):
+            for some in _group_members(
+                [self._member(param, group) for param in group["params"] if param.grad is not None]
+            ):
                 some.update(group, grad_scale, found_inf)
         return loss
 
@@ -80,7 +82,7 @@ class AdamW(torch.optim.AdamW):
                     self.state[param][name] = _zeros(param).copy_(value)
 
     def _member(self, param: Tensor, group: dict[str, Any]) -> "_Member":
-        """What an update reads and writes, made where it is missing."""
+        """Return a parameter with its state; moments and step count are created where they are missing."""
         if param.grad is None or param.grad.is_sparse or param.is_complex():
             raise RuntimeError("AdamW takes dense, real gradients")
         state = self.state[param]
@@ -156,9 +158,17 @@ class _Members:
             param.copy_(dense)
 
 
-@torch.library.custom_op(
-    "diagnose::adamw", mutates_args=("params", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "masters")
+_CHANGED = ("params", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "masters")
+# Torch before 2.7 reads no `list[Tensor]` from a signature.
+_SCHEMA = (
+    "(Tensor(a0!)[] params, Tensor[] grads, Tensor(a2!)[] exp_avgs, Tensor(a3!)[] exp_avg_sqs, "
+    "Tensor(a4!)[] max_exp_avg_sqs, Tensor(a5!)[] masters, Tensor[] steps, float lr, Tensor? lr_on_device, "
+    "float beta1, float beta2, float weight_decay, float eps, bool maximize, Tensor? grad_scale, Tensor? found_inf"
+    ") -> ()"
 )
+
+
+@torch.library.custom_op("diagnose::adamw", mutates_args=_CHANGED, schema=_SCHEMA)
 def _update(
     params: list[Tensor],
     grads: list[Tensor],
@@ -211,18 +221,20 @@ def _(*_: Any) -> None:
     return None
 
 
-def _sorted(members: list[_Member]) -> list[_Members]:
-    """By kind, with what lies otherwise than its moments copied so that it lies like them."""
+def _group_members(members: list[_Member]) -> list[_Members]:
+    """Group members by kind; parameters and gradients whose layout differs from their moments' are copied into that
+    layout.
+    """
     kinds: dict[tuple[Any, ...], list[_Member]] = {}
     for member in members:
         kinds.setdefault(member.kind, []).append(member)
     found = []
     for some in kinds.values():
-        params = [_like(member.param, member.state["exp_avg"]) for member in some]
+        params = [_in_layout_of_moment(member.param, member.state["exp_avg"]) for member in some]
         found.append(
             _Members(
                 params,
-                [_like(member.grad, member.state["exp_avg"]) for member in some],
+                [_in_layout_of_moment(member.grad, member.state["exp_avg"]) for member in some],
                 {name: [member.state[name] for member in some] for name in some[0].state},
                 [member.step for member in some],
                 [
@@ -235,7 +247,7 @@ def _sorted(members: list[_Member]) -> list[_Members]:
     return found
 
 
-def _like(tensor: Tensor, moment: Tensor) -> Tensor:
+def _in_layout_of_moment(tensor: Tensor, moment: Tensor) -> Tensor:
     """The tensor, or a copy of it in the layout of its first moment, which is dense."""
     sizes = zip(tensor.shape, tensor.stride(), moment.stride(), strict=True)
     if all(one == other for size, one, other in sizes if size != 1):

@@ -1,4 +1,4 @@
-"""Which of its two implementations a kernel runs: Triton's where Triton can reach the device, else plain torch."""
+"""Chooses a kernel's implementation: Triton's where Triton can reach the device, else plain torch."""
 
 import os
 from contextlib import AbstractContextManager, nullcontext

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["has_tangent", "has_tangents", "is_distributed", "left_to_torch"]
-
 WHOLE = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 
 

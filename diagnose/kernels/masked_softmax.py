@@ -43,7 +43,7 @@ def softmax(
     else:
         rows = scores if scores.dim() == 4 else scores[(None,) * (4 - scores.dim())]
     whole = left_to_torch(scores, mask)
-    shares: torch.Tensor = (_written if whole else _shared)(rows, mask, scale, causal)
+    shares: torch.Tensor = (_reference if whole else _shared)(rows, mask, scale, causal)
     return shares if scores.dim() == 4 else shares.reshape(scores.shape)
 
 
@@ -60,10 +60,10 @@ def _normalise(scores: torch.Tensor, mask: torch.Tensor | None, scale: float, ca
         mask = None if mask is None else mask.expand(scores.shape)
         masked_softmax.normalise(with_unit_stride(scores), mask, shares, scale, causal, dtype)
         return shares
-    return shares.copy_(_written(scores, mask, scale, causal))
+    return shares.copy_(_reference(scores, mask, scale, causal))
 
 
-def _written(scores: torch.Tensor, mask: torch.Tensor | None, scale: float, causal: bool) -> torch.Tensor:
+def _reference(scores: torch.Tensor, mask: torch.Tensor | None, scale: float, causal: bool) -> torch.Tensor:
     """The formula in plain torch."""
     wide = scores.to(compute_dtype(scores.dtype)) * scale
     nothing = float("-inf")
@@ -137,5 +137,5 @@ def _gradient_output(shares: torch.Tensor, wide: bool) -> torch.Tensor:
 
 
 def _later(scores: torch.Tensor) -> torch.Tensor:
-    """What causality forbids."""
+    """The causal mask: True where a column lies after its row."""
     return scores.new_ones(scores.shape[-2:], dtype=torch.bool).triu(1)

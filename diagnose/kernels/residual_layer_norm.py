@@ -39,7 +39,7 @@ def add_layer_norm(
             raise ValueError(f"a {name} {tuple(part.shape)} for rows of {tuple(x.shape)}")
     inputs = x, residual, weight, bias
     if left_to_torch(*inputs):
-        return _written(*inputs, eps)
+        return _reference(*inputs, eps)
     fused, native = partial(_fused, eps=eps), partial(_native, eps=eps)
     if any(part is not None and part.dtype != x.dtype for part in inputs):
         return fused(*inputs)  # torch has no operator for it
@@ -61,7 +61,7 @@ def _native(
         return torch.nn.functional.layer_norm(summed, summed.shape[-1:], weight, bias, eps), summed
 
 
-def _written(
+def _reference(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The formula in plain torch."""

@@ -42,7 +42,7 @@ def add_rms_norm(
     if weight is not None and weight.shape != x.shape[-1:]:
         raise ValueError(f"a weight {tuple(weight.shape)} for rows of {tuple(x.shape)}")
     if left_to_torch(x, residual, weight):
-        return _written(x, residual, weight, eps, round_before_weight)
+        return _reference(x, residual, weight, eps, round_before_weight)
     fused = partial(_fused, eps=eps, round_before_weight=round_before_weight)
     if round_before_weight or (weight is not None and not x.dtype == residual.dtype == weight.dtype):
         return fused(x, residual, weight)  # torch has no operator for it
@@ -66,7 +66,7 @@ def _native(
         return torch.nn.functional.rms_norm(summed, summed.shape[-1:], weight, eps), summed
 
 
-def _written(
+def _reference(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, eps: float, round_before_weight: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The formula in plain torch."""

@@ -27,7 +27,7 @@ def rotary(
     _check(q, k, cos, sin)
     learned = torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad)
     if learned or left_to_torch(q, k, cos, sin) or (axis := _axis_of_heads(q, k, cos)) is None:
-        return _written(q, cos, sin, interleaved), _written(k, cos, sin, interleaved)
+        return _reference(q, cos, sin, interleaved), _reference(k, cos, sin, interleaved)
     new_q, new_k = _rotated(*map(_of_four_dimensions, (q, k, cos, sin)), axis, interleaved, False)
     return (new_q, new_k) if q.dim() == 4 else (new_q.reshape(q.shape), new_k.reshape(k.shape))
 
@@ -52,8 +52,8 @@ def _rotate(
         return new_q, new_k
     if back:
         sin = -_swapped(sin, interleaved) if sin.shape[-1] == q.shape[-1] else -sin
-    new_q.copy_(_written(q, cos, sin, interleaved))
-    new_k.copy_(_written(k, cos, sin, interleaved))
+    new_q.copy_(_reference(q, cos, sin, interleaved))
+    new_k.copy_(_reference(k, cos, sin, interleaved))
     return new_q, new_k
 
 
@@ -80,11 +80,11 @@ _rotated = differentiable(_rotary, _rotate, _keep, _backward)
 
 
 def _output(x: torch.Tensor) -> torch.Tensor:
-    """In the layout of x, so that what comes next sees the one it would have seen."""
+    """Allocate the output in the layout of x, as the unfused operators would leave it."""
     return torch.empty_like(x if x.stride(-1) == 1 else x.contiguous())
 
 
-def _written(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool) -> torch.Tensor:
+def _reference(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool) -> torch.Tensor:
     """The formula in plain torch."""
     dtype = compute_dtype(x.dtype)
     wide, cos, sin = x.to(dtype), cos.to(dtype), sin.to(dtype)

@@ -82,7 +82,7 @@ class Program:
 
     @property
     def own_arguments(self) -> int | None:
-        """Which of `words` is the first that the program itself reads; None where that cannot be told, as of a line for
+        """The index of the first of `words` that the program itself reads; None where it is unknown, as in a line for
         a shell."""
         if self.kind != "launcher":
             return 1

@@ -7,8 +7,6 @@ from dataclasses import replace
 from diagnose.program import Program
 from diagnose.source.settings.command_line import CommandLine, split_command
 
-__all__ = ["command_line", "with_command_line"]
-
 _PYTHON = "python"
 """What people type; the words behind it are the program's."""
 

@@ -20,8 +20,6 @@ from pathlib import Path
 from diagnose.errors import InputError
 from diagnose.program import Program
 
-__all__ = ["copy_environment", "copy_program", "editable_paths", "in_copy"]
-
 LARGEST_COPIED_BYTES = 64 << 20
 """A file above this is linked."""
 MOST_COPIED_BYTES = 256 << 20
@@ -98,7 +96,7 @@ def _text(path: Path) -> str:
 
 
 def in_copy(path: Path, folder: Path) -> Path:
-    """Where the copy below `folder` has an absolute path of the original."""
+    """Return the path in the copy below `folder` that stands for an absolute path of the original."""
     return folder / path.relative_to(path.anchor)
 
 

@@ -16,8 +16,6 @@ from pathlib import PurePosixPath
 
 from diagnose.errors import InputError, PatchConflict
 
-__all__ = ["FileDiff", "Hunk", "apply_hunks", "file_diff", "parse_diff"]
-
 _NO_NEWLINE = b"\\ No newline at end of file\n"
 _HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _ESCAPES = {b"\a": b"a", b"\b": b"b", b"\t": b"t", b"\n": b"n", b"\v": b"v", b"\f": b"f", b"\r": b"r"}
@@ -132,7 +130,7 @@ def parse_diff(data: bytes, name: object = "diff") -> list[FileDiff]:
 
 
 def _empty_file(lines: list[bytes], at: int) -> tuple[int, list[FileDiff]]:
-    """What a `diff --git` header says on its own: an empty file that is new or goes away has no hunks to say it."""
+    """Read a `diff --git` header that stands alone: an empty file that is new or deleted has no hunks."""
     words = lines[at].rstrip(b"\r\n")[len(b"diff --git ") :]
     kind = b""
     at += 1

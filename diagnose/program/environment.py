@@ -14,8 +14,6 @@ from diagnose.program.source import read_source
 from diagnose.source.tree.edits import ensure_import, insert_before
 from diagnose.source.tree.syntax import Source, Splice, parse
 
-__all__ = ["Variable", "before_imports", "variables", "with_declared"]
-
 
 @dataclass(frozen=True)
 class Variable:
@@ -124,7 +122,7 @@ def _top(module: cst.BaseExpression) -> str:
     return module.value if isinstance(module, cst.Name) else ""
 
 
-def with_declared(program: Program, environment: Mapping[str, str]) -> dict[str, str]:
+def with_script_environment(program: Program, environment: Mapping[str, str]) -> dict[str, str]:
     """The environment with what the script sets at its top before it imports anything but the standard library.
 
     A process that imports torch before it runs the script would otherwise have begun without it: NumPy and torch read

@@ -22,8 +22,6 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-__all__ = ["REFUSAL", "Guard"]
-
 REFUSAL = "a trial on a copy may not write into the original"
 """What a program is told that names the original by an absolute path."""
 

@@ -68,7 +68,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class CommandChange:
-    """How the program is started, before and after; words."""
+    """The words of the program's command line, before and after."""
 
     before: tuple[str, ...]
     after: tuple[str, ...]
@@ -214,8 +214,8 @@ def load(folder: Path) -> Patch:
 
 
 def _root(folder: Path, manifest: dict[str, object], changes: list[Change]) -> Path:
-    """Where the files lie now: beside the run folder, as it was when the patch was made, also where both were moved or
-    copied together; else at the path that was noted."""
+    """Return the root of the files: its place beside the run folder, which holds also where both were moved or copied
+    together; else the path that was noted."""
     noted = Path(str(manifest["root"]))
     seen = manifest.get("root_from_here")  # runs of earlier versions do not say
     if not isinstance(seen, str):
@@ -228,7 +228,7 @@ def _root(folder: Path, manifest: dict[str, object], changes: list[Change]) -> P
 
 
 def applied_at(folder: Path) -> int | None:
-    """When the patch of a folder was written into the user's files (ns since the epoch); None: it is not in there."""
+    """Return when a folder's patch was applied to the user's files, in ns since the epoch; None where it is not."""
     try:
         return (folder / APPLIED).stat().st_mtime_ns
     except OSError:

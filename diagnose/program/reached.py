@@ -16,15 +16,13 @@ from diagnose.program import Program
 from diagnose.program.source import read_source
 from diagnose.source.settings.configs import form_of
 
-__all__ = ["reached"]
-
 MOST_FILES = 100
 LARGEST_CONFIG_BYTES = 64 << 10
 """A larger file is data, whatever its name."""
 _CONFIG_ENDINGS = (".yaml", ".yml", ".json", ".toml")
 
 
-def reached(program: Program, known: Mapping[str, str]) -> dict[str, str]:
+def read_reached(program: Program, known: Mapping[str, str]) -> dict[str, str]:
     """The texts of files beyond the known ones, by absolute path: imports of imports too, up to `MOST_FILES`."""
     found: dict[str, str] = {}
     pending = list(known.items())
@@ -62,7 +60,7 @@ def _is_named(word: str) -> bool:
 
 
 def _candidates(path: str, text: str, bases: list[str]) -> Iterator[str]:
-    """Where the files may lie that one file imports or names."""
+    """Yield the paths of files that one file may import or name."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""Where the ranks of a launched program meet: copies that live at the same time must not meet at the same port.
+"""Rendezvous ports of launched programs: copies that live at the same time must not share one.
 
 Every launcher takes a fixed port, and the second copy would fail with "address already in use". Of torch's own those
 after 2.11 take a free one where there is one host and nothing else is said; earlier ones do with `--standalone`.
@@ -17,8 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from itertools import pairwise, takewhile
 from pathlib import PurePath
-
-__all__ = ["held_port", "names_several_hosts", "with_own_port"]
 
 PORT_VARIABLES = ("MASTER_PORT", "MAIN_PROCESS_PORT")
 """By which ranks, or accelerate, are told."""
@@ -60,7 +58,7 @@ def names_several_hosts(words: Sequence[str], environment: Mapping[str, str]) ->
 
 
 def _starts(words: Sequence[str], launchers: Set[str]) -> bool:
-    """Whether one of these launchers is among the first words: of a module, behind `python -m`."""
+    """Whether one of `launchers` is among the first words; a module stands behind `python -m`."""
     return any(PurePath(word).name in launchers for word in words[:4])
 
 

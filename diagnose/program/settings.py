@@ -35,7 +35,7 @@ class Settings:
 
 
 def settings_of(folder: Path) -> Settings:
-    """Those of the nearest `pyproject.toml` at or above a folder that has a `[tool.diagnose]`.
+    """Read the settings of the nearest `pyproject.toml` at or above a folder that has a `[tool.diagnose]`.
 
     Raises InputError where that cannot be understood.
     """
@@ -48,7 +48,7 @@ def settings_of(folder: Path) -> Settings:
     return Settings()
 
 
-def without_ignored(diagnosis: Diagnosis, settings: Settings) -> Diagnosis:
+def drop_ignored(diagnosis: Diagnosis, settings: Settings) -> Diagnosis:
     """The diagnosis without the findings that the project ignores, and a warning for each."""
     kept, said = [], []
     for finding in diagnosis.findings:

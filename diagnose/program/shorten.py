@@ -14,11 +14,11 @@ MARK = "diagnose_shortened"
 _TRAINS = frozenset({"backward", "step", "manual_backward"})
 
 
-def shortened(texts: Mapping[str, str]) -> dict[str, str]:
+def mark_loops(texts: Mapping[str, str]) -> dict[str, str]:
     """The texts of a program's files with every training loop over a `range` marked; those without one are left out."""
     trees = {path: tree for path, text in texts.items() if (tree := _parsed(text)) is not None}
     trains = _functions_that_train(trees.values())
-    changed = {path: _marked(texts[path], tree, trains) for path, tree in trees.items()}
+    changed = {path: _mark(texts[path], tree, trains) for path, tree in trees.items()}
     return {path: text for path, text in changed.items() if text != texts[path]}
 
 
@@ -55,7 +55,7 @@ def _called(node: ast.AST) -> Iterator[str]:
                 yield call.func.id
 
 
-def _marked(text: str, tree: ast.Module, trains: set[str]) -> str:
+def _mark(text: str, tree: ast.Module, trains: set[str]) -> str:
     ranges = []
     for loop in ast.walk(tree):
         if isinstance(loop, ast.For) and any(set(_called(one)) & (_TRAINS | trains) for one in loop.body):

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from diagnose.errors import InputError
 
-__all__ = ["SourceFile", "decode_source", "read_source"]
-
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:

@@ -165,7 +165,7 @@ def _table_on_device(rows: tuple[tuple[int, ...], ...], device: torch.device, _:
 
 @lru_cache(maxsize=64)
 def _tensor_of_block(counts: tuple[int, ...], device: torch.device) -> Tensor:
-    """Which tensor each program works on; made once for all steps."""
+    """Return the index of the tensor that each program works on; made once for all steps."""
     return torch.repeat_interleave(torch.arange(len(counts), dtype=torch.int32), torch.tensor(counts)).to(device)
 
 

@@ -158,5 +158,5 @@ def _strides(rows: int, columns: int, *inputs: torch.Tensor) -> list[int]:
 
 
 def _size(rows: int, columns: int) -> tuple[int, int]:
-    """What the choice depends on: of a single row, which is all there is, only about how long it is."""
+    """Return the size that a tuned choice holds for; of a single row, only its length matters."""
     return (rows, bucket(columns)) if rows == 1 else (bucket(rows), columns)

@@ -43,7 +43,7 @@ _known: dict[tuple[Any, ...] | None, Any] = {}
 
 @triton.jit
 def row_start(row, stride):
-    """Where a row begins, in elements. A product of two int32 would wrap beyond 2^31 elements."""
+    """The offset of a row, in elements. A product of two int32 would wrap beyond 2^31 elements."""
     return (row + tl.zeros((), tl.int64)) * stride
 
 

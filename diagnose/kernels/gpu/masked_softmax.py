@@ -19,7 +19,7 @@ TILES = (2048, 4096)
 
 @triton.jit
 def columns_of(row, tokens, columns, CAUSAL: tl.constexpr):
-    """How many columns take part in a row, and how many are read: a multiple of 16, for loads of whole vectors."""
+    """The columns that take part in a row, and those that are read: a multiple of 16, for loads of whole vectors."""
     if CAUSAL:
         part = (row % tokens + 1)[:, None]
         read = ((row % tokens // 16 + 1) * 16)[:, None]

@@ -72,7 +72,7 @@ def candidates_of_row(block: int) -> tuple[Config, ...]:
 
 
 def candidates_of_parts(rows: int, block: int) -> tuple[Config, ...]:
-    """How many rows are summed by programs of what size, the likely first.
+    """Return the launch candidates for partial sums (rows per program, block size), the likely first.
 
     Numbers of rows are powers of two, the same for all rows of a bucket, as a choice holds for all of them.
     """

@@ -134,19 +134,19 @@ def rotate(
 
 
 def _strides(x: torch.Tensor, axis: int) -> tuple[int, int, int]:
-    """From one sequence, one token and one head to the next."""
+    """Strides of the sequence, token and head dimensions."""
     return x.stride(0), x.stride(3 - axis), x.stride(axis)
 
 
 def _strides_of_angles(x: torch.Tensor, axis: int) -> tuple[int, int, int]:
-    """From one sequence, one token and one angle to the next; 0 where there is one for all."""
+    """Strides of the sequence, token and angle dimensions; 0 for a dimension that is broadcast."""
     sequences, tokens = x.shape[0], x.shape[3 - axis]
     return x.stride(0) if sequences > 1 else 0, x.stride(3 - axis) if tokens > 1 else 0, x.stride(3)
 
 
 @cache
 def candidates_of_heads(heads: int, half: int) -> tuple[Config, ...]:
-    """Those that differ: a program holds one head at least, and no more than there are."""
+    """Return the launch candidates without repetition: a program holds at least one head, and at most all."""
     least = 2 * half
     most = least * next_power_of_2(heads)
     blocks = ((max(least, min(most, config.block)), config.threads) for config in CANDIDATES)

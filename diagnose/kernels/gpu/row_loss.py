@@ -68,7 +68,7 @@ def loss_kernel(
 
 @triton.jit
 def _window(row, stride, ALIGNED: tl.constexpr):
-    """Where a row begins, down to a multiple of what is loaded at once, and how many elements lie before it there."""
+    """The aligned offset at or before a row's first element, and the number of elements between the two."""
     start = row_start(row, stride)
     aligned = start // ALIGNED * ALIGNED
     return aligned, (start - aligned).to(tl.int32)
@@ -192,7 +192,7 @@ def gradients_of_rows(
 
 
 def _size(rows: int, columns: int) -> tuple[int, int]:
-    """What the choice depends on: about how long rows are, and, until there are some for all of a device, how many."""
+    """Return the size that a tuned choice holds for: the length of rows, and their number until they fill a device."""
     return min(bucket(rows), MANY_ROWS), bucket(columns)
 
 
@@ -202,7 +202,7 @@ def _aligned(logits: torch.Tensor) -> int:
 
 
 def _fitting(candidates: tuple[Config, ...], columns: int) -> tuple[Config, ...]:
-    """Those whose block is not larger than a row needs; of short rows, one that holds a row, or what is aligned."""
+    """Keep the candidates whose block is no longer than a row; for short rows, one block that holds the row."""
     widest = max(16, next_power_of_2(columns))
     fitting = tuple(config for config in candidates if config.block <= widest)
     return fitting or (Config(block=widest, threads=128),)

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from diagnose.kernels.host_memory.host_lane import HostLane
 
-__all__ = ["offload"]
-
 SMALLEST_BYTES = 1 << 20
 """A smaller tensor costs more in launches than its memory is worth."""
 AHEAD_BYTES = 256 << 20

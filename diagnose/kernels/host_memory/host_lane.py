@@ -7,11 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["HostLane"]
-
 
 class HostLane:
-    """Those of one device.
+    """Copies between the host and one device, in both directions.
 
     One stream for both ways: a buffer of the host that is given back is written again only after it has been read.
     """
@@ -42,7 +40,7 @@ class HostLane:
         return event
 
     def current(self) -> int:
-        """Which stream is given work now."""
+        """The stream that is given work now."""
         stream: int = torch.cuda.current_stream(self._device).cuda_stream
         return stream
 

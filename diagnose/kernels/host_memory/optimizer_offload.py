@@ -31,8 +31,6 @@ from torch import Tensor
 from diagnose.kernels.host_memory.host_lane import HostLane
 from diagnose.kernels.host_memory.prefetch_budget import Ahead
 
-__all__ = ["offload_state"]
-
 SMALLEST_BYTES = 1 << 16
 """A smaller tensor costs more in launches than its memory is worth."""
 MARKS = 16
@@ -147,7 +145,7 @@ class _States:
                 lane.wait(event)
 
     def bring_some_back(self, place: int, parameter: Tensor) -> None:
-        """In a backward pass, as far as there is room for it already: where that fails, the step does it all."""
+        """Bring state back during a backward pass as far as memory allows; the step brings back the rest."""
         if self._ahead is None or not self._away or torch.compiler.is_compiling() or _is_capturing(parameter):
             return
         if self._lane(self._away[0].device).current() != self._stream:
@@ -184,7 +182,7 @@ class _States:
             parameters[place].register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch's
 
     def on_way_bytes(self) -> int:
-        """What is on its way back before its step."""
+        """Bytes of state that are on their way back to the device before their step."""
         return sum(_size(one.host) for one in self._away if one.arriving is not None)
 
     def arrive(self, _optimizer: torch.optim.Optimizer, _loaded: Any = None) -> None:
@@ -232,7 +230,7 @@ def _is_worth_it(tensor: Tensor) -> bool:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor that may be sharded."""
+    """Return this rank's shard of a tensor that may be sharded."""
     return getattr(tensor, "_local_tensor", tensor)
 
 

@@ -20,8 +20,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Ahead"]
-
 PART = 0.75
 """Of the room that is seen; the rest is for what is held between two looks."""
 NEAR = 0.1
@@ -44,7 +42,7 @@ class Ahead:
         self._ended_early = False
 
     def marked(self, place: int, gradient: object, on_way_bytes: int) -> int:
-        """How many bytes may be on their way back now that the gradient of a parameter is there."""
+        """Return the bytes that may be on their way back now that the gradient of a parameter is there."""
         if self._gradient is None and gradient is not None:
             self._gradient = weakref.ref(gradient, self._gradients_end)
         self._passes[place] += 1

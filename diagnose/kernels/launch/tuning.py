@@ -22,7 +22,7 @@ import torch
 
 from diagnose import __version__
 from diagnose.kernels.launch import tuning_file
-from diagnose.kernels.launch.tuning_clock import device_times_ns, in_a_thread, ways_ns
+from diagnose.kernels.launch.tuning_clock import device_times_ns, run_in_thread, ways_ns
 from diagnose.kernels.launch.tuning_file import Choice, Config, Key
 
 __all__ = ["Config", "bucket", "choose", "fused_pays"]
@@ -75,9 +75,9 @@ def choose(
     The first candidate is the default.
     """
     place = (kernel, shape, like.dtype, like.device)
-    config = _known(place, like)
+    config = _config_here(place, like)
     if config is None and len(candidates) > 1:
-        config = _known_in_file(place, like, candidates)
+        config = _config_in_file(place, like, candidates)
         if config is None and _may_measure(like):
             times = device_times_ns([partial(launch, config) for config in candidates])
             config = _settle(place, candidates, times)
@@ -113,9 +113,9 @@ def fused_pays(
     wants = tuple(torch.is_grad_enabled() and tensor.requires_grad for tensor in given)
     kernel = f"{kernel} or torch's own" if any(wants) else f"{kernel} or torch's own, forward alone"
     place = (kernel, (bucket(like.numel() // columns), columns), like.dtype, like.device)
-    config = _known(place, like) or _known_in_file(place, like, (NATIVE, FUSED))
+    config = _config_here(place, like) or _config_in_file(place, like, (NATIVE, FUSED))
     if config is None and _may_measure(like) and not _in_backward():
-        found = in_a_thread(lambda: ways_ns(inputs, wants, (native, fused)), like.device)
+        found = run_in_thread(lambda: ways_ns(inputs, wants, (native, fused)), like.device)
         config = _faster_way(place, found, size)
     if config is None:
         return size > LARGEST_NATIVE_BYTES
@@ -173,14 +173,14 @@ def _switch() -> str:
     return chosen
 
 
-def _known(place: Place, like: torch.Tensor) -> Config | None:
-    """What this process has chosen here before."""
+def _config_here(place: Place, like: torch.Tensor) -> Config | None:
+    """Return the choice of this process for this place; None where there is none yet."""
     config = _chosen.get(place)
     return config if config is not None and _counts(like) else None
 
 
-def _known_in_file(place: Place, like: torch.Tensor, candidates: Sequence[Config]) -> Config | None:
-    """What was chosen by a process before, or on another machine like this one."""
+def _config_in_file(place: Place, like: torch.Tensor, candidates: Sequence[Config]) -> Config | None:
+    """Return the choice in the tuning file, by an earlier process or another machine of this kind; None for none."""
     path = tuning_file.place()
     if path is None or not _counts(like):
         return None
@@ -202,7 +202,7 @@ def _settle(place: Place, candidates: Sequence[Config], times_ns: Sequence[float
     config = candidates[fastest]
     if times_ns[fastest] < float("inf"):  # else none could run, and the launch to come will say why
         default_ns = 0 if times_ns[0] == float("inf") else round(times_ns[0])
-        config = _agreed(_key(place), Choice(config, round(times_ns[fastest]), default_ns), candidates).config
+        config = _agree(_key(place), Choice(config, round(times_ns[fastest]), default_ns), candidates).config
     _chosen[place] = config
     return config
 
@@ -245,8 +245,8 @@ def _read(path: Any) -> tuning_file.Choices:
         return {}
 
 
-def _agreed(key: Key, choice: Choice, candidates: Sequence[Config]) -> Choice:
-    """What the file says from now on: this choice, or that of a process that was first."""
+def _agree(key: Key, choice: Choice, candidates: Sequence[Config]) -> Choice:
+    """Write a choice to the tuning file; returns what it holds: this choice, or that of a process that was first."""
     path = tuning_file.place()
     if path is None:
         return choice

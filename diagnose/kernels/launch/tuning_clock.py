@@ -35,7 +35,7 @@ LONGEST_HELD_NS = 20_000_000
 
 
 def device_times_ns(launches: Sequence[Callable[[], object]]) -> list[float]:
-    """How long each launch keeps the device busy; infinity for one that cannot run."""
+    """Return the device time of each launch in ns; infinity for one that cannot run."""
     first = [_first_ns(launch) for launch in launches]
     spent: list[list[float]] = [[] for _ in launches]
     for _ in range(ROUNDS):
@@ -115,7 +115,7 @@ def ways_ns(
     return [(median(on_device), median(waiting)) for on_device, waiting in zip(busy, by_clock, strict=True)]
 
 
-def in_a_thread(measure: Callable[[], T], device: torch.device) -> T | None:
+def run_in_thread(measure: Callable[[], T], device: torch.device) -> T | None:
     """Return what `measure` returns, or None where it fails. It runs in a thread of its own: autocast, hooks and modes,
     such as checkpointing's, belong to the calling thread and must not see the trial.
     """

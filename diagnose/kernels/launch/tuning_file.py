@@ -30,7 +30,7 @@ class NotATuningFile(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How a kernel is launched. What a kernel has no use for stays 0."""
+    """Launch parameters of a kernel; those that a kernel does not use stay 0."""
 
     block: int = 0
     """Elements of a row that a program handles at a time."""
@@ -73,7 +73,7 @@ Choices = dict[Key, Choice]
 
 
 def place() -> Path | None:
-    """Where the choices lie; None where none are kept."""
+    """The path of the tuning file; None where none is kept."""
     chosen = os.environ.get("DIAGNOSE_CACHE", "")
     if chosen.lower() in ("off", "0", "no"):
         return None

@@ -22,7 +22,7 @@ def graph_is_kept() -> bool:
     return True if asked is None else bool(asked())
 
 
-def scaled(gradient: torch.Tensor, factor: torch.Tensor, *, overwrite: bool) -> torch.Tensor:
+def scale_gradient(gradient: torch.Tensor, factor: torch.Tensor, *, overwrite: bool) -> torch.Tensor:
     """The gradient times a number on its device, multiplied in float32 at least and rounded once."""
     dtype = compute_dtype(gradient.dtype)
     if not _is_memory(gradient, factor):

@@ -23,14 +23,14 @@ import torch
 from diagnose.kernels.backend import cast_for_autocast, compute_dtype, without_autocast
 from diagnose.kernels.direct import no_second_derivatives, refuse_second_derivatives, refuse_tangents
 from diagnose.kernels.fallbacks import is_distributed, left_to_torch
-from diagnose.kernels.losses.gradient_reuse import graph_is_kept, scaled
+from diagnose.kernels.losses.gradient_reuse import graph_is_kept, scale_gradient
 from diagnose.kernels.losses.row_loss import (
     LossTerms,
     Reduction,
     check_arguments,
     losses_in_torch,
     losses_of,
-    reduced,
+    reduce_losses,
     rows_kept,
     write_gradients,
 )
@@ -104,12 +104,12 @@ def linear_cross_entropy(
         logits = torch.nn.functional.linear(rows, weight, bias)
         losses, _ = losses_in_torch(logits.to(compute_dtype(rows.dtype)), labels, LossTerms(*terms))
         losses = losses.reshape(target.shape) if reduction == "none" else losses
-        return reduced(losses, labels, ignore_index, reduction)
+        return reduce_losses(losses, labels, ignore_index, reduction)
     needs = [torch.is_grad_enabled() and part is not None and part.requires_grad for part in (rows, weight, bias)]
     if recompute or reduction == "none" or rows.dtype == torch.float16 or not any(needs):
         losses, _ = _losses(rows, weight, bias, labels, *terms, chunk_rows)
         losses = losses.reshape(target.shape) if reduction == "none" else losses
-        return reduced(losses, labels, ignore_index, reduction)
+        return reduce_losses(losses, labels, ignore_index, reduction)
     loss: torch.Tensor = _loss_with_gradients(
         rows, weight, bias, labels, *terms, reduction == "mean", chunk_rows, *needs
     )[0]
@@ -162,7 +162,7 @@ def _loss_with_gradients(
                 by_bias += logits.sum(0, dtype=dtype)
         if chunks:
             del memory, logits  # before the sums are rounded, which takes memory too
-        loss = reduced(losses, target, ignore_index, "mean" if mean else "sum")
+        loss = reduce_losses(losses, target, ignore_index, "mean" if mean else "sum")
         return loss, by_hidden, by_weight.to(weight.dtype), by_bias.to(weight.dtype)
 
 
@@ -188,7 +188,7 @@ def _scale_gradients(ctx: Any, by_loss: torch.Tensor | None, *_: None) -> tuple[
     given: list[torch.Tensor | None] = [None] * ctx.arguments
     if by_loss is not None:
         for place, (needed, gradient) in enumerate(zip(ctx.needs, ctx.saved_tensors, strict=True)):
-            given[place] = scaled(gradient, by_loss, overwrite=not graph_is_kept()) if needed else None
+            given[place] = scale_gradient(gradient, by_loss, overwrite=not graph_is_kept()) if needed else None
     return tuple(given)
 
 
@@ -306,7 +306,7 @@ def _shapes_of_gradients(
 
 
 def _memory_for_logits(chunks: list[slice], hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """What the logits of each chunk of rows lie in, one chunk's after the other's."""
+    """Allocate the buffer that holds the logits of one chunk of rows after the other."""
     rows = max((some.stop - some.start for some in chunks), default=0)
     memory = hidden.new_empty(rows, -(-len(weight) // MULTIPLE) * MULTIPLE)
     # torch's products of bfloat16 on the CPU read some way on behind a row, and multiply by zero what they find there.
@@ -348,9 +348,7 @@ def _rows_at_once(rows: int, weight: torch.Tensor) -> int:
 
 
 def held_bytes(rows: int, weight: torch.Tensor) -> int:
-    """Return the bytes that the loss of so many rows and its gradients hold at once, besides those gradients, by
-    default.
-    """
+    """Return the bytes that the loss of so many rows holds at once by default, besides its gradients."""
     at_once = min(rows, _rows_at_once(rows, weight))
     wide = compute_dtype(weight.dtype).itemsize if len(_chunks(rows, at_once)) > FEW_CHUNKS else 0
     held: int = at_once * weight.shape[0] * weight.dtype.itemsize + weight.numel() * wide
@@ -383,7 +381,7 @@ def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, f
 
 @cache
 def _adds_wide_products(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this torch adds a product of halves to float32 on this device in one go."""
+    """Whether torch can add a half-precision matmul into a float32 tensor on this device in one call."""
     if device.type != "cuda":
         return False
     factor = torch.zeros(16, 16, dtype=dtype, device=device)

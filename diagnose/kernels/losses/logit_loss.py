@@ -19,7 +19,7 @@ from diagnose.kernels.losses.row_loss import (
     check_arguments,
     losses_in_torch,
     losses_of,
-    reduced,
+    reduce_losses,
     write_gradients,
 )
 
@@ -45,7 +45,7 @@ def cross_entropy(
     else:
         losses, _ = _differentiable_losses(rows, labels, ignore_index, label_smoothing, z_loss)
     losses = losses.reshape(target.shape) if reduction == "none" else losses
-    return reduced(losses, labels, ignore_index, reduction)
+    return reduce_losses(losses, labels, ignore_index, reduction)
 
 
 def _losses(

@@ -105,7 +105,7 @@ def losses_in_torch(x: torch.Tensor, target: torch.Tensor, terms: LossTerms) -> 
     return loss.masked_fill(~kept, 0.0), logsumexp.masked_fill(~kept, 0.0)
 
 
-def reduced(losses: torch.Tensor, target: torch.Tensor, ignore_index: int, reduction: Reduction) -> torch.Tensor:
+def reduce_losses(losses: torch.Tensor, target: torch.Tensor, ignore_index: int, reduction: Reduction) -> torch.Tensor:
     """The losses as `reduction` wants them; the mean of no rows is nan, as torch's."""
     if reduction == "none":
         return losses
@@ -115,7 +115,7 @@ def reduced(losses: torch.Tensor, target: torch.Tensor, ignore_index: int, reduc
 
 
 def rows_kept(target: torch.Tensor, ignore_index: int, dtype: torch.dtype) -> torch.Tensor:
-    """How many rows count, on the device."""
+    """Return the number of rows that count, as a tensor on the device."""
     return (target != ignore_index).sum(dtype=torch.int64).to(dtype)
 
 

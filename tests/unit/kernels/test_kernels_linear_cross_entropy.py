@@ -342,13 +342,13 @@ def test_the_gradient_is_handed_on_without_a_copy(monkeypatch: pytest.MonkeyPatc
     """What the forward pass left behind becomes `.grad` itself; where the graph is kept, it is copied."""
     hidden, weight, target = drawn(12, 4, seed=62), drawn(9, 4, seed=63), labels(12, 9, seed=64)
     left: list[int] = []
-    made = gradient_reuse.scaled
+    made = gradient_reuse.scale_gradient
 
     def seen(gradient: torch.Tensor, factor: torch.Tensor, *, overwrite: bool) -> torch.Tensor:
         left.append(gradient.data_ptr())
         return made(gradient, factor, overwrite=overwrite)
 
-    monkeypatch.setattr(linear_loss, "scaled", seen)
+    monkeypatch.setattr(linear_loss, "scale_gradient", seen)
     torch.autograd.backward(kernels.linear_cross_entropy(hidden, weight, target))
     assert weight.grad is not None and hidden.grad is not None
     assert [hidden.grad.data_ptr(), weight.grad.data_ptr()] == left

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from diagnose import kernels
-from diagnose.kernels import gated_unit, gelu_unit, residual_layer_norm, residual_norm
+from diagnose.kernels import gated_unit, residual_layer_norm, residual_norm
 from diagnose.kernels.launch import tuning, tuning_clock, tuning_file
 from diagnose.kernels.launch.tuning import Config, bucket, choose, fused_pays
 from diagnose.kernels.launch.tuning_file import Choice, Key
@@ -192,7 +192,7 @@ def test_what_is_tried_is_not_seen_by_the_hooks_of_the_thread_that_asks() -> Non
         return [1.0, 2.0]
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        assert tuning_clock.in_a_thread(measure, torch.device("cpu")) == [1.0, 2.0]
+        assert tuning_clock.run_in_thread(measure, torch.device("cpu")) == [1.0, 2.0]
     assert saved == []
 
 
@@ -258,7 +258,7 @@ def test_a_trial_that_fails_is_said_and_ends_nothing() -> None:
         raise torch.OutOfMemoryError("no room")
 
     with pytest.warns(UserWarning, match="OutOfMemoryError"):
-        assert tuning_clock.in_a_thread(measure, torch.device("cpu")) is None
+        assert tuning_clock.run_in_thread(measure, torch.device("cpu")) is None
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -299,7 +299,7 @@ def test_whether_fusing_pays_is_settled_for_what_it_depends_on(monkeypatch: pyte
     def pays(*inputs: OfADevice | None) -> bool:
         return fused_pays("a kernel", inputs, measured, measured)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tuning, "in_a_thread", measured)
+    monkeypatch.setattr(tuning, "run_in_thread", measured)
     wide, other = OfADevice(8, 64), OfADevice(8, 64)
     assert pays(wide, other) and pays(wide, other) and pays(OfADevice(8, 64), OfADevice(8, 64))
     assert len(tried) == 1
@@ -319,7 +319,7 @@ def test_whether_fusing_pays_is_settled_for_what_it_depends_on(monkeypatch: pyte
 
 @pytest.mark.usefixtures("device")
 def test_shapes_that_never_come_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "in_a_thread", lambda *_: [(2.0, 2.0), (1.0, 1.0)])
+    monkeypatch.setattr(tuning, "run_in_thread", lambda *_: [(2.0, 2.0), (1.0, 1.0)])
     monkeypatch.setattr(tuning, "MOST_SETTLED", 3)
     for rows in range(1, 20):
         assert fused_pays("a kernel", [OfADevice(rows, 64)], print, print)  # type: ignore[list-item]
@@ -353,7 +353,7 @@ def test_torchs_own_operators_compute_the_same(
             asked.append(name)
             return pays
 
-        for module in (gated_unit, gelu_unit, residual_norm, residual_layer_norm):
+        for module in (gated_unit, residual_norm, residual_layer_norm):
             monkeypatch.setattr(module, "fused_pays", answer)
         fresh = [tensor.detach().clone().requires_grad_() for tensor in inputs]
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):

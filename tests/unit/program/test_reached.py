@@ -10,7 +10,7 @@ from diagnose.compose.stack.run_context import knowledge
 from diagnose.compose.stack.stack import Stack
 from diagnose.model import Confidence, Diagnosis, Finding, Severity
 from diagnose.program import Program
-from diagnose.program.reached import LARGEST_CONFIG_BYTES, reached
+from diagnose.program.reached import LARGEST_CONFIG_BYTES, read_reached
 
 FILES = {
     "train.py": (
@@ -44,13 +44,13 @@ def program(tmp_path: Path) -> Program:
 
 
 def test_imports_executed_files_and_configs_are_reached(program: Program) -> None:
-    found = reached(program, {str(program.entry): FILES["train.py"]})
+    found = read_reached(program, {str(program.entry): FILES["train.py"]})
     names = {str(Path(path).relative_to(program.root)) for path in found}
     assert names == set(FILES) - {"train.py", "unused.py", "large.json"}
 
 
 def test_what_is_no_python_reaches_nothing_and_breaks_nothing(program: Program) -> None:
-    assert "settings.yaml" not in "".join(reached(program, {str(program.entry): "def (:\n"}))
+    assert "settings.yaml" not in "".join(read_reached(program, {str(program.entry): "def (:\n"}))
 
 
 def test_a_fixer_sees_python_and_configs_apart(program: Program) -> None:

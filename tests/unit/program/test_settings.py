@@ -10,7 +10,7 @@ import tinygpt
 
 from diagnose.errors import InputError
 from diagnose.model import Diagnosis, Place
-from diagnose.program.settings import Settings, settings_of, without_ignored
+from diagnose.program.settings import Settings, drop_ignored, settings_of
 
 
 def written(folder: Path, text: str) -> Path:
@@ -54,7 +54,7 @@ def with_lines(*codes: str) -> Diagnosis:
 def test_an_ignored_rule_is_no_finding_and_a_warning_says_why() -> None:
     before = tinygpt.gpu_diagnosis()
     rule = before.findings[0].rule
-    after = without_ignored(before, Settings({rule: "the data set is read once"}))
+    after = drop_ignored(before, Settings({rule: "the data set is read once"}))
     assert [one.rule for one in after.findings] == [one.rule for one in before.findings[1:]]
     assert after.warnings[-1] == f"{rule} is ignored: the data set is read once"
 
@@ -62,14 +62,12 @@ def test_an_ignored_rule_is_no_finding_and_a_warning_says_why() -> None:
 def test_a_comment_holds_for_its_line_and_needs_a_reason() -> None:
     rule = tinygpt.gpu_diagnosis().findings[0].rule
     accepted = f"x = f()  # diagnose: ignore[{rule}] once an epoch"
-    assert without_ignored(with_lines(accepted), Settings()).findings == ()
-    assert (
-        without_ignored(with_lines(accepted, accepted), Settings()).warnings[-1].endswith("once an epoch (train.py:1)")
-    )
+    assert drop_ignored(with_lines(accepted), Settings()).findings == ()
+    assert drop_ignored(with_lines(accepted, accepted), Settings()).warnings[-1].endswith("once an epoch (train.py:1)")
     for kept in (
         with_lines(accepted, "y = g()"),
         with_lines(f"x = f()  # diagnose: ignore[{rule}]"),
         with_lines("x = f()  # diagnose: ignore[other-rule] once an epoch"),
         with_lines(),
     ):
-        assert without_ignored(kept, Settings()) == kept
+        assert drop_ignored(kept, Settings()) == kept
