@@ -32,7 +32,7 @@ _LEVELS = 100
 
 
 @dataclass(frozen=True)
-class Settled:
+class AttributedClaim:
     """A claim after others took their share of its time."""
 
     rule: Rule
@@ -47,7 +47,7 @@ class Settled:
     """By how much the counted steps would be longer with what all claims lose outside them."""
 
 
-def settled(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[Settled]:
+def attribute(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[AttributedClaim]:
     """Divide the steps' time among claims that compete for it, and return the results, the largest first. Their sum
     exceeds neither the steps nor what a replay without any of the causes would save.
     """
@@ -55,7 +55,7 @@ def settled(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[Se
     shares = _shared_out(nearest, measures)
     ordered = sorted(shares, key=lambda one: (-one.settled.recoverable_ns, one.settled.rule.nearness))
     if replayed(measures):
-        ordered = _replayed(_after_nearer(ordered, shares, measures), measures)
+        ordered = _capped_by_replay(_after_nearer(ordered, shares, measures), measures)
     return [one.settled for one in sorted(ordered, key=lambda one: -one.settled.recoverable_ns)]
 
 
@@ -63,7 +63,7 @@ def settled(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[Se
 class _Share:
     """A claim with the time that is left to it."""
 
-    settled: Settled
+    settled: AttributedClaim
     own: Intervals
 
 
@@ -78,7 +78,7 @@ def _shared_out(nearest: list[tuple[Rule, Claim]], measures: Measures) -> list[_
     left_over: dict[int, Intervals] = {_LEVELS: measures.counted}
     wanted = [claim.claims & measures.counted for _, claim in nearest]
     found = []
-    for (rule, claim), mine, others in zip(nearest, wanted, _of_others(wanted), strict=True):
+    for (rule, claim), mine, others in zip(nearest, wanted, _claimed_by_others(wanted), strict=True):
         alone = min(claim.recoverable_ns, mine.total_ns)
         uncontested = mine - others
         evenly = alone * uncontested.total_ns // max(mine.total_ns, 1)
@@ -88,13 +88,13 @@ def _shared_out(nearest: list[tuple[Rule, Claim]], measures: Measures) -> list[_
             given, kept, left_over = _take(left_over, part, taken)
             gain += given
             own += kept
-        found.append(_Share(Settled(rule, claim, int(gain), alone), Intervals.union(own)))
+        found.append(_Share(AttributedClaim(rule, claim, int(gain), alone), Intervals.union(own)))
     return [
         replace(one, settled=replace(one.settled, shared=_overlaps(at, found, wanted))) for at, one in enumerate(found)
     ]
 
 
-def _of_others(wanted: list[Intervals]) -> Iterator[Intervals]:
+def _claimed_by_others(wanted: list[Intervals]) -> Iterator[Intervals]:
     """Per claim, the time that any other one claims."""
     after = [Intervals.empty()]
     for mine in reversed(wanted[1:]):
@@ -160,7 +160,7 @@ def _after_nearer(ordered: list[_Share], nearest: list[_Share], measures: Measur
     return found
 
 
-def _replayed(ordered: list[_Share], measures: Measures) -> list[_Share]:
+def _capped_by_replay(ordered: list[_Share], measures: Measures) -> list[_Share]:
     """Hold the sum of the gains, the largest first, to what a replay without all causes so far would save."""
     negligible = _NEGLIGIBLE * measures.total_ns
     gone, changed, given, found = Intervals.empty(), Cut(), 0, []

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from diagnose.job import Together, together
+from diagnose.job import JobFindings, ask_job_rules
 from diagnose.ladder import ladder_of
 from diagnose.measure.job.ranks import listed, roll_call
 from diagnose.model import (
@@ -73,8 +73,8 @@ def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Diagnosi
     given = digests
     traced = [digest for digest in given if digest.is_traced]
     digests = traced or given
-    whole = together(digests, catalogue)
-    merged = [_with_code(finding) for finding in _merged(whole)]
+    whole = ask_job_rules(digests, catalogue)
+    merged = [_with_code(finding) for finding in _merge_ranks(whole)]
     found = {finding.rule for finding in merged}
     slowest = max(digests, key=_mean_ns, default=None)
     unknown: dict[CannotTell, None] = dict.fromkeys(whole.unknown)
@@ -97,11 +97,12 @@ def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Diagnosi
             for digest, waits in zip(digests, whole.waits or [()] * len(digests), strict=True)
         ),
         has_device=any(digest.has_device for digest in digests),
-        work=_of_step(slowest.work if slowest else None, whole.step_ns),
+        work=_work_of_step(slowest.work if slowest else None, whole.step_ns),
         memory=_fullest(digests),
         step_ns=whole.step_ns or None,
         critical_path=slowest.critical_path if slowest else None,
         compute=_with_lines(slowest.compute) if slowest else (),
+        unclaimed=_unclaimed(slowest, whole),
     )
     ceiling, loader_ns = (slowest.ceiling, slowest.loader_ns) if slowest else (None, None)
     ladder = ladder_of(diagnosis, ceiling, catalogue.changes_training, loader_ns)
@@ -118,12 +119,19 @@ def _fullest(digests: Iterable[Digest]) -> MemoryPeak | None:
     return replace(peak, parts=tuple(parts))
 
 
-def _of_step(work: StepWork | None, step_ns: int) -> StepWork | None:
+def _work_of_step(work: StepWork | None, step_ns: int) -> StepWork | None:
     """The arithmetic over the step that all shares are of."""
     if work is None or step_ns <= 0:
         return work
     rate = work.flops_per_step / step_ns * NS_PER_S
     return replace(work, flops_per_s=rate, utilisation=min(rate / work.ceiling_flops_per_s, 1.0))
+
+
+def _unclaimed(slowest: Digest | None, whole: JobFindings) -> Accounting | None:
+    """What no finding claims of a rank's steps. What ranks wait for each other belongs to what is found of them all."""
+    if slowest is None or slowest.steps.count == 0:
+        return None
+    return replace(slowest.unclaimed, exposed_comm=0) if whole.joint else slowest.unclaimed
 
 
 def _mean_ns(digest: Digest) -> float:
@@ -154,7 +162,7 @@ def _is_source(file: str) -> bool:
         return False
 
 
-def _merged(whole: Together) -> list[Finding]:
+def _merge_ranks(whole: JobFindings) -> list[Finding]:
     """One finding where several ranks have the same one, with the figure of the rank that it costs most."""
     ordinal: list[tuple[str, int, Finding]] = []
     for findings in whole.own:
@@ -177,7 +185,7 @@ def _merged(whole: Together) -> list[Finding]:
 
 
 def _place(finding: Finding) -> tuple[bool, bool, int, str]:
-    """What ended the run or will comes first, then what costs much, then what costs little."""
+    """Sort key of findings: those that ended the run or will, then by cost, the largest first."""
     is_minor = finding.severity in (Severity.LOW, Severity.NOTE)
     return is_minor, not finding.ends_run, -finding.recoverable_ns, finding.rule
 

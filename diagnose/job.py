@@ -1,6 +1,6 @@
 """Combines the digests of several ranks: who waits for whom, and what remains of each rank's own findings.
 
-    together(digests, plugins.load())  →  Together
+    ask_job_rules(digests, plugins.load())  →  JobFindings
 
 A rank that waits in a collective lost no time to communication: what its findings claim of that time is taken from
 them. Nor does a job lose more to a collective that all ranks share than the rank that loses least: where that one
@@ -33,7 +33,7 @@ _MOST_WAITS = 8
 
 
 @dataclass(frozen=True)
-class Together:
+class JobFindings:
     """The findings of a job's ranks, settled against each other."""
 
     own: tuple[tuple[Finding, ...], ...]
@@ -48,13 +48,13 @@ class Together:
     """The longest of the ranks' mean steps, which the shares of all findings are shares of; 0 without steps."""
 
 
-def together(digests: Sequence[Digest], catalogue: Catalogue) -> Together:
+def ask_job_rules(digests: Sequence[Digest], catalogue: Catalogue) -> JobFindings:
     """Ask the rules that look at all ranks. Without several ranks, what each one found alone stays as it is."""
     rules = [catalogue.rules[name] for name in sorted(catalogue.rules) if catalogue.rules[name].check_job]
     step_ns = max((digest.step_ns for digest in digests), default=0)
     own = [tuple(finding.of_step(step_ns) for finding in digest.findings) for digest in digests]
     if not rules or not digests:
-        return Together(tuple(own), (), (), (), step_ns=step_ns)
+        return JobFindings(tuple(own), (), (), (), step_ns=step_ns)
     job = job_of_records([digest.record for digest in digests])
     for member, number in enumerate(job.given):
         own[number] = _without_waiting(own[number], digests[number], step_ns, job.waiting[member])
@@ -78,7 +78,7 @@ def together(digests: Sequence[Digest], catalogue: Catalogue) -> Together:
                 joint.append(_finding(rule, claim, catalogue, step_ns))
                 number = job.given[claim.member]
                 own[number] = _without_reason(own, number, claim, step_ns)
-    return Together(tuple(own), tuple(joint), tuple(unknown), tuple(failures), _waits(job, digests), step_ns)
+    return JobFindings(tuple(own), tuple(joint), tuple(unknown), tuple(failures), _waits(job, digests), step_ns)
 
 
 def _waits(job: Job, digests: Sequence[Digest]) -> tuple[tuple[RankWait, ...], ...]:

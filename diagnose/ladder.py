@@ -34,13 +34,16 @@ def ladder_of(
     `loader_ns` is the shortest step that the loader's workers keep up with."""
     if not diagnosis.step_ns:
         return None
+    rungs = tuple(_rungs(diagnosis, ceiling, trains, loader_ns or 0))
+    waits = any(rank.accounting.idle.get("input", 0) for rank in diagnosis.per_rank)
     return Ladder(
         step_ns=diagnosis.step_ns,
         utilisation=_utilisation(diagnosis, diagnosis.step_ns),
-        rungs=tuple(_rungs(diagnosis, ceiling, trains, loader_ns or 0)),
+        rungs=rungs,
         ceiling=ceiling,
-        apart=_apart(diagnosis, ceiling),
+        apart=_parts_above(diagnosis, ceiling),
         loader_ns=loader_ns,
+        loader_unknown=waits and loader_ns is None and not any(rung.rule in _OF_THE_LOADER for rung in rungs),
     )
 
 
@@ -56,6 +59,8 @@ def _rungs(
         if finding.rule in _OF_THE_LOADER:
             floor_ns = least_ns
         less_ns, more_ns = interval_of(finding.estimate_ns, finding.confidence)
+        if finding.rule in _OF_THE_LOADER:
+            more_ns = min(more_ns, max(now_ns - _computing_ns(diagnosis), finding.estimate_ns))
         likely_ns = max(likely_ns - finding.estimate_ns, floor_ns)
         low_ns = max(low_ns - more_ns, floor_ns)
         high_ns = max(high_ns - less_ns, likely_ns)
@@ -69,6 +74,13 @@ def _rungs(
         )
 
 
+def _computing_ns(diagnosis: Diagnosis) -> int:
+    """How long the device computes in a mean step, on the rank where that is least: no loader makes it less. 0 without
+    a device, as a host that computes may be held up itself."""
+    known = [rank for rank in diagnosis.per_rank if diagnosis.has_device and rank.steps.count]
+    return min((rank.accounting.compute // rank.steps.count for rank in known), default=0)
+
+
 def _utilisation(diagnosis: Diagnosis, step_ns: int) -> float | None:
     """The model's arithmetic in a step of that length, over the ceiling; None where it is not known."""
     work = diagnosis.work
@@ -77,8 +89,8 @@ def _utilisation(diagnosis: Diagnosis, step_ns: int) -> float | None:
     return work.flops_per_step / step_ns * NS_PER_S / work.ceiling_flops_per_s
 
 
-def _apart(diagnosis: Diagnosis, ceiling: PracticalCeiling | None) -> dict[str, int]:
-    """What of the step lies above the ceiling, by what it is spent on; the parts sum to all of it."""
+def _parts_above(diagnosis: Diagnosis, ceiling: PracticalCeiling | None) -> dict[str, int]:
+    """Divide the part of the step above the ceiling by what it is spent on; the parts sum to all of it."""
     if ceiling is None or not diagnosis.step_ns:
         return {}
     parts = {

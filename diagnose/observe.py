@@ -17,12 +17,11 @@ from diagnose.collect.progress import CounterValues, FactsWritten, PhaseBegan, P
 from diagnose.collect.recipe import Recipe
 from diagnose.collect.records import UNWATCHED
 from diagnose.engine import diagnose
-from diagnose.errors import DiagnoseError
 from diagnose.measure.profile.step_profile import slowest_profile
 from diagnose.model import Diagnosis, Facts
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
-from diagnose.program.settings import settings_of, without_ignored
+from diagnose.program.settings import Settings, drop_ignored, settings_of
 from diagnose.report.export import contract
 from diagnose.report.style.vocabulary import KILLED, how_it_ended, named_count
 from diagnose.session import (
@@ -76,13 +75,7 @@ def observe(
             session.record(event)
         if isinstance(progress, WindowWritten) and steps.all_traced:
             # Findings show while the program goes on; what the watcher still learns makes them anew at the end.
-            # What is wrong with a file, as on a full disk, must not end the program; the end says it.
-            with contextlib.suppress(DiagnoseError, OSError):
-                early = open_traces([session.path])
-                diagnosis = without_ignored(diagnose(early, catalogue), settings)
-                session.record(DiagnosisMade(diagnosis=diagnosis))
-                if on_screen:  # only a screen shows it before the end, where it is computed anew
-                    _record_profile(early, diagnosis, session)
+            _diagnose_early(session, catalogue, settings, on_screen)
 
     outcome = launch.run(
         program.command(sys.executable),
@@ -95,7 +88,7 @@ def observe(
     )
     session.record(PhaseChanged(phase="reading the trace"))
     traces = tuple(open_traces([session.path])) if outcome.ranks else ()
-    diagnosis = without_ignored(diagnose(traces, catalogue), settings)
+    diagnosis = drop_ignored(diagnose(traces, catalogue), settings)
     shortcomings = _shortcomings(steps, recipe, outcome, _why_unwatched(session.path))
     diagnosis = replace(diagnosis, warnings=(*shortcomings, *diagnosis.warnings))
     for problem in catalogue.problems:
@@ -106,6 +99,20 @@ def observe(
     return Observation(outcome, traces, diagnosis)
 
 
+def _diagnose_early(session: Session, catalogue: Catalogue, settings: Settings, on_screen: bool) -> None:
+    """Record what is found so far. Whatever is wrong, as with a file on a full disk or with a diagnosis of ours, must
+    not end the program that trains: the same is done, and said, once it has ended.
+    """
+    try:
+        traces = open_traces([session.path])
+        diagnosis = drop_ignored(diagnose(traces, catalogue), settings)
+    except Exception:  # noqa: BLE001 - see above
+        return
+    session.record(DiagnosisMade(diagnosis=diagnosis))
+    if on_screen:  # only a screen shows it before the end, where it is computed anew
+        _record_profile(traces, diagnosis, session)
+
+
 def _record_profile(traces: Sequence[Trace], diagnosis: Diagnosis, session: Session) -> None:
     """Keep what the steps consist of, for the screen and the page, so that neither has to read the trace again."""
     profile = slowest_profile(traces, diagnosis)
@@ -114,7 +121,7 @@ def _record_profile(traces: Sequence[Trace], diagnosis: Diagnosis, session: Sess
 
 
 class _StepCount:
-    """How far the run came, for the sentence that says why there is no trace."""
+    """Counts the steps of the run, for the sentence that says why there is no trace."""
 
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}
@@ -144,7 +151,7 @@ class _StepCount:
 
 
 def _why_unwatched(folder: Path) -> str | None:
-    """What failed in the watcher of a process that left no files of a rank."""
+    """Return what failed in the watcher of a process that left no files of a rank."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         failures = msgspec.json.decode((folder / UNWATCHED).read_bytes(), type=list[str])
         return printable(failures[0]) if failures else None

@@ -1,4 +1,4 @@
-"""How far measured savings were from predicted ones, and the interval that a prediction stands for.
+"""Prediction errors of earlier trials, and the prediction interval that follows from them.
 
     interval_of(10_000_000, Confidence.MEASURED)   # (4_490_000, 22_300_000): nine of ten savings lie inside
 
@@ -36,7 +36,7 @@ class Trial:
 
     @property
     def error(self) -> float:
-        """By what factor the two differ, as the absolute value of its logarithm."""
+        """The absolute logarithm of the ratio of measured to predicted saving."""
         return abs(math.log(self.measured_ms / self.predicted_ms))
 
 
@@ -90,7 +90,7 @@ def _factor(prediction: Confidence) -> float:
 
 
 def factor_of(prediction: Confidence, ledger: Sequence[Trial]) -> float:
-    """By what factor a measured saving may exceed or fall short of one predicted like that, as a ledger teaches."""
+    """Return the factor by which a measured saving may miss a prediction either way, from a ledger of trials."""
     errors = {kind: sorted(one.error for one in ledger if one.prediction is kind) for kind in Confidence}
     enough = {kind: some for kind, some in errors.items() if len(some) >= LEAST_TRIALS}
     widest = {kind: some[math.ceil(COVERAGE * (len(some) + 1)) - 1] for kind, some in enough.items()}

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from diagnose.attribution import Settled, settled
+from diagnose.attribution import AttributedClaim, attribute
+from diagnose.doubt import MUCH, doubtful_ns, hidden_ns, unreplayed
 from diagnose.measure import Measures
 from diagnose.measure.job.rank_record import RankRecord, record_of
 from diagnose.measure.lines.compute_parts import compute_parts
 from diagnose.measure.replay.critical_path import critical_path
-from diagnose.measure.replay.savings import replayed, untraced_ns, without
+from diagnose.measure.replay.savings import untraced_ns
 from diagnose.measure.steps.loader_capacity import busy_loader_ns
 from diagnose.measure.steps.pace import watched_step_ns
 from diagnose.measure.views.noise import mean_uncertain_by
@@ -47,9 +48,6 @@ SMALLEST_SHARE = 0.005
 _LOW = 0.02
 """From here on a share is a finding whatever the noise of the step lengths: steps of varying work are noisy as a whole
 while the shares of their causes are not."""
-
-_DOUBT = 0.1
-"""A claim of which this share lies where the recording contradicts itself is a bound, not a measurement."""
 
 _OVERHEAD = 1.1
 """Traced steps this much longer than watched ones are said to be: host causes then weigh more than they really do."""
@@ -99,6 +97,8 @@ class Digest:
     """What `diagnose.measure.job.ranks.job_of_records` compares with the other ranks."""
     ceiling: PracticalCeiling | None
     """The shortest step that the model could have; None where too little is known."""
+    unclaimed: Accounting
+    """What no finding claims of all counted steps together."""
     loader_ns: int | None
     """The shortest step that its loader's workers keep up with; None where nobody watched them."""
     step_ns: int
@@ -109,7 +109,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
     """Ask every rule about one rank; what they claim is settled here, where the trace is at hand."""
     measures = Measures(trace)
     failures: list[str] = []
-    answers = asked(measures, catalogue, failures)
+    answers = ask_rules(measures, catalogue, failures)
     claims = [(rule, answer) for rule, answer in answers if isinstance(answer, Claim) and not answer.once]
     claimed: dict[str, float] = {}
     for rule, claim in claims:
@@ -144,12 +144,13 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
         compute=compute_parts(measures),
         record=record_of(measures),
         ceiling=measures.practical_ceiling,
+        unclaimed=measures.accounting_within(measures.counted - Intervals.union(one.claim.claims for one in found)),
         loader_ns=busy_loader_ns(measures),
         step_ns=_step_ns(found, measures),
     )
 
 
-def asked(measures: Measures, catalogue: Catalogue, failures: list[str]) -> list[tuple[Rule, Claim | CannotTell]]:
+def ask_rules(measures: Measures, catalogue: Catalogue, failures: list[str]) -> list[tuple[Rule, Claim | CannotTell]]:
     """Return the answers of every rule. A rule that raises is listed in `failures`."""
     answers: list[tuple[Rule, Claim | CannotTell]] = []
     for name in sorted(catalogue.rules):
@@ -161,14 +162,14 @@ def asked(measures: Measures, catalogue: Catalogue, failures: list[str]) -> list
     return answers
 
 
-def _settle(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[Settled]:
+def _settle(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[AttributedClaim]:
     """The findings: claims that still weigh enough once no time is given to two of them, naming none that do not."""
-    found = [one for one in _with_unseen(settled(claims, measures), measures) if counts(one, measures)]
+    found = [one for one in _with_unseen(attribute(claims, measures), measures) if counts(one, measures)]
     names = {one.rule.name for one in found}
     return [replace(one, shared=tuple(other for other in one.shared if other[0] in names)) for one in found]
 
 
-def _with_unseen(claims: list[Settled], measures: Measures) -> list[Settled]:
+def _with_unseen(claims: list[AttributedClaim], measures: Measures) -> list[AttributedClaim]:
     """Add what claims lose outside the counted steps, by which the mean step of the run is longer than theirs."""
     count = measures.step_count
     unseen_ns = sum(one.claim.unseen_ns for one in claims) * count
@@ -178,35 +179,36 @@ def _with_unseen(claims: list[Settled], measures: Measures) -> list[Settled]:
     ]
 
 
-def _step_ns(found: Sequence[Settled], measures: Measures) -> int:
+def _step_ns(found: Sequence[AttributedClaim], measures: Measures) -> int:
     """The mean step that shares are of."""
     if measures.step_count == 0:
         return 0
     return (untraced_ns(measures) + max((one.unseen_ns for one in found), default=0)) // measures.step_count
 
 
-def counts(one: Settled, measures: Measures) -> bool:
+def counts(one: AttributedClaim, measures: Measures) -> bool:
     """Whether a claim is a finding: a hint without a figure is; a figure must exceed what the steps can tell."""
     if one.claim.confidence is Confidence.HINT and one.claim.recoverable_ns == 0:
         return True
     noise = _noise_ns(measures) or 0.0
-    share = _share(one, measures)
+    share = _share(one.recoverable_ns, one, measures)
     if share < SMALLEST_SHARE:
         return False
     return share >= _LOW or one.recoverable_ns >= noise * measures.step_count
 
 
 def _noise_ns(measures: Measures) -> float | None:
-    """What the mean step is uncertain by: two standard errors; steps that take turns are no noise."""
+    """Return the uncertainty of the mean step, two standard errors; a periodic pattern of steps is no noise."""
     return mean_uncertain_by(measures.steps.length_ns)
 
 
-def finding_of(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
+def finding_of(one: AttributedClaim, measures: Measures, catalogue: Catalogue) -> Finding:
     """A settled claim as a finding."""
     count = measures.step_count
-    share, sure = _share(one, measures), _sure_share(one, measures)
+    share, sure = _share(one.recoverable_ns, one, measures), _sure_share(one, measures)
     per_step = one.recoverable_ns // count if count else 0
     sure_ns = per_step if sure == share else int(_length_ns(one, measures) * sure) // count
+    possible_ns = per_step + (_hidden_ns(one, measures) // count if count else 0)
     evidence = [*one.claim.evidence]
     evidence += [Evidence(f"also claimed by {name}", length // count, "ns") for name, length in one.shared]
     return Finding(
@@ -224,13 +226,13 @@ def finding_of(one: Settled, measures: Measures, catalogue: Catalogue) -> Findin
         ends_run=one.claim.ends_run or one.claim.ended_run,
         short_of_memory=one.claim.short_of_memory,
         example_ns=_example_ns(one.claim, measures),
-        possible_ns=per_step if sure_ns < per_step else None,
-        possible_share=share if sure_ns < per_step else None,
+        possible_ns=possible_ns if sure_ns < possible_ns else None,
+        possible_share=_share(possible_ns * count, one, measures) if sure_ns < possible_ns else None,
     )
 
 
-def _severity(one: Settled, sure: float) -> Severity:
-    """By its `sure` share; what ended the run is high, and what will end it is at least medium."""
+def _severity(one: AttributedClaim, sure: float) -> Severity:
+    """Return the severity of the `sure` share; what ended the run is high, what will end it at least medium."""
     if one.claim.ended_run:
         return Severity.HIGH
     severity = Severity.of_share(sure)
@@ -249,38 +251,28 @@ def _example_ns(claim: Claim, measures: Measures) -> tuple[int, int] | None:
     return int(claimed.starts[longest]), int(claimed.ends[longest])
 
 
-def _share(one: Settled, measures: Measures) -> float:
+def _share(part_ns: int, one: AttributedClaim, measures: Measures) -> float:
     length = _length_ns(one, measures)
-    return min(one.recoverable_ns / length, 1.0) if length else 0.0
+    return min(part_ns / length, 1.0) if length else 0.0
 
 
-def _length_ns(one: Settled, measures: Measures) -> int:
-    """What a share is one of: the counted steps, were they as long as those of the whole run are on average. The
+def _hidden_ns(one: AttributedClaim, measures: Measures) -> int:
+    """What the counted steps may save besides; of a claim that shares its time with others, as much less."""
+    return hidden_ns(one.claim, measures) * one.recoverable_ns // max(one.alone_ns, 1)
+
+
+def _length_ns(one: AttributedClaim, measures: Measures) -> int:
+    """Return the time that shares refer to: the counted steps, scaled to the mean step of the whole run. The
     profiler's cost is no part of that where it is known."""
     return untraced_ns(measures) + one.unseen_ns
 
 
-def _sure_share(one: Settled, measures: Measures) -> float:
+def _sure_share(one: AttributedClaim, measures: Measures) -> float:
     """The share that comes back even if the profiler cost the host more than is usual, as far as the rule is sure."""
     length = _length_ns(one, measures)
-    doubtful = _doubtful_ns(one.claim, measures)
-    share = _share(one, measures) * one.claim.sure
+    doubtful = doubtful_ns(one.claim, measures)
+    share = _share(one.recoverable_ns, one, measures) * one.claim.sure
     return max(share - doubtful / length, 0.0) if doubtful and length else share
-
-
-def _doubtful_ns(claim: Claim, measures: Measures) -> int:
-    """What of a claim to time in which the device idles may be the profiler's."""
-    if claim.recoverable_ns == 0 or not replayed(measures) or measures.replay.doubtful_ns == 0:
-        return 0
-    claims = claim.claims & measures.counted
-    if (claims - measures.busy).total_ns <= claims.total_ns / 2:
-        return 0
-    return measures.replay.doubtful_of(claim.cut if claim.cut is not None else without(measures, claims))
-
-
-def _unreplayed(claim: Claim, measures: Measures) -> bool:
-    """Whether the accounting alone answers for a claim, though a device ran ahead of its host."""
-    return claim.recoverable_ns > 0 and measures.has_device and not replayed(measures)
 
 
 def _confidence(claim: Claim, measures: Measures) -> Confidence:
@@ -288,20 +280,20 @@ def _confidence(claim: Claim, measures: Measures) -> Confidence:
     the unchanged recording misses the steps: then what would be without the cause is not known either."""
     if claim.confidence is not Confidence.MEASURED:
         return claim.confidence
-    if _unreplayed(claim, measures) or _doubtful_ns(claim, measures) > _DOUBT * claim.recoverable_ns:
+    if unreplayed(claim, measures) or doubtful_ns(claim, measures) > MUCH * claim.recoverable_ns:
         return Confidence.BOUND
     doubted = (claim.claims & measures.doubt).total_ns
-    return Confidence.BOUND if doubted > _DOUBT * claim.claims.total_ns else Confidence.MEASURED
+    return Confidence.BOUND if doubted > MUCH * claim.claims.total_ns else Confidence.MEASURED
 
 
-def _confirm(one: Settled, measures: Measures) -> str | None:
+def _confirm(one: AttributedClaim, measures: Measures) -> str | None:
     noise = _noise_ns(measures)
     said = [one.claim.confirm] if one.claim.confirm else []
-    if one.claim.confidence is Confidence.MEASURED and _unreplayed(one.claim, measures):
+    if one.claim.confidence is Confidence.MEASURED and unreplayed(one.claim, measures):
         said.append(
             f"an upper limit: a replay of what was recorded misses the steps by {format_share(measures.replay.off)}"
         )
-    if _doubtful_ns(one.claim, measures) > _DOUBT * one.claim.recoverable_ns:
+    if doubtful_ns(one.claim, measures) > MUCH * one.claim.recoverable_ns or hidden_ns(one.claim, measures):
         said.append("a live run (diagnose run) knows the steps without the profiler, which slowed the host here")
     if noise is not None and 0 < one.recoverable_ns < noise * measures.step_count:
         said.append(f"the measured steps vary by ±{format_ns(noise)}, more than this: trace more steps")
@@ -346,12 +338,13 @@ def _warnings(measures: Measures) -> list[str]:
     if devices > 1:
         found.append(f"work on {devices} devices in one process; the accounting is that of the busiest")
     if measures.step_count == 0:
-        found.append("no step was found: nothing that could be accounted for was recorded")
+        if measures.memory_peak is None:  # a snapshot of the allocator has none, and says what it can
+            found.append("no step was found: nothing that could be accounted for was recorded")
     elif measures.steps.found_by == "whole trace":
         found.append("no steps are marked and none repeat: the whole recording counts as one step")
     elif measures.steps.found_by == "period":
         found.append("no steps are marked: they were inferred from the period with which the kernels repeat")
-    found += _lengthened(measures)
+    found += _profiler_overhead(measures)
     noise = _noise_ns(measures)
     if noise is not None and noise > _LOW * measures.mean_ns:
         found.append(
@@ -361,16 +354,16 @@ def _warnings(measures: Measures) -> list[str]:
     return found
 
 
-def _longer_in_the_run(found: Sequence[Settled], measures: Measures) -> Iterator[str]:
-    """What a share is one of, where that is not the mean of the counted steps."""
+def _longer_in_the_run(found: Sequence[AttributedClaim], measures: Measures) -> Iterator[str]:
+    """Yield a sentence on what shares refer to, where that is not the mean of the counted steps."""
     if any(one.unseen_ns for one in found):
         count = measures.step_count
         longer, whole = (format_ns(length / count) for length in (found[0].unseen_ns, _length_ns(found[0], measures)))
         yield f"steps outside the recording are longer, by {longer} a step on average: shares are of a step of {whole}"
 
 
-def _lengthened(measures: Measures) -> Iterator[str]:
-    """By how much the profiler lengthened the steps, where it matters."""
+def _profiler_overhead(measures: Measures) -> Iterator[str]:
+    """Yield a sentence on how much the profiler lengthened the steps, where it matters."""
     watched, traced = watched_step_ns(measures.trace), _steps(measures).median_ns
     if measures.replay.ran_ahead:
         return  # the pace of a host ahead of its device is not that of the steps

@@ -20,7 +20,7 @@ from diagnose.model import CannotTell, Confidence, Evidence, Facts, Finding, Pla
 from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.intervals import Intervals
-from diagnose.units import format_bytes, format_count, format_ns, format_share
+from diagnose.units import format_bytes, format_count, format_ns, format_share, format_times
 
 __all__ = [
     "CannotTell",
@@ -43,6 +43,7 @@ __all__ = [
     "format_count",
     "format_ns",
     "format_share",
+    "format_times",
     "nothing_alone",
 ]
 
@@ -81,6 +82,8 @@ class Claim:
     once: Sequence[str] = ()
     """Rules whose ailments hide this one: it costs nothing while they stand, and is no finding, but is foreseen where
     they are treated (`diagnose.what_if`)."""
+    least_step_ns: int = 0
+    """Of one that is foreseen: while its cause stands, a step is no shorter, whatever else is treated."""
 
 
 @dataclass(frozen=True)

@@ -58,11 +58,16 @@ def format_flops(count: float) -> str:
 
 
 def format_count(number: float, digits: int = 3) -> str:
-    """How many, or how many times: `0.25`, `4`, `13.5`, `1,234`; never in powers of ten."""
+    """Format a count or a factor: `0.25`, `4`, `13.5`, `1,234`; never in powers of ten."""
     return f"{number:.{digits}g}" if abs(number) < 10**digits - 0.5 else f"{number:,.0f}"
 
 
-def swapped(saved: float) -> float:
+def format_times(number: float) -> str:
+    """How often: `once`, `0.25 times`, `13.5 times`."""
+    return "once" if number == 1 else f"{format_count(number)} times"
+
+
+def swap_sides(saved: float) -> float:
     """Return the saving of one of two sides as a share of the other's step, where the other saves the share `saved` of
     its own; negative for what takes longer. Below 1.
     """
@@ -97,9 +102,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return a text of several lines, such as a diff, with unprintable characters escaped; line ends are newlines
-    afterwards.
-    """
+    """Return a text of several lines, such as a diff, with unprintable characters escaped and newlines as line ends."""
     if text.isprintable():
         return text
     return "\n".join(

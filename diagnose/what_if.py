@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from diagnose.attribution import Settled, settled
+from diagnose.attribution import AttributedClaim, attribute
 from diagnose.measure import Measures
 from diagnose.measure.replay.replay import Cut
 from diagnose.measure.replay.savings import replayed, untraced_ns, without
 from diagnose.model import Confidence, Finding
 from diagnose.plugins import Catalogue
-from diagnose.rank_digest import asked, counts, finding_of
+from diagnose.rank_digest import ask_rules, counts, finding_of
 from diagnose.rule import Claim
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
 
 
 @dataclass(frozen=True)
-class Foresight:
+class StepWithout:
     """A step as it will be."""
 
     step_ns: int = 0
@@ -33,32 +33,35 @@ class Foresight:
     """What it will lose to causes that are no findings yet, as shares of what is left; the largest first."""
 
 
-def foresee(trace: Trace, catalogue: Catalogue, gone: Collection[str]) -> Foresight:
+def step_without(trace: Trace, catalogue: Catalogue, gone: Collection[str]) -> StepWithout:
     """The step of one rank without the ailments of the rules in `gone`, and what weighs in it then."""
     measures = Measures(trace)
     count = measures.step_count
-    claims = [(rule, answer) for rule, answer in asked(measures, catalogue, []) if isinstance(answer, Claim)]
-    weighed = settled([(rule, claim) for rule, claim in claims if not claim.once], measures)
+    claims = [(rule, answer) for rule, answer in ask_rules(measures, catalogue, []) if isinstance(answer, Claim)]
+    weighed = attribute([(rule, claim) for rule, claim in claims if not claim.once], measures)
     treated = [one for one in weighed if one.rule.name in gone]
     if not count or not treated:
-        return Foresight()
+        return StepWithout()
     hidden = [
-        Settled(rule, claim, claim.recoverable_ns, claim.recoverable_ns)
+        AttributedClaim(rule, claim, claim.recoverable_ns, claim.recoverable_ns)
         for rule, claim in claims
         if not set(claim.once).isdisjoint(gone)
     ]
     small = [one for one in weighed if one.rule.name not in gone and not counts(one, measures)]
-    before = _all_out(treated, measures) if replayed(measures) else None
+    before = _cut_of_all(treated, measures) if replayed(measures) else None
     saved_ns = sum(one.recoverable_ns for one in treated) if before is None else measures.replay.saved_ns(before)
     left_ns = max(untraced_ns(measures) - saved_ns, 0)
+    bound_ns = max([left_ns, *(one.claim.least_step_ns * count for one in hidden)])
     found = []
     for one in (*small, *hidden):
         cost_ns = one.recoverable_ns
-        if before is not None:
-            cost_ns = measures.replay.saved_ns(_out(one.claim, measures), after=before)
+        if one.claim.least_step_ns:
+            cost_ns = max(0, one.claim.least_step_ns * count - left_ns)
+        elif before is not None:
+            cost_ns = measures.replay.saved_ns(_cut_of(one.claim, measures), after=before)
         if cost_ns and left_ns:
             finding = finding_of(one, measures, catalogue)
-            share = min(cost_ns / left_ns, 1.0)
+            share = min(cost_ns / bound_ns, 1.0)
             found.append(
                 replace(
                     finding,
@@ -69,10 +72,10 @@ def foresee(trace: Trace, catalogue: Catalogue, gone: Collection[str]) -> Foresi
                     confidence=Confidence.HINT,
                 )
             )
-    return Foresight(left_ns // count, tuple(sorted(found, key=lambda finding: -finding.recoverable_ns)))
+    return StepWithout(bound_ns // count, tuple(sorted(found, key=lambda finding: -finding.recoverable_ns)))
 
 
-def _all_out(treated: list[Settled], measures: Measures) -> Cut:
+def _cut_of_all(treated: list[AttributedClaim], measures: Measures) -> Cut:
     """The run without any of the causes."""
     stretches = Intervals.union([one.claim.claims for one in treated if one.claim.cut is None])
     changed = without(measures, stretches)
@@ -81,6 +84,6 @@ def _all_out(treated: list[Settled], measures: Measures) -> Cut:
     return changed
 
 
-def _out(claim: Claim, measures: Measures) -> Cut:
+def _cut_of(claim: Claim, measures: Measures) -> Cut:
     """The run without the cause of a claim."""
     return without(measures, claim.claims) if claim.cut is None else claim.cut

@@ -33,6 +33,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -139,27 +140,24 @@ def _empties_cache(measures: Measures, idle: Intervals) -> bool:
 
 _EMPTIED = {"x": [("torch/cuda/memory.py", 222, "empty_cache"), ("train.py", 44, "main")]}
 
+_drawn = partial(drawn, repeat=4)
 _FIRES = (
     # The cache is emptied after every step, and filled again.
-    drawn(
+    _drawn(
         """
         host: fffffmmmolmmmol
         gpu :            kk  kkkkkkk
         line: xxxxx
         step:                       |
         """,
-        repeat=4,
         stacks=_EMPTIED,
     ),
     # No caching: each operator allocates.
-    drawn(
-        """
+    _drawn("""
         host: mmmol fffmmmol fff
         gpu :      k        k
         step:                   |
-        """,
-        repeat=4,
-    ),
+    """),
     # Two steps, and both give memory back.
     drawn(
         """
@@ -173,22 +171,17 @@ _FIRES = (
 
 _SILENT = (
     # The first step fills the allocator; from then on memory is there.
-    drawn(
-        """
+    drawn("""
         host: mmmmmmmol        ol        ol        ol
         gpu :          kkkkkkkk  kkkkkkkk  kkkkkkkk  kkkkkkkk
         step: |                 |         |         |         |
-        """,
-    ),
+    """),
     # An allocation under a full queue.
-    drawn(
-        """
+    _drawn("""
         host: olmmm
         gpu :   kkkkkkkkkkk
         step:              |
-        """,
-        repeat=4,
-    ),
+    """),
     # Two steps that only take memory: the allocator may still be filling.
     drawn(
         """
@@ -199,12 +192,10 @@ _SILENT = (
         repeat=3,
     ),
     # One step: whether the calls cease cannot be seen.
-    drawn(
-        """
+    drawn("""
         host: mmmmmmmol
         gpu :          kkkkkkkk
-        """,
-    ),
+    """),
 )
 
 RULE = Rule(

@@ -44,6 +44,7 @@ import numpy as np
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import recoverable_ns
 from diagnose.measure.roofline.op_costs import FORMATS
+from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.measure.views.shapes import shapes_of
 from diagnose.rule import (
@@ -58,7 +59,6 @@ from diagnose.rule import (
     Symptom,
     drawn,
     format_ns,
-    format_share,
 )
 from diagnose.trace.schema import Int64
 
@@ -90,7 +90,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     names = measures.trace.names
     general = np.array([*(_GENERAL.search(name) is not None for name in names), False], np.bool_)
     slow = rows[general[measures.trace.device.name[rows]]]
-    share = measures.share(measures.time_of(rows))
+    time = measures.time_of(rows)
     if measures.share(measures.time_of(slow)) >= SLOW:
         needed = _needed_ns(measures, slow)
         if needed is None and facts.cudnn_benchmark is False:
@@ -100,13 +100,14 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         if claim is not None:
             yield claim
             return
+    share = measures.share(time)
     if share < DOMINATE:
         return
     if facts.cudnn_benchmark is None:
         yield CannotTell("conv-heuristics", "whether cuDNN searches for algorithms: a live run (diagnose run)")
         return
     yield Claim(
-        summary=f"convolutions take {format_share(share)} of the step, and cuDNN's search for the fastest algorithm is "
+        summary=f"convolutions take {of_traced_step(measures, time)}, and cuDNN's search for the fastest algorithm is "
         "off",
         recoverable_ns=0,
         claims=Intervals.empty(),

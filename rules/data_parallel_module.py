@@ -29,6 +29,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.measure.views.names import named
 from diagnose.rule import (
     CannotTell,
@@ -43,7 +44,6 @@ from diagnose.rule import (
     Trace,
     drawn,
     format_ns,
-    format_share,
 )
 
 TWICE = 2
@@ -69,7 +69,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     sites = [site for site in trace.sites if site.kind == "DataParallel"]
     yield Claim(
         summary=f"nn.DataParallel copies the model to {devices} devices in every step and drives them from one "
-        f"process: the busiest computes {format_share(1 - measures.share(lost))} of the step",
+        f"process: the busiest computes for {of_traced_step(measures, measures.counted - lost)}",
         recoverable_ns=lost.total_ns,
         claims=lost,
         confidence=Confidence.BOUND,

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -238,6 +239,7 @@ def _rows(measures: Measures, pattern: re.Pattern[str]) -> np.typing.NDArray[np.
 
 _BACKWARD_OPS = {"b": "autograd::engine::evaluate_function: MmBackward0", "n": "aten::isnan", "i": "aten::item"}
 
+_drawn = partial(drawn, repeat=4, unit_ns=20_000, ops=_BACKWARD_OPS)
 _FIRES = (
     # Blocking launches: the host stands in each until its kernel is done.
     drawn(
@@ -250,15 +252,12 @@ _FIRES = (
         unit_ns=25_000,
     ),
     # Anomaly detection: after each backward operator its gradient is tested, and the host waits.
-    drawn(
+    _drawn(
         """
         host: blnlisss blnlisss blnlisss
         gpu :  kkkzz    kkkzz    kkkzz
         step:                           |
         """,
-        repeat=4,
-        unit_ns=20_000,
-        ops=_BACKWARD_OPS,
         kernels={"z": "isnan_kernel"},
     ),
     # Without a device; a sampler saw that stacks are written down in the forward pass.
@@ -304,16 +303,11 @@ _SILENT = (
         unit_ns=5_000,
     ),
     # One test of the loss for a number in each step.
-    drawn(
-        """
+    _drawn("""
         host: bl bl bl nlisss
         gpu :   k  k  k   k
         step:                 |
-        """,
-        repeat=4,
-        unit_ns=20_000,
-        ops=_BACKWARD_OPS,
-    ),
+    """),
 )
 
 RULE = Rule(

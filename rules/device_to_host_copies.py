@@ -49,8 +49,8 @@ from diagnose.rule import (
     Symptom,
     drawn,
     format_bytes,
-    format_count,
     format_ns,
+    format_times,
 )
 from diagnose.trace.schema import CopyDirection, Memory, WorkKind
 
@@ -80,9 +80,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     lengths = device.end_ns[rows] - device.start_ns[rows]
     size = int(np.maximum(device.size_bytes[rows], 0).sum())
     moved = f", {format_bytes(size / steps)}" if size else ""
-    often = format_count(len(rows) / steps)
+    often = format_times(len(rows) / steps)
     yield Claim(
-        summary=f"the program pulls results to the host {often} times per step{moved}: the device "
+        summary=f"the program pulls results to the host {often} per step{moved}: the device "
         f"copies for {format_ns(alone / steps)} and does nothing else meanwhile",
         recoverable_ns=gain,
         claims=claims,

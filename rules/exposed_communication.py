@@ -29,12 +29,14 @@ Thresholds
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from diagnose.measure.comm.collective_lines import places_by_cost
 from diagnose.measure.comm.ddp.bucket_plan import planned_buckets
 from diagnose.measure.comm.faster_collectives import shortened
+from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -46,8 +48,6 @@ from diagnose.rule import (
     drawn,
     format_bytes,
     format_count,
-    format_ns,
-    format_share,
 )
 from diagnose.trace import Collective
 from diagnose.trace.schema import Bool, Int64
@@ -72,12 +72,17 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     steps = measures.step_count
     exposed = _exposed(measures, needed)
-    longest = _by_kind(measures, exposed)
+    kinds, number = np.unique(measures.communication.kind, return_inverse=True)
+    spent = np.bincount(number.reshape(-1), weights=exposed, minlength=len(kinds)).astype(np.int64)
+    order = np.argsort(-spent, kind="stable")[:3]
+    longest = [(str(kinds[at]), int(spent[at])) for at in order.tolist() if spent[at] > 0]
     rows = exposed > 0
+    inherent = int(np.minimum(exchange.inherent_ns, needed).sum()) // steps
     waited = (comm.duration_ns - comm.transfer_ns)[rows].sum() / steps
     yield Claim(
-        summary=f"the device computes nothing for {format_ns(less.exposed.total_ns / steps)} per step "
-        f"({format_share(measures.share(less.exposed))}) while it communicates: {_described(measures, longest, rows)}",
+        summary=f"{'the device' if measures.has_device else 'the training thread'} computes nothing "
+        f"for {of_traced_step(measures, less.exposed)} "
+        f"while it communicates: {_described(measures, longest, rows)}",
         recoverable_ns=less.gain_ns,
         claims=less.exposed,
         confidence=Confidence.BOUND,
@@ -85,7 +90,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("exposed communication", measures.accounting.exposed_comm // steps, "ns"),
             *(Evidence(f"of it, {kind or 'of unknown kind'}", time // steps, "ns") for kind, time in longest),
             Evidence("exposed collectives per step", int(rows.sum()) / steps, "count", _rows(measures, exposed)),
-            Evidence("that no plan hides", int(np.minimum(exchange.inherent_ns, needed).sum()) // steps, "ns"),
+            *([Evidence("of it, what no plan hides", inherent, "ns")] * (inherent > 0)),
             Evidence("waiting for other ranks, as far as one rank can tell", round(waited), "ns"),
             *(planned_buckets(measures) if longest and longest[0][0] == "all_reduce" else ()),
         ],
@@ -101,13 +106,6 @@ def _exposed(measures: Measures, needed: Int64) -> Int64:
     comm = measures.communication
     begin = comm.end_ns - np.minimum(needed, comm.duration_ns)
     return np.asarray(comm.end_ns - begin - measures.compute.covered(begin, comm.end_ns), np.int64)
-
-
-def _by_kind(measures: Measures, exposed: Int64) -> list[tuple[str, int]]:
-    kinds, number = np.unique(measures.communication.kind, return_inverse=True)
-    spent = np.bincount(number.reshape(-1), weights=exposed, minlength=len(kinds)).astype(np.int64)
-    order = np.argsort(-spent, kind="stable")[:3]
-    return [(str(kinds[at]), int(spent[at])) for at in order.tolist() if spent[at] > 0]
 
 
 def _described(measures: Measures, longest: list[tuple[str, int]], rows: Bool) -> str:
@@ -131,68 +129,57 @@ def _rows(measures: Measures, exposed: Int64) -> tuple[int, ...]:
 
 _KERNELS = {"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"}
 
+_drawn = partial(drawn, repeat=4, kernels=_KERNELS)
 _FIRES = (
     # All weights are sent to all ranks after every step.
-    drawn(
+    _drawn(
         """
         gpu   : kkkbbbbb       x
         gpu 20:     gg  gwwwwww
         bwd   :    BBBBB
         opt   :                O
         """,
-        repeat=4,
-        kernels=_KERNELS,
         comms={
             "g": Collective("all_reduce", 25 << 20, 2, "default_pg"),
             "w": Collective("broadcast", 96 << 20, 2, "default_pg"),
         },
     ),
     # Activations exchanged in the forward pass.
-    drawn(
+    _drawn(
         """
         gpu   : kkk   kkk   kkkx
         gpu 20:    aaa   aaa
         opt   :                O
         """,
-        repeat=4,
-        kernels=_KERNELS,
         comms={"a": Collective("all_to_all", 96 << 20, 8, "ep")},
     ),
 )
 
 _SILENT = (
     # Hidden but for the gradients that are ready last.
-    drawn(
+    _drawn(
         """
         gpu   : kkkbbbbbbbb xx
         gpu 20:     gggggg g
         bwd   :    BBBBBBBB
         opt   :             OO
         """,
-        repeat=4,
-        kernels=_KERNELS,
         comms={"g": Collective("all_reduce", 25 << 20, 2, "default_pg")},
     ),
     # Not hidden by kernels, but on nobody's path: the step waits for data.
-    drawn(
-        """
+    _drawn("""
         load  : wwwwwwwwww
         host  : ..........lo
         gpu   :           kkkkk
         opt   :               O
-        """,
-        repeat=4,
-        kernels=_KERNELS,
-    ),
+    """),
     # Hidden throughout.
-    drawn(
+    _drawn(
         """
         gpu   : kkkkkkkkkkkkk
         gpu 20:   aaaa  aaaa
         opt   :             O
         """,
-        repeat=4,
-        kernels=_KERNELS,
         comms={"a": Collective("all_gather", 96 << 20, 8, "mesh_fsdp")},
     ),
 )

@@ -28,11 +28,13 @@ Thresholds
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -45,7 +47,6 @@ from diagnose.rule import (
     drawn,
     format_bytes,
     format_ns,
-    format_share,
 )
 from diagnose.trace.schema import CopyDirection, Memory, WorkKind
 
@@ -77,8 +78,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     alone = int(measures.per_step(exposed).sum())
     steps = measures.step_count
     yield Claim(
-        summary=f"copies {_described(measures, rows, exposed)} take {format_ns(alone / steps)} per step "
-        f"({format_share(measures.share(exposed))}) in which the device does nothing else",
+        summary=f"copies {_described(measures, rows, exposed)} take {of_traced_step(measures, exposed)} "
+        f"in which the device does nothing else",
         recoverable_ns=gain,
         claims=exposed,
         confidence=Confidence.BOUND,
@@ -138,65 +139,48 @@ def _called(measures: Measures, rows: np.typing.NDArray[np.int64]) -> Intervals:
     return Intervals.of(measures.launches.start_ns[rows], measures.launches.end_ns[rows])
 
 
+_drawn = partial(drawn, repeat=4)
 _FIRES = (
     # A batch from pinned memory, but on the stream that computes.
-    drawn(
-        """
+    _drawn("""
         host: colssssssssssss
         gpu :  HHHHHHkkkkkkkk
         step:                |
-        """,
-        repeat=4,
-    ),
+    """),
     # Offloaded state comes and goes, each way exposed in part.
-    drawn(
-        """
+    _drawn("""
         host : c olc sssssssss
         gpu  :  HHHHkkkkkkkk
         gpu 7:          DDDDDD
         step :                |
-        """,
-        repeat=4,
-    ),
+    """),
 )
 
 _SILENT = (
     # The next batch is copied while this one is computed.
-    drawn(
-        """
+    _drawn("""
         gpu  : kkkkkkkkkkkk
         gpu 7:  HHHH
         step :             |
-        """,
-        repeat=4,
-    ),
+    """),
     # … or while gradients are exchanged.
-    drawn(
-        """
+    _drawn("""
         gpu   : kkkkkk
         gpu 5 :       cccccc
         gpu 7 :       HHHH
         step  :             |
-        """,
-        repeat=4,
-    ),
+    """),
     # Copies within the device are work of its own.
-    drawn(
-        """
+    _drawn("""
         gpu : ttttkkkkkkkk
         step:             |
-        """,
-        repeat=4,
-    ),
+    """),
     # Exposed, but from pageable memory, or waited for: those have rules of their own.
-    drawn(
-        """
+    _drawn("""
         host: cccccol     cccccc
         gpu :  hhhh  kkkkk  dddd
         step:                    |
-        """,
-        repeat=4,
-    ),
+    """),
 )
 
 RULE = Rule(

@@ -36,6 +36,7 @@ import numpy as np
 
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.measure.views.kernel_classes import KernelClass, matmul_format
 from diagnose.rule import (
     CannotTell,
@@ -48,8 +49,6 @@ from diagnose.rule import (
     Symptom,
     drawn,
     format_count,
-    format_ns,
-    format_share,
 )
 from diagnose.trace.schema import Int64
 
@@ -90,7 +89,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     rows = {dtype: measures.rows_within_steps(_products_in(measures, dtype)) for dtype in ("fp32", "fp64")}
     if not any(map(len, rows.values())):
         return
-    rate = _rate(measures)
+    name = _device(measures)
+    found = next((rate for pattern, rate in RATES if pattern.search(name)), None)
+    rate = found or _BY_CAPABILITY.get(measures.trace.facts.device_capability or (0, 0))
     if rate is None:
         yield CannotTell("fp32-matmul", "which device this is: its tensor cores are unknown")
         return
@@ -142,8 +143,7 @@ def _claimed(measures: Measures, rows: Int64, faster: float, dtype: str, said: s
         return
     products = measures.rows_within_steps(np.isin(measures.classes, (KernelClass.MATMUL, KernelClass.CONVOLUTION)))
     yield Claim(
-        summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(measures.share(time))}) go "
-        f"to matrix products in {said}",
+        summary=f"{of_traced_step(measures, time)} go to matrix products in {said}",
         recoverable_ns=gained,
         claims=time,
         cut=cut,
@@ -173,12 +173,6 @@ def _products_in(measures: Measures, dtype: str) -> np.typing.NDArray[np.bool_]:
 def _device(measures: Measures) -> str:
     names = [measures.trace.facts.device_name, *measures.trace.device_names]
     return next((name for name in names if name), "this device")
-
-
-def _rate(measures: Measures) -> Rate | None:
-    name = _device(measures)
-    found = next((rate for pattern, rate in RATES if pattern.search(name)), None)
-    return found or _BY_CAPABILITY.get(measures.trace.facts.device_capability or (0, 0))
 
 
 _SGEMM = {"k": "ampere_sgemm_128x64_tn"}

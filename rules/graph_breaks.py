@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from diagnose.measure.replay.replay import Cut
 from diagnose.measure.replay.savings import without_host_ns
@@ -47,6 +48,7 @@ from diagnose.rule import (
     drawn,
     format_count,
     format_ns,
+    format_times,
 )
 
 _RESUME = re.compile(r"^(?P<file>.+)\(\d+\): torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
@@ -76,7 +78,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     whole = (calls - breaks) / measures.step_count
     pieces = f"{format_count(whole + count)} graphs instead of {format_count(whole)}"
     yield Claim(
-        summary=f"compiled functions break {format_count(count)} times per step, into {pieces}: "
+        summary=f"compiled functions break {format_times(count)} per step, into {pieces}: "
         f"{_cost(measures, gain)}{_reasons(sites)}",
         recoverable_ns=gain,
         claims=claims if gain else Intervals.empty(),
@@ -152,9 +154,10 @@ _LINES = (
     Site("graph_break", "model.py", 27, "forward", {"reason": "Failed to trace builtin operator", "skipped": False}),
 )
 
+_drawn = partial(drawn, repeat=4, ops=_OPS)
 _FIRES = (
     # A message in the middle: the device has finished the first graph when the second one is called.
-    drawn(
+    _drawn(
         """
         op  : rrrrrrrrrrrrrrr
         op  :  ggg       ggg
@@ -163,40 +166,31 @@ _FIRES = (
         gpu :    kkkk      kkkk
         step:                  |
         """,
-        repeat=4,
-        ops=_OPS,
         sites=_LINES,
     ),
     # On a CPU alone.
-    drawn(
+    _drawn(
         """
         op  : rrrrrrrrrrrrrrr
         op  :  ggg       ggg
         op  :         qqqqqq
         opt :                O
         """,
-        repeat=4,
-        ops=_OPS,
         facts=Facts(cpu_count=2),
     ),
 )
 
 _SILENT = (
     # Two functions, compiled one by one: nothing is split.
-    drawn(
-        """
+    _drawn("""
         op  : rrrrr     qqqqq
         op  :  ggg       ggg
         host:   l         l
         gpu :    kkkk      kkkk
         step:                  |
-        """,
-        repeat=4,
-        ops=_OPS,
-    ),
+    """),
     # An operator inside the graph calls compiled code of its own.
-    drawn(
-        """
+    _drawn("""
         op  : rrrrrrrrrrrrrrr
         op  :  ggggggggggggg
         op  :         qqqqqq
@@ -204,10 +198,7 @@ _SILENT = (
         host:   l         l
         gpu :    kkkk      kkkk
         step:                  |
-        """,
-        repeat=4,
-        ops=_OPS,
-    ),
+    """),
 )
 
 RULE = Rule(

@@ -32,7 +32,19 @@ import numpy as np
 
 from diagnose.measure.replay.savings import without_waiting_ns, without_waits
 from diagnose.model import SyncSite
-from diagnose.rule import CannotTell, Claim, Evidence, Intervals, Measures, Place, Rule, Symptom, drawn, format_ns
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Evidence,
+    Intervals,
+    Measures,
+    Place,
+    Rule,
+    Symptom,
+    drawn,
+    format_ns,
+    format_times,
+)
 
 _LOOK_BACK = 50  # operators that may have ended between the start of an enclosing one and the wait
 
@@ -58,7 +70,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     waited = int(measures.waits.covered(measures.steps.host_start_ns, measures.steps.host_end_ns).sum())
     by = _waiting_in(measures)
     yield Claim(
-        summary=f"the host waits for the device {count:.4g} times per step{f' in {by}' if by else ''}, "
+        summary=f"the host waits for the device {format_times(count)} per step{f' in {by}' if by else ''}, "
         f"and the device then idles {format_ns(gain / measures.step_count)}",
         recoverable_ns=gain,
         claims=claims,

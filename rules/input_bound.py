@@ -29,17 +29,22 @@ Thresholds
     FEWEST_LATE (3) and SELDOM (16): batches of the log that are late, and the steps between two of them at most. Rarer
     ones come with the start of an epoch, which is `periodic-stall`.
     LATE (a tenth): the part of the usual step by which a late batch lengthens its own.
+    SHORTEN: ailments of the device's work and its launches. Without them, workers that keep up now may be what a step
+    waits for: what they compute for a batch is foreseen as the least step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.measure.steps.loader_capacity import busy_loader_ns
 from diagnose.measure.steps.outlier_steps import step_times
+from diagnose.measure.steps.step_share import of_step
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -53,14 +58,28 @@ from diagnose.rule import (
     Symptom,
     drawn,
     format_ns,
-    format_share,
 )
+from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import RangeKind, StepLog
 
 BURST = 0.5
 FEWEST_LATE = 3
 SELDOM = 16
 LATE = 0.1
+SHORTEN = (
+    "fp32-matmul",
+    "low-precision-headroom",
+    "unfused-attention",
+    "unfused-loss",
+    "unfused-pointwise",
+    "memory-bound",
+    "launch-bound",
+    "slow-optimizer",
+    "layout-transposes",
+)
+
+_FIXERS = ("loader-workers", "loader-pin", "loader-prefetch", "persistent-workers", "cache-decoded")
+_WITHOUT_DEVICE = tuple(name for name in _FIXERS if name != "loader-pin")  # only copies to a device read pinned memory
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -72,6 +91,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     gain = recoverable_ns(measures, waits)
     late, late_ns = _late_batches(measures)
     unseen_ns = max(0, late_ns - waits.total_ns // measures.step_count)
+    yield from _once_steps_are_shorter(measures)
     if gain == 0 and unseen_ns == 0:
         if not _saw_loader(measures) and not len(measures.trace.ops):
             yield CannotTell("input-bound", "when the training thread waits for its loader: operators or a live run")
@@ -86,18 +106,37 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     idle = (
         "the training thread waits" if not measures.has_device else f"{trace.facts.device_name or 'the device'} idles"
     )
+    steps, more_ns = measures.step_count, unseen_ns * measures.step_count
+    waited = of_step(
+        waits.total_ns + more_ns, measures.total_ns + more_ns, steps, "step of the run" if unseen_ns else "traced step"
+    )
     yield Claim(
-        summary=f"{idle} {format_ns(gain / measures.step_count + unseen_ns)} per step for the next batch "
-        f"({format_share((waits.total_ns / measures.step_count + unseen_ns) / (measures.mean_ns + unseen_ns))} of the "
-        f"step): {kind}",
+        summary=f"{idle} for the next batch for {waited}: {kind}",
         recoverable_ns=gain,
         claims=waits,
         unseen_ns=unseen_ns,
         confidence=Confidence.BOUND if bound else Confidence.MEASURED,
         evidence=evidence,
         where=_where(loaders, measures.places(waits, "input")),
+        fixers=_FIXERS if measures.has_device or bound else _WITHOUT_DEVICE,
         confirm="trace a few steps: the wait may be hidden behind device work" if bound else None,
     )
+
+
+def _once_steps_are_shorter(measures: Measures) -> Iterator[Claim]:
+    """What workers that keep up with the device would cost a faster one."""
+    least_ns = busy_loader_ns(measures)
+    if least_ns:
+        yield Claim(
+            summary=f"its workers need {format_ns(least_ns)} for a batch, and shorter steps would wait for them",
+            recoverable_ns=0,
+            claims=Intervals.of([], []),
+            confidence=Confidence.HINT,
+            where=_where([site for site in measures.trace.sites if site.kind == "DataLoader"], ()),
+            fixers=("loader-workers",),
+            once=SHORTEN,
+            least_step_ns=least_ns,
+        )
 
 
 def _late_batches(measures: Measures) -> tuple[int, int]:
@@ -178,6 +217,7 @@ def _loader(workers: int) -> dict[str, Any]:
     return {"sites": (Site("DataLoader", "train.py", 12, "main", {"num_workers": workers, "batch_size": 64}),)}
 
 
+_drawn = partial(drawn, repeat=4, frames={"b": "train.py(24): get_batch"})
 _FIRES = (
     # No workers: loading and training take turns.
     drawn(
@@ -214,16 +254,12 @@ _FIRES = (
         **_loader(0),
     ),
     # No loader: a function of the program's own reads and stacks the samples, and the profiler recorded its calls.
-    drawn(
-        """
+    _drawn("""
         call: bbbbbbbb
         host: oooooooool
         gpu :           kkkkkkkk
         step:                   |
-        """,
-        repeat=4,
-        frames={"b": "train.py(24): get_batch"},
-    ),
+    """),
     # The same, seen by a sampler.
     drawn(
         """
@@ -250,16 +286,12 @@ _SILENT = (
         **_loader(0),
     ),
     # The program's own function waits for the device, which was busy all the time.
-    drawn(
-        """
+    _drawn("""
         call:   bbbbbbbb
         host: olssssssss
         gpu :   kkkkkkkk
         step:           |
-        """,
-        repeat=4,
-        frames={"b": "train.py(24): get_batch"},
-    ),
+    """),
     # A function that trains on a batch does not make it.
     drawn(
         """
@@ -297,7 +329,7 @@ _SILENT = (
 RULE = Rule(
     "input-bound",
     check,
-    fixers=("loader-workers", "loader-pin", "loader-prefetch", "persistent-workers", "cache-decoded"),
+    fixers=_FIXERS,
     fires=_FIRES,
     silent=_SILENT,
     nearness=10,

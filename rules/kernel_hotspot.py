@@ -40,6 +40,7 @@ import numpy as np
 
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.rule import (
     CannotTell,
@@ -52,7 +53,6 @@ from diagnose.rule import (
     Symptom,
     Trace,
     drawn,
-    format_ns,
     format_share,
 )
 from diagnose.trace.schema import Int64, WorkKind
@@ -174,7 +174,7 @@ def _note(measures: Measures, one: _Kernel) -> Claim:
         confidence=Confidence.HINT,
         evidence=_evidence(measures, one),
         where=places_of_ops(measures, measures.op_of_work[one.rows]),
-        confirm=_counters(one),
+        confirm=_counters(measures, one),
     )
 
 
@@ -193,7 +193,7 @@ def _claim(measures: Measures, one: _Kernel) -> Iterator[Claim]:
         evidence=_evidence(measures, one),
         where=places_of_ops(measures, measures.op_of_work[one.rows]),
         fixers=("cudnn-benchmark", "channels-last") if _convolves(measures, one) else (),
-        confirm=_counters(one),
+        confirm=_counters(measures, one),
     )
 
 
@@ -214,10 +214,7 @@ def _described(measures: Measures, one: _Kernel) -> str:
         parts.append(f"reaches {format_share(one.reached)} of what the device could do for it")
     if one.fill is not None and one.fill < EMPTY:
         parts.append(f"fills {format_share(one.fill)} of the device")
-    return (
-        f"the kernel {short}{caller} takes {format_ns(time.total_ns / measures.step_count)} per step "
-        f"({format_share(measures.share(time))}) and {' and '.join(parts)}"
-    )
+    return f"the kernel {short}{caller} takes {of_traced_step(measures, time)} and {' and '.join(parts)}"
 
 
 def _evidence(measures: Measures, one: _Kernel) -> list[Evidence]:
@@ -229,7 +226,11 @@ def _evidence(measures: Measures, one: _Kernel) -> list[Evidence]:
     ]
 
 
-def _counters(one: _Kernel) -> str:
+def _counters(measures: Measures, one: _Kernel) -> str:
+    """The command of the vendor's own profiler of kernels."""
+    names = (measures.trace.facts.device_name or "", *measures.trace.device_names)
+    if any(name.startswith("AMD ") for name in names):
+        return f"rocprof-compute profile --name hotspot --kernel {_pattern(one.name)} -- the program"
     return f"ncu --set full --kernel-name regex:{_pattern(one.name)} --launch-count 3 on the program"
 
 
@@ -238,7 +239,7 @@ def _ceiling(measures: Measures) -> str:
 
 
 def _pattern(name: str) -> str:
-    """The kernel's own name out of its full signature, as Nsight Compute matches it."""
+    """The kernel's own name out of its full signature, as profilers of kernels match it."""
     words = name.removeprefix("void ").replace("(anonymous namespace)::", "").split("<")[0].split("(")[0]
     return words.split("::")[-1].strip() or "."
 

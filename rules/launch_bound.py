@@ -18,7 +18,7 @@ What proves it
 
 What fixes it
     Fewer, larger launches: `compile-model`, `cuda-graphs`, `fused-optimizer`, a bigger batch. Of a recording that shows
-    no training, the first two.
+    no training, the first two, of one without an optimizer's step none that treats one.
 
 Thresholds
     diagnose.measure.steps.idle.ISSUE_NS (1 ms): time in operators counts as issuing only if at least one operator or
@@ -31,6 +31,7 @@ Thresholds
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -68,7 +69,11 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if measures.launches.linked[rows].mean() < LINKED:
         yield CannotTell("launch-bound", "the launch calls of the kernels (correlation ids)")
         return
-    gaps = _late(measures)
+    # Idle time while the host issues work, but for functions whose graph breaks are to be mended first
+    regions = measures.compiled_regions
+    split, breaks = regions.split & measures.counted, regions.between & measures.counted
+    mended_first = len(split) > 0 and breaks.total_ns >= BREAKS * split.total_ns
+    gaps = measures.issue_gaps - split if mended_first else measures.issue_gaps
     gain = recoverable_ns(measures, gaps)
     shallow = float((measures.queue_depth[rows] <= 1).mean())
     host = int((measures.issuing_ns - measures.recording_ns).sum())
@@ -90,16 +95,15 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("launches into an empty queue", shallow, "share"),
         ],
         where=_where(measures, rows, gaps),
-        fixers=_OF_MODELS if measures.only_infers else None,
+        fixers=_fixers(measures),
     )
 
 
-def _late(measures: Measures) -> Intervals:
-    """Idle time while the host issues work, but for functions whose graph breaks are to be mended first."""
-    regions = measures.compiled_regions
-    split, breaks = regions.split & measures.counted, regions.between & measures.counted
-    mended_first = len(split) > 0 and breaks.total_ns >= BREAKS * split.total_ns
-    return measures.issue_gaps - split if mended_first else measures.issue_gaps
+def _fixers(measures: Measures) -> tuple[str, ...] | None:
+    """All of the rule's own but where nothing is trained, or no optimizer steps."""
+    if measures.only_infers:
+        return _OF_MODELS
+    return (*_OF_MODELS, "bigger-microbatch") if measures.lacks_optimizer else None
 
 
 def _where(measures: Measures, rows: Int64, gaps: Intervals) -> Sequence[Place]:
@@ -114,25 +118,22 @@ _LATE = """
     step:                |
 """
 
+_drawn = partial(drawn, repeat=4, unit_ns=10_000)
 _FIRES = (
-    drawn(_LATE, repeat=4, unit_ns=10_000),
+    _drawn(_LATE),
     # The same where a live run watched the host to be as slow without a profiler.
-    drawn(_LATE, repeat=4, unit_ns=10_000, facts=Facts(step_ns_watched=150_000)),
+    _drawn(_LATE, facts=Facts(step_ns_watched=150_000)),
 )
 
 _SILENT = (
     # Without the profiler, the host of a live run needs less than the 50 µs of the device's work.
-    drawn(_LATE, repeat=4, unit_ns=10_000, facts=Facts(step_ns_watched=40_000)),
+    _drawn(_LATE, facts=Facts(step_ns_watched=40_000)),
     # A graph is launched once and keeps the device full.
-    drawn(
-        """
+    _drawn("""
         host: G
         gpu : kkkkkkkkkkkkkkkkkkkk
         step:                     |
-        """,
-        repeat=4,
-        unit_ns=10_000,
-    ),
+    """),
     # The host is ahead: launches queue up behind long kernels.
     drawn(
         """
@@ -144,15 +145,11 @@ _SILENT = (
         kernels={"K": "other_kernel"},
     ),
     # The gaps follow waits; the host's own work is shorter than the device's.
-    drawn(
-        """
+    _drawn("""
         host: ol sssss ol sssss ol sssss
         gpu :   kkkkkk   kkkkkk   kkkkkk
         step:                           |
-        """,
-        repeat=4,
-        unit_ns=10_000,
-    ),
+    """),
     # Long kernels, idle because of the batch.
     drawn(
         """

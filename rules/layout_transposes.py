@@ -23,13 +23,15 @@ Thresholds
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import scaled_ns
+from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.measure.views.kernel_classes import KernelClass
-from diagnose.rule import CannotTell, Claim, Evidence, Measures, Rule, Symptom, drawn, format_ns, format_share
+from diagnose.rule import CannotTell, Claim, Evidence, Measures, Rule, Symptom, drawn, format_ns
 from diagnose.trace.schema import Int64
 
 
@@ -55,7 +57,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     beside = measures.time_of(convolutions).total_ns
     against = f", beside {format_ns(beside / measures.step_count)} of convolutions" if beside else ""
     yield Claim(
-        summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(measures.share(time))}) go "
+        summary=f"{of_traced_step(measures, time)} go "
         f"to writing images again in another memory format{against}: {len(rows) / measures.step_count:.0f} kernels "
         "convert between NCHW and channels last",
         recoverable_ns=gain,
@@ -79,17 +81,14 @@ _CUDNN = {
     "k": "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_cudnn",
 }
 
+_drawn = partial(drawn, repeat=4, kernels=_CUDNN)
 _FIRES = (
     # cuDNN converts around each convolution.
-    drawn(
-        """
+    _drawn("""
         host: olololololsssssssssss
         gpu :   aaakkkkbbaakkkkkkkk
         step:                      |
-        """,
-        repeat=4,
-        kernels=_CUDNN,
-    ),
+    """),
     # MIOpen under another name.
     drawn(
         """
@@ -135,16 +134,12 @@ _SILENT = (
         },
     ),
     # The conversions run on a stream of their own, under the convolutions.
-    drawn(
-        """
+    _drawn("""
         host  : olol ssssssssss
         gpu   :   kkkkkkkkkkkkk
         gpu 7 :      aa
         step  :                |
-        """,
-        repeat=4,
-        kernels=_CUDNN,
-    ),
+    """),
 )
 
 RULE = Rule(

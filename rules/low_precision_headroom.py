@@ -35,6 +35,7 @@ import numpy as np
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import gained_ns, sped_up
 from diagnose.measure.roofline.op_costs import FORMATS
+from diagnose.measure.steps.step_share import of_step
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -46,7 +47,6 @@ from diagnose.rule import (
     drawn,
     format_count,
     format_ns,
-    format_share,
 )
 
 MOSTLY = 0.5
@@ -82,10 +82,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     used = by_format.most_common(1)[0][0]
     moved = measures.time_of(wide.memory).total_ns
     beside = f", and {format_ns(moved / steps)} to elementwise work on tensors of fp32" if moved else ""
+    products = of_step(sum(by_format.values()), measures.total_ns, steps, "traced step")
     yield Claim(
-        summary=f"{format_ns(sum(by_format.values()) / steps)} per step "
-        f"({format_share(sum(by_format.values()) / max(measures.total_ns, 1))}) go to products in {_WORDS[used]}"
-        f"{beside}; in {_WORDS[wide.format]} the products are up to "
+        summary=f"{products} go to products in {_WORDS[used]}{beside}; in {_WORDS[wide.format]} the products are up to "
         f"{format_count(rates[wide.format] / rates[used])} times as fast, and the tensors half as large",
         recoverable_ns=gained,
         claims=time,
@@ -93,7 +92,10 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         confidence=Confidence.BOUND,
         evidence=[
             *(Evidence(f"products in {_WORDS[form]}", length // steps, "ns") for form, length in by_format.items()),
-            Evidence("elementwise work on fp32", moved // steps, "ns", tuple(wide.memory[:5].tolist())),
+            *(
+                [Evidence("elementwise work on fp32", moved // steps, "ns", tuple(wide.memory[:5].tolist()))]
+                * (moved > 0)
+            ),
             Evidence("share of all products in 32 bits", wide.wide_ns / max(whole, 1), "share"),
             Evidence(f"{wide.format} over {used}, {measures.ceilings.source}", rates[wide.format] / rates[used], "×"),
         ],

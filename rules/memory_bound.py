@@ -38,6 +38,7 @@ import numpy as np
 
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -47,8 +48,6 @@ from diagnose.rule import (
     Rule,
     Symptom,
     drawn,
-    format_ns,
-    format_share,
 )
 
 SURE = 0.5
@@ -87,7 +86,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     assert measures.ceilings is not None  # there are no chains without
     reached = bounds.memory_ns[rows].sum() / max(known, 1)
     yield Claim(
-        summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(measures.share(time))}) go "
+        summary=f"{of_traced_step(measures, time)} go "
         f"to {len(rows) / measures.step_count:.0f} eager kernels that wait for memory: {', '.join(words)}",
         recoverable_ns=gained,
         claims=time,

@@ -32,6 +32,7 @@ Thresholds
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -263,25 +264,22 @@ def _totals(measures: Measures) -> list[Evidence]:
 
 _H200 = Facts(device_name="NVIDIA H200", device_memory_bytes=150_000_000_000)
 
+_drawn = partial(drawn, repeat=4)
 _FIRES = (
     # No room: within an operator, segments are given back and one is taken.
-    drawn(
-        """
+    _drawn("""
         host: oooooooo
         host:  fffmm  ol
         gpu :           kkkkkkk
         step:                  |
-        """,
-        repeat=4,
-    ),
+    """),
     # The allocator counts its retries.
-    drawn(
+    _drawn(
         """
         host: fffffmmmolmmmol
         gpu :            kk  kkkkkkk
         step:                       |
         """,
-        repeat=4,
         counted={"allocator.retries": [3, 4, 5, 6, 7]},
     ),
     # The run died of it before anything was traced.
@@ -293,13 +291,12 @@ _FIRES = (
         sites=(Site(_DIED, "train.py", 40, "forward", {"wanted_bytes": 2 << 30}),),
     ),
     # Nearly all of the device's memory is in use at the peak.
-    drawn(
+    _drawn(
         """
         host: ol
         gpu :   kkkkkkkk
         step:           |
         """,
-        repeat=4,
         facts=_H200,
         counted={"allocator.allocated_bytes": [80_000_000_000, 146_000_000_000]},
     ),
@@ -307,22 +304,18 @@ _FIRES = (
 
 _SILENT = (
     # The program empties the cache: segments are given back outside of operators.
-    drawn(
-        """
+    _drawn("""
         host: fffffmmmolmmmol
         gpu :            kk  kkkkkkk
         step:                       |
-        """,
-        repeat=4,
-    ),
+    """),
     # A device well filled, whose allocator finds room.
-    drawn(
+    _drawn(
         """
         host: ol
         gpu :   kkkkkkkk
         step:           |
         """,
-        repeat=4,
         facts=_H200,
         counted={"allocator.allocated_bytes": [60_000_000_000, 120_000_000_000], "allocator.retries": [2, 2, 2]},
     ),

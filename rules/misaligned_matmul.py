@@ -41,6 +41,7 @@ import numpy as np
 from diagnose.measure.kernels.misaligned_matmuls import MisalignedMatmuls
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.measure.views.kernel_classes import matmul_format
 from diagnose.measure.views.shapes import shapes_of
 from diagnose.rule import (
@@ -53,7 +54,6 @@ from diagnose.rule import (
     Rule,
     Symptom,
     drawn,
-    format_ns,
     format_share,
 )
 from diagnose.trace.schema import Int64
@@ -88,8 +88,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     odd = _odd_sizes(slow, measures)
     yield Claim(
-        summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(measures.share(time))}) go "
-        f"to matrix products {_words(slow, odd)}",
+        summary=f"{of_traced_step(measures, time)} go to matrix products {_words(slow, odd)}",
         recoverable_ns=saved,
         claims=time,
         cut=cut,
@@ -156,7 +155,7 @@ def _padded_by_the_compiler(measures: Measures) -> Iterator[Claim]:
     sizes = next(size for size in rounded.values() if size is not None)
     if saved:
         yield Claim(
-            summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(measures.share(time))}) "
+            summary=f"{of_traced_step(measures, time)} "
             f"go to copies with which compiled code rounds {sizes[0]} up to {sizes[1]} for aligned matrix products",
             recoverable_ns=saved,
             claims=time,
@@ -207,10 +206,10 @@ def _formats(measures: Measures) -> list[tuple[tuple[int, int, int, int], int]]:
 def _words(slow: MisalignedMatmuls, odd: list[int]) -> str:
     if not slow.measured:
         return "by kernels for unaligned matrices, as their names say"
-    sizes = " and ".join(map(str, odd[:3]))
+    sizes = " and ".join(map(str, odd[:3])) + (" is no multiple" if len(odd) == 1 else " are no multiples")
     _, m, n, k = slow.sizes[0]
     return (
-        f"of unaligned sizes ({m} × {k} by {k} × {n}: {sizes} is no multiple of 16 bytes), at "
+        f"of unaligned sizes ({m} × {k} by {k} × {n}: {sizes} of 16 bytes), at "
         f"{format_share(slow.rate / slow.aligned_rate)} of the rate of this program's aligned ones"
     )
 

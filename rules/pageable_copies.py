@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -143,46 +144,36 @@ def _calls_in(measures: Measures, intervals: Intervals) -> np.typing.NDArray[np.
     return np.asarray(intervals.covered(calls.start_ns, calls.end_ns) > 0, np.bool_)
 
 
+_drawn = partial(drawn, repeat=4)
 _FIRES = (
     # The copy blocks its call and stands alone on the device.
-    drawn(
-        """
+    _drawn("""
         host: cccccol
         gpu :  hhhh  kkkkkkkk
         step:                |
-        """,
-        repeat=4,
-    ),
+    """),
     # The call waits for the step before, then for the copy.
-    drawn(
-        """
+    _drawn("""
         host: olccccccccccccc
         gpu :   kkkkkkkkhhhhh
         step:                |
-        """,
-        repeat=4,
-    ),
+    """),
 )
 
 _SILENT = (
     # The same copy under compute of another stream.
-    drawn(
-        """
+    drawn("""
         host : ol ccccc
         gpu  :   kkkkkkkkkk
         gpu 7:     hhhh
         step :             |
-        """,
-    ),
+    """),
     # Exposed, but from pinned memory.
-    drawn(
-        """
+    _drawn("""
         host: c ol
         gpu :  HHHHkkkkkkkk
         step:              |
-        """,
-        repeat=4,
-    ),
+    """),
 )
 
 RULE = Rule(

@@ -241,10 +241,8 @@ def _ranges(measures: Measures, kind: RangeKind) -> Intervals:
     return Intervals.of(measures.trace.ranges.start_ns[rows], measures.trace.ranges.end_ns[rows])
 
 
-def _logged(period: int, long: int, steps: int = 60) -> StepLog:
-    """A log of steps of 10 columns of which every so many take longer, for the examples."""
-    lengths = [long if (step + 1) % period == 0 else 10 for step in range(steps)]
-    return StepLog.build({"end_ns": np.cumsum(lengths) * 1_000_000})
+_LOG = StepLog.build({"end_ns": np.cumsum([60 if step == 40 else 10 for step in range(1, 61)]) * 1_000_000})
+"""Steps of 10 columns, one of which takes 60."""
 
 
 _FIRES = (
@@ -260,13 +258,11 @@ _FIRES = (
         stacks={"x": [("torch/serialization.py", 800, "save"), ("train.py", 70, "main")]},
     ),
     # Of four recorded steps, one copies its weights to the host and writes them to disk.
-    drawn(
-        """
+    drawn("""
         host: olsssssss olsssssss olcccccccccccccc        olsssssss
         gpu :   kkkkkkkk  kkkkkkkk  kkkkkkkkdddddd          kkkkkkkk
         step: |         |         |                       |         |
-        """,
-    ),
+    """),
 )
 
 _SILENT = (
@@ -276,24 +272,20 @@ _SILENT = (
         opt :          O         O         O         O         O         O
         host: oooooooooooooooooooooooooooooooooooooooooooooooooooooooooooo
         """,
-        step_log=_logged(40, 60),
+        step_log=_LOG,
     ),
     # One step has more to compute.
-    drawn(
-        """
+    drawn("""
         host: ol        ol        ol                 ol
         gpu :   kkkkkkkk  kkkkkkkk  kkkkkkkkkkkkkkkkk  kkkkkkkk
         step: |         |         |                  |         |
-        """,
-    ),
+    """),
     # One step uses an operator for the first time, which gets ready for it.
-    drawn(
-        """
+    drawn("""
         host: ol        ol        oooooooooool       ol
         gpu :   kkkkkkkk  kkkkkkkk            kkkkkkk  kkkkkkkk
         step: |         |         |                  |         |
-        """,
-    ),
+    """),
     # Steps that vary.
     drawn(
         """

@@ -33,7 +33,18 @@ import numpy as np
 
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import recoverable_ns
-from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Measures, Rule, Symptom, drawn, format_ns
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Confidence,
+    Evidence,
+    Measures,
+    Rule,
+    Symptom,
+    drawn,
+    format_ns,
+    format_times,
+)
 
 STEPS = 2
 
@@ -57,9 +68,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     words = [name for name, _ in by_name.most_common(2)]
     yield Claim(
         summary=f"{' and '.join(words)} {'stand' if len(words) > 1 else 'stands'} still for "
-        f"{format_ns(float(np.median(found.took_ns)))} where a shape is new, {len(found) / steps:.3g} times per step; "
-        f"with a shape seen before {'they take' if len(words) > 1 else 'it takes'} "
-        f"{format_ns(float(np.median(found.usual_ns)))}",
+        f"{format_ns(float(np.median(found.took_ns)))} where a shape is new, "
+        f"{format_times(len(found) / steps)} per step; with a shape seen before "
+        f"{'they take' if len(words) > 1 else 'it takes'} {format_ns(float(np.median(found.usual_ns)))}",
         recoverable_ns=gained,
         claims=stalls,
         confidence=Confidence.BOUND,

@@ -21,9 +21,9 @@ What proves it
     The framework's own Python is not the user's: calls of the optimizer, the start of a backward pass, and what the
     recorded stacks show to be in its files. Where a recording has operators but no stacks, whatever else holds the
     thread up outside the framework (garbage collection, files, a lock) looks the same, and the text says so. Where it
-    has runtime calls but no operators and no stacks, nothing tells Python from the framework's own work: the time is a
-    bound then, and said to be of the host. Nor is it more than a bound where the thread stands still within operators
-    for as long: it may have had no core (`cpu-contention`), which hits Python and operators alike.
+    has runtime calls but no operators and no stacks, nothing tells Python from the framework's own work, or from a
+    program that has no Python: the rule cannot tell. It is no more than a bound where the thread stands still within
+    operators for as long: it may have had no core (`cpu-contention`), which hits Python and operators alike.
 
 What fixes it
     Metrics that few steps show are computed in those alone (`guard-metric`), checkpoints written in the background
@@ -40,6 +40,7 @@ Thresholds
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import PurePath
 
 import numpy as np
@@ -48,6 +49,8 @@ from diagnose.measure.replay.savings import recoverable_ns
 from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Measures, Rule, Symptom, drawn, format_ns
 
 MOST_STEPS = 0.75
+
+_HOST = "a recording with operators (torch.profiler, nsys profile --pytorch=autograd-nvtx), or a live run"
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -60,6 +63,10 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     gain = recoverable_ns(measures, stalls)
     if gain == 0:
         yield from _unknown(measures)
+        return
+    if not _host_is_known(measures):
+        idle = format_ns(gain / measures.step_count)
+        yield CannotTell("python-stall", f"what the host does while the device idles for {idle} of each step: {_HOST}")
         return
     places = measures.places(stalls, "python")
     who = "the device idles" if measures.has_device else "the training thread spends"
@@ -74,7 +81,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("stretches per step", len(stalls) / measures.step_count, "count"),
         ],
         where=places,
-        fixers=("guard-metric",) if places else (),  # time in a library's Python is no metric of the program's
+        # Time in a library's Python is no metric of the program's, and an inference logs none of its training.
+        fixers=("guard-metric",) if places and not measures.only_infers else (),
         confirm=_confirm(measures, bool(places)),
     )
 
@@ -137,8 +145,6 @@ def _in_files(measures: Measures) -> Iterator[Claim]:
 
 def _doing(measures: Measures, named: bool) -> str:
     """What the host does meanwhile, as far as the recording tells."""
-    if not _host_is_known(measures):
-        return "while the host does what was not recorded"
     if len(measures.trace.frames) + len(measures.trace.samples):
         return "in Python outside the framework" if named else "in Python of libraries, between operators"
     return "while the host is outside the framework: Python, garbage collection, files or a lock, which is not recorded"
@@ -152,7 +158,7 @@ def _host_is_known(measures: Measures) -> bool:
 
 def _is_measured(measures: Measures) -> bool:
     """Whether the time is surely Python's own."""
-    return not measures.blind and _host_is_known(measures) and not _is_held_up(measures)
+    return not measures.blind and not _is_held_up(measures)
 
 
 def _is_held_up(measures: Measures) -> bool:
@@ -164,39 +170,36 @@ def _is_held_up(measures: Measures) -> bool:
 def _confirm(measures: Measures, named: bool) -> str | None:
     if measures.blind:
         return "a recording of the device's work: it may have been busy meanwhile"
-    if not _host_is_known(measures):
-        return "a recording with operators: torch.profiler, nsys profile --pytorch=autograd-nvtx, or a live run"
     if _is_held_up(measures):
         return "a run with a core to spare: the thread stands still within operators for longer than it is in Python"
     return None if named else "a live run (diagnose run) samples the stack and names the line"
 
 
+_drawn = partial(drawn, repeat=4)
 _FIRES = (
-    drawn(
+    _drawn(
         """
         host: olol           ol
         gpu :   kkkK           kkkk
         line:      pppppppppppp
         step:                      |
         """,
-        repeat=4,
         kernels={"K": "other_kernel"},
         stacks={"p": [("train.py", 52, "moving_average")]},
     ),
     # Random numbers are drawn on the processor, in every step.
-    drawn(
+    _drawn(
         """
         host: nnnnnnnnnnnnol
         call: ffffffffffff
         gpu :              kkkkkkkk
         step:                      |
         """,
-        repeat=4,
         ops={"n": "aten::normal_"},
         frames={"f": "train.py(12): augment"},
     ),
     # A checkpoint in every step.
-    drawn(
+    _drawn(
         """
         host: ol          ol
         ckpt:   wwwwwwwwww
@@ -204,17 +207,15 @@ _FIRES = (
         line:   xxxxxxxxxx
         step:                 |
         """,
-        repeat=4,
         stacks={"x": [("torch/serialization.py", 800, "save"), ("train.py", 70, "main")]},
     ),
     # On a CPU alone: the thread is in no operator.
-    drawn(
+    _drawn(
         """
         host: oooooo      oooo
         line:       pppppp
         opt :                O
         """,
-        repeat=4,
         stacks={"p": [("train.py", 52, "moving_average")]},
     ),
 )
@@ -230,46 +231,49 @@ _SILENT = (
         kernels={"K": "other_kernel"},
     ),
     # Short Python around every operator is the cost of launching, not a stall.
-    drawn(
+    _drawn(
         """
         host: ol ol ol ol ol
         gpu :   k  k  k  k  k
         step:                |
         """,
-        repeat=4,
         unit_ns=10_000,
     ),
     # Operators are held up, each time another one: a lock, or no core to run on.
-    drawn(
+    _drawn(
         """
         host: xxxxxol       yyyyyol
         gpu :       kkkkkkkk      kkkkkkkk
         step:               |             |
         """,
-        repeat=4,
         ops={"x": "aten::view", "y": "aten::empty"},
     ),
     # Checkpoints are written in every step, and the device has work meanwhile.
-    drawn(
+    _drawn(
         """
         host: olol
         ckpt:     wwwwwwww
         gpu :   kkkkkkkkkkKKKKKKKKKK
         step:                       |
         """,
-        repeat=4,
         kernels={"K": "other_kernel"},
     ),
-    # The device idles for its batch.
+    # Runtime calls alone: nobody recorded what the host does between them.
     drawn(
         """
+        host: l            l
+        gpu :  kkkk         kkkk
+        step:                   |
+        """,
+        repeat=4,
+    ),
+    # The device idles for its batch.
+    _drawn("""
         load: wwwwwwww
         host:         l
         gpu :          kkkkkkkk
         step:                  |
-        """,
-        repeat=4,
-    ),
+    """),
 )
 
 RULE = Rule(

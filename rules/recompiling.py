@@ -35,6 +35,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -248,42 +249,33 @@ def _places_of(sites: list[Site]) -> list[Place]:
 
 _COMPILER = {"x": [("torch/_dynamo/convert_frame.py", 700, "_compile"), ("train.py", 37, "main")]}
 
+_drawn = partial(drawn, repeat=4, stacks=_COMPILER)
 _FIRES = (
     # Another length in every batch.
-    drawn(
-        """
+    _drawn("""
         comp: xxxxxxxx
         host:         ol
         gpu :           kkkkkkkk
         line: xxxxxxxx
         step:                   |
-        """,
-        repeat=4,
-        stacks=_COMPILER,
-    ),
+    """),
     # The same, seen by the sampler alone.
-    drawn(
-        """
+    _drawn("""
         host:         ol
         gpu :           kkkkkkkk
         line: xxxxxxxx
         step:                   |
-        """,
-        repeat=4,
-        stacks=_COMPILER,
-    ),
+    """),
 )
 
 _SILENT = (
     # The first step compiles, the second one for shapes of any size; then there is no more to compile.
-    drawn(
-        """
+    drawn("""
         comp: xxxxxxxxxx          xxxx
         host:           ol            ol        ol        ol
         gpu :             kkkkkkkk      kkkkkkkk  kkkkkkkk  kkkkkkkk
         step: |                   |             |         |         |
-        """,
-    ),
+    """),
     # Another thread compiles ahead, under a full queue.
     drawn(
         """

@@ -27,6 +27,7 @@ Thresholds
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -58,6 +59,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     """All-gathers of what was gathered before."""
     comm = measures.communication
     rows = measures.exchange.waste == Waste.REGATHERED
+    if measures.only_infers:
+        return
     if (comm.kind == "all_gather").any() and not len(measures.backward_passes):
         yield CannotTell("regathering-parameters", "the operators of the backward passes, beside the collectives")
     rows = rows & _has_room(measures, rows)
@@ -124,21 +127,11 @@ _AGAIN = """
     opt   :                      O
     """
 
+_drawn = partial(drawn, repeat=4, kernels=_KERNELS, comms=_COMMS)
 _FIRES = (
-    drawn(
-        _AGAIN,
-        repeat=4,
-        kernels=_KERNELS,
-        comms=_COMMS,
-    ),
+    _drawn(_AGAIN),
     # Room for one of the two.
-    drawn(
-        _AGAIN,
-        repeat=4,
-        kernels=_KERNELS,
-        comms=_COMMS,
-        facts=Facts(peak_memory_bytes=840 << 20, device_memory_bytes=1000 << 20),
-    ),
+    _drawn(_AGAIN, facts=Facts(peak_memory_bytes=840 << 20, device_memory_bytes=1000 << 20)),
     # No room for the large one that comes first, but for the other.
     drawn(
         """
@@ -156,37 +149,21 @@ _FIRES = (
 
 _SILENT = (
     # Kept after the forward pass.
-    drawn(
-        """
+    _drawn("""
         gpu   :    kk  kbbbbbb  x
         gpu 20: aaa AA       rrr
         bwd   :         BBBBBBB
         opt   :                 O
-        """,
-        repeat=4,
-        kernels=_KERNELS,
-        comms=_COMMS,
-    ),
+    """),
     # Gathered again, beside compute.
-    drawn(
-        """
+    _drawn("""
         gpu   :    kkkbbbbbbbbb  x
         gpu 20: aaa AAAA aaa  rrr
         bwd   :       BBBBBBBBBBB
         opt   :                  O
-        """,
-        repeat=4,
-        kernels=_KERNELS,
-        comms=_COMMS,
-    ),
+    """),
     # No room to keep them.
-    drawn(
-        _AGAIN,
-        repeat=4,
-        kernels=_KERNELS,
-        comms=_COMMS,
-        facts=Facts(peak_memory_bytes=139 << 30, device_memory_bytes=140 << 30),
-    ),
+    _drawn(_AGAIN, facts=Facts(peak_memory_bytes=139 << 30, device_memory_bytes=140 << 30)),
 )
 
 RULE = Rule(

@@ -37,6 +37,7 @@ Thresholds
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -219,6 +220,7 @@ _ALONE = """
 _KERNELS = {"K": "other_kernel"}
 _FIVE = {letter: f"{letter}_kernel" for letter in "abcde"}
 
+_drawn = partial(drawn, repeat=3, kernels=_FIVE)
 _FIRES = (
     # The others' turns fall on kernels of this program.
     drawn(
@@ -230,15 +232,11 @@ _FIRES = (
         kernels=_KERNELS,
     ),
     # Whenever the queue is empty, the device goes to the others for five milliseconds.
-    drawn(
-        """
+    _drawn("""
         host: olssssolssssolssssolssssolssss
         gpu :      a     b     c     d     e
         step:                               |
-        """,
-        repeat=3,
-        kernels=_FIVE,
-    ),
+    """),
     # NVML names them.
     drawn(
         _ALONE,
@@ -252,25 +250,17 @@ _SILENT = (
     # Alone, and every kernel takes what it takes.
     drawn(_ALONE, repeat=4, kernels=_KERNELS, counted={_PROCESSES: [0.0] * 6, _ACTIVITY: [80.0] * 6}),
     # Launched work waits, now longer and now shorter, as for another stream or rank.
-    drawn(
-        """
+    _drawn("""
         host: olssssolsssssssolssolssssssssolssss
         gpu :      a        b   c         d     e
         step:                                    |
-        """,
-        repeat=3,
-        kernels=_FIVE,
-    ),
+    """),
     # It waits as long each time, always before the same work: that is what waits for something.
-    drawn(
-        """
+    _drawn("""
         host: olssssolssssolssssolssssolssss
         gpu :      a     a     a     a     a
         step:                               |
-        """,
-        repeat=3,
-        kernels=_FIVE,
-    ),
+    """),
     # A kernel runs longer while another of this program runs beside it.
     drawn(
         """

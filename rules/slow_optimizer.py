@@ -12,9 +12,10 @@ Why it costs
 What proves it
     Device work launched from within `optimizer.step` and the launch gaps between it; matrix products and collectives
     inside it are left out, no fused optimizer replaces them. On a CPU-only run, the operators inside it. The
-    recoverable time is an upper bound: what the replay gives back if in each step one kernel, as long as FUSED says,
-    takes the place of all, so that the gaps between them are gone too. A step in which the optimizer takes far longer
-    than in the others is left out: what held it up there is no work of its own.
+    recoverable time is an upper bound: what the replay gives back if in each step one kernel, as long as FUSED and
+    its like say, takes the place of all, so that the gaps between them are gone too. The gap before the first one
+    stays: it is `step` itself, which goes through the parameters in Python whatever it then launches. A step in which
+    the optimizer takes far longer than in the others is left out: what held it up there is no work of its own.
 
 What fixes it
     `fused=True`, or `foreach=True` where there is no fused form (`fused-optimizer`).
@@ -23,6 +24,9 @@ Thresholds
     FUSED: share of an unfused step's memory traffic that a fused one still needs. Counted for AdamW on one tensor:
     decay (2), first moment (3), second moment (2 + 3), root (2), quotient (2), sum (2), update (4) = 20 passes over
     memory, against 7 (read parameter, gradient and two moments, write three of them): 0.35.
+    FUSED_PLAIN 1.0: the same for SGD on its gradients alone, which reads two tensors and writes one, fused or not.
+    FUSED_MOMENTUM 0.63: the same for SGD with momentum (it then multiplies): 5 passes against 8.
+    FUSED_DECAY 0.45: the same with weight decay as well (it then adds out of place), and for Adagrad: 5 against 11.
     BEGIN_NS (1.5 µs): what a kernel takes that moves hardly anything; only what is beyond is memory traffic.
     FUSABLE: the optimizers for which PyTorch (2.4 and newer) has `fused=True`. LISTED: those that it can at least run
     by lists (`foreach=True`), which moves as much memory, in a few launches; their traffic is left as it is.
@@ -40,6 +44,7 @@ from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.replay import Cut
 from diagnose.measure.replay.savings import gained_ns, sped_up
 from diagnose.measure.steps.outlier_steps import exceptional_steps
+from diagnose.measure.steps.step_share import of_step
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.rule import (
     CannotTell,
@@ -55,12 +60,13 @@ from diagnose.rule import (
     Site,
     Symptom,
     drawn,
-    format_ns,
-    format_share,
 )
 from diagnose.trace.schema import Int64, RangeKind
 
 FUSED = 0.35
+FUSED_PLAIN = 1.0
+FUSED_MOMENTUM = 0.63
+FUSED_DECAY = 0.45
 BEGIN_NS = 1_500
 FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 LISTED = frozenset({"RAdam", "NAdam", "Adamax", "Adadelta", "ASGD", "Rprop", "RMSprop"})
@@ -68,6 +74,8 @@ _CLASS = re.compile(r"Optimizer\.step#(\w+)\.step")
 _FUSED_KERNEL = re.compile(r"fused_?(adam|sgd|adagrad|lamb|optim)", re.I)
 _FUSED_OP = re.compile(r"aten::_fused_(adam|adamw|sgd|adagrad)_?$")
 _FOREACH_OP = re.compile(r"aten::_foreach_|multi_tensor_apply")
+_MULTIPLIES = re.compile(r"aten::(_foreach_)?mul_$")
+_ADDS = re.compile(r"aten::(_foreach_)?add$")
 _BY_PARAMETER = " (one parameter at a time)"
 _NOT_FUSABLE = (KernelClass.MATMUL, KernelClass.CONVOLUTION, KernelClass.ATTENTION, KernelClass.COLLECTIVE)
 
@@ -76,7 +84,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     """Time in an unfused optimizer step."""
     trace = measures.trace
     rows, kinds = _optimizers(measures)
-    if measures.step_count == 0:
+    if measures.step_count == 0 or measures.only_infers:
         return
     if len(rows) == 0 or not (len(trace.ops) or measures.has_device):
         yield CannotTell("slow-optimizer", "ranges of optimizer.step with what ran inside them")
@@ -92,15 +100,23 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     found = _device_work(measures, ranges) if measures.has_device else _host_work(measures, ranges)
     if found is not None:
         name = " and ".join(sorted(kinds)) or "the optimizer"
-        yield from _claim(measures, found, name, implementation, fusable, ranges)
+        yield from _claim(measures, found, name, implementation, _traffic(kinds, inside) if fusable else None, ranges)
+
+
+def _traffic(kinds: set[str], inside: set[str]) -> float:
+    """The memory traffic of a fused step over that of the recorded one."""
+    if kinds == {"SGD"} and inside:
+        multiplies, adds = (any(map(one.search, inside)) for one in (_MULTIPLIES, _ADDS))
+        return (FUSED_DECAY if adds else FUSED_MOMENTUM) if multiplies else FUSED_PLAIN
+    return FUSED_DECAY if kinds == {"Adagrad"} else FUSED
 
 
 def _claim(
-    measures: Measures, found: _Found, name: str, implementation: str, fusable: bool, ranges: Intervals
+    measures: Measures, found: _Found, name: str, implementation: str, fused: float | None, ranges: Intervals
 ) -> Iterator[Claim]:
-    """What a fused step would save of that which was found, if anything."""
+    """What a fused step would save of that which was found, if anything; one by lists where `fused` is None."""
     _, work, gaps, _ = found
-    traffic = FUSED if fusable else 1.0
+    traffic, fusable = (1.0, False) if fused is None else (fused, True)
     spent = measures.per_step(work | gaps)
     stepping = np.flatnonzero(spent)  # not in every micro-step of an accumulation
     exceptional = stepping[exceptional_steps(spent[stepping])]
@@ -113,12 +129,12 @@ def _claim(
     )
     if gain == 0:
         return
-    share = time.total_ns / max((measures.counted - odd).total_ns, 1)
+    whole_ns = (measures.counted - odd).total_ns
     yield Claim(
-        summary=f"{name}.step takes {format_ns(time.total_ns / steps)} ({format_share(share)} of the step) "
+        summary=f"{name}.step takes {of_step(time.total_ns, whole_ns, steps, 'traced step')} "
         f"in {pieces:.0f} "
         f"{'kernels' if measures.has_device else 'operators'}{implementation}, where "
-        f"{'a fused one' if fusable else 'one by lists'} would do it in a few",
+        f"{'a fused one would go over memory once' if fusable else 'one by lists would do it in a few'}",
         recoverable_ns=gain,
         claims=time,
         cut=cut,
@@ -204,7 +220,10 @@ def _device_work(measures: Measures, ranges: Intervals) -> _Found | None:
         return None
     work = measures.time_of(rows)
     gaps = measures.issue_gaps
-    inside = np.isin(gaps.ends, measures.trace.device.start_ns[rows]) | ranges.contains(gaps.starts)
+    starts = measures.trace.device.start_ns[rows]
+    step = np.searchsorted(measures.steps.start_ns, starts, side="right")
+    first = starts[np.unique(step, return_index=True)[1]]
+    inside = (np.isin(gaps.ends, starts) | ranges.contains(gaps.starts)) & ~np.isin(gaps.ends, first)
     between = Intervals(gaps.starts[inside], gaps.ends[inside]) & measures.counted
     return rows, work, between, len(rows) / measures.step_count
 

@@ -38,11 +38,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from diagnose.measure.replay.replay import Cut
-from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.replay.savings import gained_ns, sped_up, untraced_ns
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.rule import (
     CannotTell,
@@ -126,10 +127,11 @@ def _claim(
     if gain == 0:
         return
     length = length[: len(rows)]
+    least = 1 - gain / untraced_ns(measures)
     free = "" if room is None else f"; memory has room for {format_count(room, 2)} times the batch"
     yield Claim(
         summary=f"kernels fill {format_share(filled)} of the device: with a batch {format_count(growth, 2)} times as "
-        f"large, the same work would take at least {format_share(1 - gain / measures.total_ns)} of the time{free}",
+        f"large, the same work would take at least {format_share(least)} of the time{free}",
         recoverable_ns=gain,
         claims=time | measures.time_of(optimizer) | (measures.idle["dependency"] & measures.counted),
         cut=cut,
@@ -205,26 +207,17 @@ _NAMES = {
     "e": "void at::native::vectorized_elementwise_kernel<4>",
     "n": "void layer_norm_kernel",
 }
-_GRAPH = drawn(
-    """
+_drawn = partial(drawn, repeat=4, unit_ns=10_000, kernels=_NAMES)
+_GRAPH = _drawn("""
     host: GSSSSSSSSSSSSSSSSS
     gpu : kkkekkknkkkekkkn
     step:                 |
-    """,
-    repeat=4,
-    unit_ns=10_000,
-    kernels=_NAMES,
-)
-_LAUNCHES = drawn(
-    """
+""")
+_LAUNCHES = _drawn("""
     host: olololololol
     gpu :   k e k n k e
     step:              |
-    """,
-    repeat=4,
-    unit_ns=10_000,
-    kernels=_NAMES,
-)
+""")
 _COLLECTIVE = drawn(
     """
     host: GSSSSSSSSSSSSSSSSS
@@ -238,15 +231,12 @@ _COLLECTIVE = drawn(
 _FIRES = (
     _filling(_GRAPH, 0.2),
     # Counters of a live run where no grid is recorded.
-    drawn(
+    _drawn(
         """
         host: GSSSSSSSSSSSSSSSSS
         gpu : kkkekkknkkkekkkn
         step:                 |
         """,
-        repeat=4,
-        unit_ns=10_000,
-        kernels=_NAMES,
         counted={"gpu.sm_activity": [22.0, 24.0, 23.0]},
     ),
     replace(_filling(_GRAPH, 0.2), facts=Facts(device_memory_bytes=80 << 30, peak_memory_bytes=10 << 30)),

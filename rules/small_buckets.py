@@ -26,6 +26,7 @@ Thresholds
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import ceil
 
 import numpy as np
@@ -161,18 +162,14 @@ def _issued(picture: str) -> Trace:
     return drawn(picture, repeat=4, unit_ns=10_000, kernels=_KERNELS, ops=issuing, comms=_ALIKE)
 
 
+_drawn = partial(drawn, repeat=4, kernels=_KERNELS, comms=_COMMS)
 _FIRES = (
-    drawn(
-        """
+    _drawn("""
         gpu   : kkkkbbbb            x
         gpu 20:      gGGgGGgGGgGGgGG
         bwd   :     BBBBBBBBBBBBBBBB
         opt   :                     O
-        """,
-        repeat=4,
-        kernels=_KERNELS,
-        comms=_COMMS,
-    ),
+    """),
     # Short on the links; the thread that runs the backward pass issues each of them.
     _issued(
         """
@@ -221,17 +218,12 @@ _SILENT = (
         """
     ),
     # As many, as small, under compute that lasts longer.
-    drawn(
-        """
+    _drawn("""
         gpu   : kkkkbbbbbbbbbbbbbbbbbx
         gpu 20:      gGGgGGgGGgGGgGG
         bwd   :     BBBBBBBBBBBBBBBBB
         opt   :                      O
-        """,
-        repeat=4,
-        kernels=_KERNELS,
-        comms=_COMMS,
-    ),
+    """),
     # Few, and exposed because there is much to move.
     drawn(
         """

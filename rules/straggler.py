@@ -55,14 +55,19 @@ Thresholds
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
-import numpy as np
-
+from diagnose.measure.job.late_rank import (
+    Gain,
+    excess_per_step,
+    flop_ratio,
+    gain_without,
+    issues_slowly,
+    records_cost_ns,
+    wait_per_step_ns,
+)
 from diagnose.measure.job.ranks import Job, Lateness, listed
-from diagnose.measure.views.noise import median_surely
-from diagnose.model import Accounting
+from diagnose.measure.steps.step_share import of_step
 from diagnose.rule import (
     CannotTell,
     Confidence,
@@ -101,13 +106,8 @@ _ISSUED_SLOWLY = "launch-bound"
 _OF_THE_HOST = "cpu-contention"
 """What all ranks of a host share: no reason for one to be later than others that find the same."""
 
-_WORK = frozenset({"compute", "exposed_copy", "dependency"})
-"""Classes of time in which the device works or waits for itself; all others are the host's."""
-
 _ON_A_CORE = frozenset({"compute", "dispatch", "python", "unknown"})
 """Classes of time that grow while a processor's only thread of a rank is ready and has no core."""
-
-_ISSUING = frozenset({"dispatch", "launch"})
 
 _DOES = {
     "compute": "computes longer",
@@ -123,14 +123,6 @@ _DOES = {
     "dispatch": "issues work more slowly",
     "launch": "issues work more slowly",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Gain:
-    """What the job would be faster by without a late rank's lateness, per step."""
-
-    ns: int
-    surely_ns: int
 
 
 def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobClaim | CannotTell]:
@@ -165,11 +157,11 @@ def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobCl
 
 def _answer(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> JobClaim | CannotTell | None:
     """What is said of a rank that is late beyond chance; None where the others' hosts take as long themselves."""
-    cost, excess, gain = _cost_ns(late), _excess(job, late.member), _gain(job, late)
+    cost, excess, gain = wait_per_step_ns(late), excess_per_step(job, late.member), gain_without(job, late)
     negligible = _GAIN * job.table[late.member].mean_step_ns
     if gain.ns < negligible:
         return None
-    recording = _recording_ns(job, late, excess)
+    recording = records_cost_ns(job, late, excess)
     if gain.ns < recording * (RECORDED if len(job.table) > 2 else RECORDED_MOST):
         return CannotTell(
             "straggler",
@@ -191,40 +183,11 @@ def _answer(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> 
     return _claim(job, late, findings, gain)
 
 
-def _cost_ns(late: Lateness) -> int:
-    """What every other rank waits for it at least, per step."""
-    return sum(late.cost_ns) // len(late.cost_ns)
-
-
-def _gain(job: Job, late: Lateness) -> _Gain:
-    """What of that would be gone without it: where it issues its work more slowly, no more than its host takes longer
-    for a step than the others' hosts do."""
-    cost, mine = _cost_ns(late), job.table[late.member].hosts_most_ns
-    theirs = [row.hosts_ns for at, row in enumerate(job.table) if at != late.member and row.hosts_ns is not None]
-    if mine is None or not theirs or not _issues_slowly(_excess(job, late.member)):
-        return _Gain(cost, cost)
-    steps = min(map(len, (mine, *theirs)))
-    # What one of many ranks takes is chance, and so is what they take in one step.
-    longer = np.asarray(mine[:steps]) - np.median([one[:steps] for one in theirs], axis=0)
-    gain = min(max(float(np.median(longer)), 0.0), cost)
-    return _Gain(round(gain), round(min(max(median_surely(longer) or 0.0, 0.0), gain)))
-
-
-def _issues_slowly(excess: Mapping[str, int]) -> bool:
-    return next(iter(excess), None) in _ISSUING
-
-
-def _recording_ns(job: Job, late: Lateness, excess: Mapping[str, int]) -> int:
-    """What the profiler's records cost the rank's host per step; 0 where its host is not what makes it late."""
-    of_the_host = sum(time for name, time in excess.items() if name not in _WORK)
-    return job.table[late.member].recording_ns or 0 if of_the_host >= _cost_ns(late) / 2 else 0
-
-
 def _may_have_no_core(
     job: Job, late: Lateness, findings: Sequence[Sequence[Finding]], excess: Mapping[str, int]
 ) -> bool:
     """Whether it computes on the processor, as much as the others for all that is known, and does so longer."""
-    cost, times = _cost_ns(late), _times_as_much(job, late.member)
+    cost, times = wait_per_step_ns(late), flop_ratio(job, late.member)
     longer = next(iter(excess), None) in _ON_A_CORE and (times is None or times <= 1 + ALIKE)
     return (
         job.table[late.member].cores_unknown and longer and _leaves_open(_own_finding(job, late, findings, cost), cost)
@@ -235,9 +198,9 @@ def _leaves_open(reason: Finding | None, cost_ns: int) -> bool:
     return reason is None or reason.estimate_ns < _MOST * cost_ns
 
 
-def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]], gain: _Gain) -> JobClaim:
-    cost, excess = _cost_ns(late), _excess(job, late.member)
-    reason, times = _own_finding(job, late, findings, cost), _times_as_much(job, late.member)
+def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]], gain: Gain) -> JobClaim:
+    cost, excess = wait_per_step_ns(late), excess_per_step(job, late.member)
+    reason, times = _own_finding(job, late, findings, cost), flop_ratio(job, late.member)
     does = max(excess, key=lambda name: excess[name], default=None)
     why = _what_it_does(does, excess, cost, reason, late, times)
     coreless = does in _ON_A_CORE and _leaves_open(reason, cost) and (times is None or times <= 1 + ALIKE)
@@ -270,16 +233,16 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]], gain
 
 
 def _sure(
-    job: Job, late: Lateness, excess: Mapping[str, int], reason: Finding | None, gain: _Gain
+    job: Job, late: Lateness, excess: Mapping[str, int], reason: Finding | None, gain: Gain
 ) -> tuple[float, list[str]]:
     """Which part of what comes back does so for certain (0 to 1), and what makes the rest uncertain."""
-    recording = _recording_ns(job, late, excess)
+    recording = records_cost_ns(job, late, excess)
     sure = max(1 - (gain.ns - gain.surely_ns + RECORDED_MOST * recording) / max(gain.ns, 1), 0.0)
     doubts = []
     if sure < _SURE and recording:
         doubts.append(f"the profiler's records cost its host {format_ns(recording)} per step, and may be why")
-    unexplained = reason is None or reason.rule == _ISSUED_SLOWLY or _leaves_open(reason, _cost_ns(late))
-    if len(job.table) == 2 and _issues_slowly(excess) and job.table[late.member].queue_unknown and unexplained:
+    unexplained = reason is None or reason.rule == _ISSUED_SLOWLY or _leaves_open(reason, wait_per_step_ns(late))
+    if len(job.table) == 2 and issues_slowly(excess) and job.table[late.member].queue_unknown and unexplained:
         sure = 0.0  # several others show what is usual on this host
         doubts.append("how long it waited for a core meanwhile is not recorded")
     return sure, doubts
@@ -287,8 +250,9 @@ def _sure(
 
 def _waiting(job: Job, late: Lateness) -> str:
     others = [one.rank for at, one in enumerate(job.table) if at != late.member and one.rank is not None]
-    wait = f"rank {listed(others)} wait{'s' if len(others) == 1 else ''} for it {format_ns(_cost_ns(late))} per step"
-    return f"rank {late.rank} is late: {wait} ({format_share(late.share)})"
+    waiting = f"rank {listed(others)} wait{'s' if len(others) == 1 else ''} for it"
+    wait = of_step(sum(late.cost_ns), sum(late.cost_ns) / late.share, len(late.cost_ns), "traced step")
+    return f"rank {late.rank} is late: {waiting} {wait}"
 
 
 def _what_it_does(
@@ -310,18 +274,18 @@ def _what_it_does(
 
 
 def _evidence(
-    job: Job, late: Lateness, excess: Mapping[str, int], reason: Finding | None, times: float | None, gain: _Gain
+    job: Job, late: Lateness, excess: Mapping[str, int], reason: Finding | None, times: float | None, gain: Gain
 ) -> Iterator[Evidence]:
-    yield Evidence("what every other rank waits for it, per step", _cost_ns(late), "ns")
+    yield Evidence("what every other rank waits for it, per step", wait_per_step_ns(late), "ns")
     yield Evidence("steps in which it is late", late.late_steps, "count")
     yield Evidence("of steps", len(late.cost_ns), "count")
-    if gain.ns < _cost_ns(late):
+    if gain.ns < wait_per_step_ns(late):
         yield Evidence("its host takes longer than the others', in the median step", gain.ns, "ns")
         yield Evidence("of it, beyond chance", gain.surely_ns, "ns")
     yield Evidence("collectives in which it came last", job.table[late.member].last or 0, "count")
     for name, time in [(name, time) for name, time in excess.items() if time > 0][:3]:
         yield Evidence(f"more {name} than the others", time, "ns")
-    if recording := _recording_ns(job, late, excess):
+    if recording := records_cost_ns(job, late, excess):
         yield Evidence("what the profiler's records cost its host, per step", recording, "ns")
     if times is not None:
         yield Evidence("its arithmetic, as a multiple of the others'", round(times, 3), "share")
@@ -344,28 +308,6 @@ def _own_finding(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]
         if more >= most:
             best, most = finding, more
     return best
-
-
-def _times_as_much(job: Job, member: int) -> float | None:
-    """A rank's arithmetic as a multiple of the others' median; None where it is not known."""
-    mine = job.table[member].flop
-    theirs = [row.flop for at, row in enumerate(job.table) if at != member]
-    known = [flop for flop in theirs if flop]
-    return mine / median(known) if mine and len(known) == len(theirs) else None
-
-
-def _excess(job: Job, member: int) -> Mapping[str, int]:
-    """Per class of its time, how much more per step the late rank has than the others in the median, most first."""
-    per_step = [_classes(row.accounting, row.steps) for row in job.table]
-    mine, others = per_step[member], [one for at, one in enumerate(per_step) if at != member]
-    more = {name: int(time - median([one[name] for one in others])) for name, time in mine.items()}
-    more.pop("exposed_comm", None)
-    return dict(sorted(more.items(), key=lambda entry: -entry[1]))
-
-
-def _classes(accounting: Accounting, steps: int) -> dict[str, float]:
-    times = {"compute": accounting.compute, "exposed_copy": accounting.exposed_copy, **accounting.idle}
-    return {name: time / max(steps, 1) for name, time in times.items()}
 
 
 def _rank(number: int, picture: str) -> Trace:

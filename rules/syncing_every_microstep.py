@@ -39,6 +39,8 @@ from diagnose.trace import Collective
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     """All rounds of gradients but the last of each step."""
     comm = measures.communication
+    if measures.only_infers:
+        return
     if len(comm) and not len(measures.backward_passes):
         yield CannotTell("syncing-every-microstep", "the operators of the backward passes, beside the collectives")
         return

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from diagnose.measure.kernels.eager_attention import WrittenAttention, product_f
 from diagnose.measure.kernels.matmuls import best_rate
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.measure.views.kernel_classes import matmul_format
 from diagnose.rule import (
     CannotTell,
@@ -47,8 +49,6 @@ from diagnose.rule import (
     Rule,
     Symptom,
     drawn,
-    format_ns,
-    format_share,
 )
 
 FUSED_RATE = 0.4
@@ -76,7 +76,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     known = bool((order.op[mine] >= 0).all())
     yield Claim(
-        summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(measures.share(time))}) go "
+        summary=f"{of_traced_step(measures, time)} go "
         f"to attention written out{_shape_words(measures, found)}: products, mask and softmax each read and write all "
         "scores, which a fused kernel never writes",
         recoverable_ns=saved,
@@ -156,62 +156,49 @@ _KERNELS = {
 _SCORES = ("[[8, 12, 1024, 1024], [], []]", '["float", "Scalar", "Scalar"]')
 _EXPERTS = ("[[8192, 64], [], []]", '["float", "Scalar", "Scalar"]')
 
+_drawn = partial(drawn, repeat=4, kernels=_KERNELS)
 _FIRES = (
     # Forward and backward, with shapes; the host is ahead.
-    drawn(
+    _drawn(
         """
         host: alwlolalrlalelwlal.ssssssssssssssss
         gpu :  bbbbwwwwxxxxbbbbkkbbbbyyyywwwwbbbb
         opt :                   O
         """,
-        repeat=4,
         ops=_OPS,
-        kernels=_KERNELS,
         shapes={"o": _SCORES},
     ),
     # Kernels' names alone.
-    drawn(
-        """
+    _drawn("""
         host: l.l.l.l.l.l.l.l.l.l.sssssssssssssss
         gpu :  kkkbbbbwwwwxxxxbbkkbbbbyyyywwwwbbb
         opt :                    O
-        """,
-        repeat=4,
-        kernels=_KERNELS,
-    ),
+    """),
 )
 
 _SILENT = (
     # One fused kernel.
-    drawn(
-        """
+    _drawn("""
         gpu : bbqqqqqqbb
         step:           |
-        """,
-        repeat=4,
-        kernels=_KERNELS,
-    ),
+    """),
     # A softmax over experts, between products that are not batched.
-    drawn(
+    _drawn(
         """
         host: ilwlolilrl
         gpu :  bbwwxxbbkk
         opt :           O
         """,
-        repeat=4,
         ops=_OPS,
-        kernels=_KERNELS,
     ),
     # A softmax over experts, before their batched products.
-    drawn(
+    _drawn(
         """
         host: aloltlalrl
         gpu :  bbxxwwbbkk
         opt :           O
         """,
-        repeat=4,
         ops=_OPS,
-        kernels=_KERNELS,
         shapes={"o": _EXPERTS},
     ),
     # Generated kernels between batched products.

@@ -35,11 +35,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -51,8 +53,6 @@ from diagnose.rule import (
     Rule,
     Symptom,
     drawn,
-    format_ns,
-    format_share,
 )
 from diagnose.trace.schema import Int64
 
@@ -113,7 +113,7 @@ def _claim(measures: Measures, places: Int64, left: float, what: str) -> Iterato
     if saved == 0:
         return
     yield Claim(
-        summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(measures.share(time))}) go "
+        summary=f"{of_traced_step(measures, time)} go "
         f"to {what}{_logits(measures)}: each of {len(places) / measures.step_count:.0f} kernels moves the logits once "
         "more",
         recoverable_ns=saved,
@@ -195,45 +195,31 @@ _BY_HAND = """
     gpu :  bbbvvvvxxxxwyyyyyyvvvvbbbbbbkkkkkkkkk
     opt :                 O
 """
+_drawn = partial(drawn, repeat=4, ops=_OPS, kernels=_KERNELS)
 _FIRES = (
     # Copies in single precision, log-probabilities, a gather, and all of it backward.
-    drawn(_BY_HAND, repeat=4, ops=_OPS, kernels=_KERNELS),
+    _drawn(_BY_HAND),
     # `cross_entropy` that takes most of the step.
-    drawn(
-        """
+    _drawn("""
         host: alilnl.blelalrl.sssssssssssssssssss
         gpu :  bbbxxxxxxxxwvyyyyyyyyyyyybbbbbbkkk
         opt :                 O
-        """,
-        repeat=4,
-        ops=_OPS,
-        kernels=_KERNELS,
-    ),
+    """),
 )
 
 _SILENT = (
     # Generated kernels.
-    drawn(
-        """
+    _drawn("""
         host: alglglalrl.ssssssssssssssssssss
         gpu :  bbbggggqqqqqqbbbbbbkkkkkkkkkkk
         opt :           O
-        """,
-        repeat=4,
-        ops=_OPS,
-        kernels=_KERNELS,
-    ),
+    """),
     # No vocabulary: a mean of squares between the products.
-    drawn(
-        """
+    _drawn("""
         host: alrlal.ssssssssssss
         gpu :  bbbvvvvvvvvvbbbbbb
         opt :      O
-        """,
-        repeat=4,
-        ops=_OPS,
-        kernels=_KERNELS,
-    ),
+    """),
 )
 
 RULE = Rule(

@@ -34,11 +34,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -48,8 +50,6 @@ from diagnose.rule import (
     Rule,
     Symptom,
     drawn,
-    format_ns,
-    format_share,
 )
 
 
@@ -83,7 +83,7 @@ def _chains(measures: Measures) -> Iterator[Claim]:
     ahead = [np.arange(chain.first, chain.last + 1) for chain in chains if not chain.backward]
     written = "" if set(by_kind) == {"long chains of elementwise operators"} else " written out of primitives"
     yield Claim(
-        summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(measures.share(time))}) go "
+        summary=f"{of_traced_step(measures, time)} go "
         f"to {words}{written}, in {len(places) / measures.step_count:.0f} kernels that each read and write whole "
         "tensors",
         recoverable_ns=saved,
@@ -124,65 +124,41 @@ _KERNELS = {
     "g": "triton_per_fused_rms_norm_0",
 }
 
+_drawn = partial(drawn, repeat=4, ops=_OPS, kernels=_KERNELS)
 _FIRES = (
     # Root-mean-square normalisation: power, mean, sum, root, product, product.
-    drawn(
-        """
+    _drawn("""
         host: alilolxltlnlnlal.ssssssssssssssssssssss
         gpu :  bbbbwwwwyyyyxwxxxxwwwwbbbbbbbbbbbbbbbb
         opt :                 O
-        """,
-        repeat=4,
-        ops=_OPS,
-        kernels=_KERNELS,
-    ),
+    """),
     # GELU by its approximation.
-    drawn(
-        """
+    _drawn("""
         host: alilnlxlnlrlxlnlal.ssssssssssssssssssss
         gpu :  bbbbwwwxxxwwwxxxwwwxxxwwwbbbbbbbbbbbbb
         opt :                   O
-        """,
-        repeat=4,
-        ops=_OPS,
-        kernels=_KERNELS,
-    ),
+    """),
 )
 
 _SILENT = (
     # PyTorch's own operators, a residual sum and a product between them.
-    drawn(
-        """
+    _drawn("""
         host: alxlglalwlal.ssssssssssssssssssssssss
         gpu :  bbbbxvvvbbbbwbbbbbbbbbbbbbbbbbbbbbbb
         opt :             O
-        """,
-        repeat=4,
-        ops=_OPS,
-        kernels=_KERNELS,
-    ),
+    """),
     # Generated kernels.
-    drawn(
-        """
+    _drawn("""
         host: alblalblalblal.ssssssssssssssss
         gpu :  bbbbgggbbbbgggbbbbgggbbbbbbbbb
         opt :               O
-        """,
-        repeat=4,
-        ops=_OPS,
-        kernels=_KERNELS,
-    ),
+    """),
     # Rotary embeddings: no operator fuses them.
-    drawn(
-        """
+    _drawn("""
         host: alnldlhlnlxlnlxlal.ssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssss
         gpu :  bbbbbbbbbbbbbbbbwxwxwxwbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
         opt :                   O
-        """,
-        repeat=4,
-        ops=_OPS,
-        kernels=_KERNELS,
-    ),
+    """),
 )
 
 RULE = Rule(

@@ -31,6 +31,7 @@ Thresholds
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from diagnose.measure.comm.communication_waste import BUCKET_BYTES
 from diagnose.measure.comm.faster_collectives import shortened
 from diagnose.measure.comm.overheads import held_share
 from diagnose.measure.replay.replay import Cut
+from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -49,8 +51,6 @@ from diagnose.rule import (
     Symptom,
     drawn,
     format_bytes,
-    format_ns,
-    format_share,
 )
 from diagnose.trace.schema import Int64
 
@@ -61,7 +61,7 @@ COPIES = 0.75
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     """Rounds of gradients that begin after the backward pass."""
     comm = measures.communication
-    if not len(comm):
+    if not len(comm) or measures.only_infers:
         return
     if not len(measures.backward_passes):
         yield CannotTell("unoverlapped-gradients", "the operators of the backward pass, beside the collectives")
@@ -86,8 +86,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     size = f"{format_bytes(int(moved.sum()) / steps)} of " if moved.any() else ""
     yield Claim(
         summary=f"{size}gradients are reduced after the backward pass, in {count / steps:.0f} "
-        f"collective{'s' if count > steps else ''} per step: {format_ns(int(wanted.sum()) / steps)} "
-        f"({format_share(measures.share(exposed))} of the step) in which nothing computes",
+        f"collective{'s' if count > steps else ''} per step: {of_traced_step(measures, exposed)} "
+        f"in which nothing computes",
         recoverable_ns=gain,
         claims=exposed,
         confidence=Confidence.BOUND,
@@ -130,43 +130,32 @@ def _first(measures: Measures, rows: np.typing.NDArray[np.bool_]) -> tuple[int, 
     return tuple(measures.communication.row[rows][:3].tolist()) if measures.has_device else ()
 
 
+_drawn = partial(drawn, repeat=4, kernels={"b": "gemm"})
 _FIRES = (
     # One collective a parameter, issued after the backward pass.
-    drawn(
-        """
+    _drawn("""
         gpu   : kkkbkbkbk
         gpu 20:          cccccc
         bwd   :    BBBBBB
         opt   :                O
-        """,
-        repeat=4,
-        kernels={"b": "gemm"},
-    ),
+    """),
 )
 
 _SILENT = (
     # Reduced while the backward pass goes on: only the last one is exposed.
-    drawn(
-        """
+    _drawn("""
         gpu   : kkkbkbkbk
         gpu 20:     ccccc cc
         bwd   :    BBBBBB
         opt   :            O
-        """,
-        repeat=4,
-        kernels={"b": "gemm"},
-    ),
+    """),
     # A model split over ranks reduces activations in the forward pass, and in the backward pass.
-    drawn(
-        """
+    _drawn("""
         gpu   : kkk kb kbk
         gpu 20:    c  c   c
         bwd   :     BBBBBB
         opt   :            O
-        """,
-        repeat=4,
-        kernels={"b": "gemm"},
-    ),
+    """),
 )
 
 RULE = Rule(

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -164,18 +165,13 @@ _MAP = _OPS | {
     "i": "aten::item",
 }
 
+_drawn = partial(drawn, repeat=4, ops=_OPS, kernels={"m": "gemm"}, sites=_SITE)
 _FIRES = (
-    drawn(
-        """
+    _drawn("""
         host: olqqqqqolo
         gpu :  kk     kkkk
         opt :          O
-        """,
-        repeat=4,
-        ops=_OPS,
-        kernels={"m": "gemm"},
-        sites=_SITE,
-    ),
+    """),
     # The device is busy meanwhile, but idles while parameters are marked as used and the marks are read.
     drawn(
         """
@@ -194,17 +190,11 @@ _FIRES = (
 
 _SILENT = (
     # The device is busy meanwhile.
-    drawn(
-        """
+    _drawn("""
         host: olqqqqqolo
         gpu :  kkkkkkkmmm
         opt :          O
-        """,
-        repeat=4,
-        ops=_OPS,
-        kernels={"m": "gemm"},
-        sites=_SITE,
-    ),
+    """),
     # The user's own hooks set entries amid a gradient's accumulation, and the loop reads some values at the step's end.
     drawn(
         """

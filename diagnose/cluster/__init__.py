@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from diagnose.cluster.reducing import Reduced, found, reduced, reduced_together
+from diagnose.cluster.reducing import ReducedTrace, find_inputs, reduce_part, reduced_together
 from diagnose.cluster.rules import Rules, fingerprint
 from diagnose.cluster.workers import Cluster, Workers, parse, workers_of
 from diagnose.engine import diagnose_digests
@@ -22,7 +22,7 @@ from diagnose.errors import DiagnoseError
 from diagnose.model import Diagnosis
 from diagnose.plugins import Catalogue
 from diagnose.rank_digest import Digest
-from diagnose.trace.readers import gathered
+from diagnose.trace.readers import gather
 from diagnose.trace.readers.sidecars import companions_of
 
 __all__ = ["Cluster", "diagnose_on", "parse"]
@@ -42,14 +42,14 @@ def diagnose_on(
         extra_rules = extra_rules and extra_rules.absolute()
     with workers_of(cluster) as workers:
         rules = Rules(extra_rules, fingerprint(extra_rules))
-        given = _result(workers.map(found, [list(paths)], rules)[0])
+        given = _result(workers.map(find_inputs, [list(paths)], rules)[0])
         parts = [part for one in given for part in one.parts]
-        answers = dict(zip(parts, workers.map(reduced, parts, rules), strict=True))
-        every = gathered(given, lambda part: _result(answers[part]), _with_warning)
-        return diagnose_digests(_joined(workers, every, rules), catalogue)
+        answers = dict(zip(parts, workers.map(reduce_part, parts, rules), strict=True))
+        every = gather(given, lambda part: _result(answers[part]), _with_warning)
+        return diagnose_digests(_join_sidecars(workers, every, rules), catalogue)
 
 
-def _joined(workers: Workers, every: Sequence[Reduced], rules: Rules) -> list[Digest]:
+def _join_sidecars(workers: Workers, every: Sequence[ReducedTrace], rules: Rules) -> list[Digest]:
     """The digests of the ranks. One that something lies beside is read again, together with it."""
     together = {
         rank: [every[number].piece for number in (rank, *beside)]
@@ -61,7 +61,7 @@ def _joined(workers: Workers, every: Sequence[Reduced], rules: Rules) -> list[Di
     return [anew.get(rank, every[rank].digest) for rank in together]
 
 
-def _with_warning(one: Reduced, warning: str) -> Reduced:
+def _with_warning(one: ReducedTrace, warning: str) -> ReducedTrace:
     digest = replace(one.digest, recorded=(*one.digest.recorded, warning))
     return replace(one, digest=digest, piece=replace(one.piece, warnings=(*one.piece.warnings, warning)))
 

@@ -27,7 +27,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Reduced:
+class ReducedTrace:
     """The digest of one trace, as a worker returns it."""
 
     piece: Piece
@@ -42,16 +42,16 @@ class Reduced:
 
     @property
     def world_size(self) -> int | None:
-        """How many ranks the job has."""
+        """The number of ranks of the job."""
         return self.digest.world_size
 
 
-def _alone() -> AbstractContextManager[None]:
+def _in_one_process() -> AbstractContextManager[None]:
     """Within this, nothing is read by further processes: the other cores have workers of their own."""
     return sharing(cores())
 
 
-def found(paths: list[Path], rules: Rules) -> list[Given] | DiagnoseError:
+def find_inputs(paths: list[Path], rules: Rules) -> list[Given] | DiagnoseError:
     """Return the inputs to read below `paths`. Runs on a worker, so that only workers need to see the files."""
     try:
         catalogue_of(rules)
@@ -60,15 +60,16 @@ def found(paths: list[Path], rules: Rules) -> list[Given] | DiagnoseError:
         return error
 
 
-def reduced(part: Part, rules: Rules) -> list[Reduced] | DiagnoseError:
+def reduce_part(part: Part, rules: Rules) -> list[ReducedTrace] | DiagnoseError:
     """Return the digests of a part's traces."""
     try:
-        with _alone():
+        with _in_one_process():
             catalogue, traces = catalogue_of(rules), open_part(part)
     except DiagnoseError as error:
         return error
     return [
-        Reduced(Piece(part, number), digest_of(trace, catalogue), is_rank(trace)) for number, trace in enumerate(traces)
+        ReducedTrace(Piece(part, number), digest_of(trace, catalogue), is_rank(trace))
+        for number, trace in enumerate(traces)
     ]
 
 
@@ -76,7 +77,7 @@ def reduced_together(pieces: list[Piece], rules: Rules) -> Digest | DiagnoseErro
     """Return the digest of a rank: its trace (the first piece) and the files beside it."""
     try:
         catalogue = catalogue_of(rules)
-        with _alone():
+        with _in_one_process():
             opened = {part: open_part(part) for part in dict.fromkeys(piece.part for piece in pieces)}
         traces = [opened[piece.part][piece.number] for piece in pieces]
     except DiagnoseError as error:

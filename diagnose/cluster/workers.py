@@ -28,7 +28,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where to work."""
+    """The Dask cluster that reads and reduces the ranks."""
 
     address: str | None = None
     """Of a scheduler that runs; None: two workers on this machine, for as long as they are needed."""
@@ -49,9 +49,7 @@ class Workers:
         self._client = client
 
     def map(self, work: Callable[[_Item, Rules], _Answer], items: Sequence[_Item], rules: Rules) -> list[_Answer]:
-        """Return the results for the items, in the items' order. Raises EnvironmentLacks where the workers cannot run
-        it.
-        """
+        """Return the items' results, in their order. Raises EnvironmentLacks where the workers cannot run it."""
         from distributed import CancelledError, KilledWorker
 
         run = uuid4().hex
@@ -92,11 +90,11 @@ def workers_of(cluster: Cluster) -> Iterator[Workers]:
         with local_scheduler() as address, Client(address, set_as_default=False) as client:
             yield Workers(client)
     else:
-        with _connected(cluster.address) as client:
+        with _connect(cluster.address) as client:
             yield Workers(client)
 
 
-def _connected(address: str) -> Client:
+def _connect(address: str) -> Client:
     """A client of a scheduler that has workers."""
     from distributed import Client
     from distributed.comm.addressing import get_address_host_port

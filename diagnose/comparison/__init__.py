@@ -1,15 +1,15 @@
 """Several runs of one program: what moved between two of them, and whether it is more than noise."""
 
 from diagnose.comparison.baseline import read_baseline, to_baseline
-from diagnose.comparison.changes import Comparison, Moved, StepChange, compare
-from diagnose.comparison.portrait import Portrait, Spent, portrait_of
+from diagnose.comparison.changes import Comparison, StepChange, TimeChange, compare
+from diagnose.comparison.portrait import Portrait, TimeSpent, portrait_of
 
 __all__ = [
     "Comparison",
-    "Moved",
     "Portrait",
-    "Spent",
     "StepChange",
+    "TimeChange",
+    "TimeSpent",
     "compare",
     "portrait_of",
     "read_baseline",

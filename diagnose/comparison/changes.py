@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from statistics import stdev
 
 from diagnose.comparison.identity import differences
-from diagnose.comparison.portrait import Portrait, Spent
+from diagnose.comparison.portrait import Portrait, TimeSpent
 from diagnose.measure.views.noise import common_period, usual, usual_uncertain_by
 from diagnose.model import Accounting, Finding
 
@@ -30,16 +30,16 @@ _WORTH_TELLING = 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TimeChange:
     """One kernel, operator or class of time. Times are ns of a mean step; None: it is not there."""
 
     name: str
-    before: Spent | None
-    after: Spent | None
+    before: TimeSpent | None
+    after: TimeSpent | None
 
     @property
     def delta_ns(self) -> float:
-        """How much longer it takes now."""
+        """The change in time per step; negative where less time is spent."""
         return (self.after.ns if self.after else 0.0) - (self.before.ns if self.before else 0.0)
 
 
@@ -54,7 +54,7 @@ class StepChange:
 
     @property
     def change(self) -> float:
-        """By which part the step became longer; negative where it became shorter."""
+        """The relative change of the step: 0.1 is a step 10 % longer, negative values are shorter."""
         return self.after_ns / self.before_ns - 1
 
     @property
@@ -76,10 +76,10 @@ class Comparison:
     notes: tuple[str, ...]
     step: StepChange | None
     """None without steps, or where they cannot be compared."""
-    classes: tuple[Moved, ...] = ()
+    classes: tuple[TimeChange, ...] = ()
     """Of the accounting, in its order; those that took no time in either are left out."""
-    kernels: tuple[Moved, ...] = ()
-    operators: tuple[Moved, ...] = ()
+    kernels: tuple[TimeChange, ...] = ()
+    operators: tuple[TimeChange, ...] = ()
     """Those that moved by something that matters, the farthest first."""
     resolved: tuple[Finding, ...] = ()
     new: tuple[Finding, ...] = ()
@@ -111,8 +111,8 @@ def compare(before: Portrait, after: Portrait) -> Comparison:
         notes=notes,
         step=step,
         classes=_classes(before.accounting, after.accounting),
-        kernels=_moved(before.kernels, after.kernels, least_ns),
-        operators=_moved(before.operators, after.operators, least_ns),
+        kernels=_time_changes(before.kernels, after.kernels, least_ns),
+        operators=_time_changes(before.operators, after.operators, least_ns),
         resolved=resolved,
         new=new,
         lasting=lasting,
@@ -147,12 +147,13 @@ def _notes(before: Portrait, after: Portrait) -> tuple[str, ...]:
         found.append(f"the steps of the {word} run were traced, which lengthens them; those of the other were not")
     short = [word for word, one in _named(before, after) if 0 < len(one.step_ns) < 3]
     if short:
-        found.append(f"the {' and the '.join(short)} run has too few steps to tell their noise")
+        runs = "the two runs have" if len(short) > 1 else f"the {short[0]} run has"
+        found.append(f"{runs} too few steps to tell how much they vary")
     return tuple(found)
 
 
 def _noise(lengths_ns: Sequence[int], period: int) -> float:
-    """What the usual step is uncertain by, as a part of it; 0 where there are too few steps to tell."""
+    """Return the relative uncertainty of the usual step; 0 where there are too few steps to tell."""
     uncertain_ns, usual_ns = usual_uncertain_by(lengths_ns, period), usual(lengths_ns, period)
     if not usual_ns:
         return 0.0
@@ -173,11 +174,11 @@ def _drift_ns(lengths_ns: Sequence[int], period: int) -> float:
     return 2 * stdev(parts) / math.sqrt(_PARTS)
 
 
-def _classes(before: Accounting, after: Accounting) -> tuple[Moved, ...]:
+def _classes(before: Accounting, after: Accounting) -> tuple[TimeChange, ...]:
     first, second = _times(before), _times(after)
     names = list(dict.fromkeys([*first, *second]))
     pairs = ((name, first.get(name, 0), second.get(name, 0)) for name in names)
-    return tuple(Moved(name, Spent(1, was), Spent(1, now)) for name, was, now in pairs if was or now)
+    return tuple(TimeChange(name, TimeSpent(1, was), TimeSpent(1, now)) for name, was, now in pairs if was or now)
 
 
 def _times(accounting: Accounting) -> dict[str, int]:
@@ -189,8 +190,10 @@ def _times(accounting: Accounting) -> dict[str, int]:
     return {**busy, **accounting.idle}
 
 
-def _moved(before: Mapping[str, Spent], after: Mapping[str, Spent], least_ns: float) -> tuple[Moved, ...]:
-    changes = [Moved(name, before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])]
+def _time_changes(
+    before: Mapping[str, TimeSpent], after: Mapping[str, TimeSpent], least_ns: float
+) -> tuple[TimeChange, ...]:
+    changes = [TimeChange(name, before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])]
     telling = [change for change in changes if abs(change.delta_ns) >= least_ns]
     return tuple(sorted(telling, key=lambda change: (-abs(change.delta_ns), change.name)))
 

@@ -24,7 +24,7 @@ _OTHER_MODEL = 0.1
 
 @dataclass(frozen=True)
 class Identity:
-    """What a run computes per step: the figures by which two runs are recognised as the same work. Empty where the
+    """The work of one step, by which two runs are recognised as computing the same. Empty where the
     recording does not tell.
     """
 
@@ -67,7 +67,7 @@ def identity_of(measures: Measures) -> Identity:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """How two runs' work differs, a sentence each."""
+    """Differences between the work of two runs, one sentence each."""
 
     grave: tuple[str, ...] = ()
     """Because of these, their times say nothing about each other."""
@@ -75,7 +75,7 @@ class Differences:
 
 
 def differences(before: Identity, after: Identity) -> Differences:
-    """How the work of two runs differs; nothing where one is unknown."""
+    """Compare the work of two runs; empty where one is unknown."""
     if not (before.is_known and after.is_known):
         return Differences()
     gone = {weight: count for weight, count in before.weights.items() if weight not in after.weights}
@@ -111,7 +111,7 @@ def _at(shapes: tuple[Shape | None, ...], place: int) -> Shape:
 
 
 def _rows(layer: str, batch: Shape) -> int:
-    """How many rows a batch has: all dimensions but the features of `linear`; samples of a convolution."""
+    """Count a batch's rows: all dimensions but the features for `linear`, samples for a convolution."""
     if layer == "aten::convolution":
         return batch[0] if batch else 0
     dimensions = batch if layer == "aten::embedding" else batch[:-1]

@@ -30,7 +30,7 @@ _KEPT = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class TimeSpent:
     """The time that one kernel or operator takes of a mean step."""
 
     count: float
@@ -51,9 +51,9 @@ class Portrait:
     """Whether these are the counted steps of a recording, lengthened by whatever recording costs."""
     accounting: Accounting
     """Of the mean counted step."""
-    kernels: Mapping[str, Spent] = field(default_factory=dict)
+    kernels: Mapping[str, TimeSpent] = field(default_factory=dict)
     """By name; their time is that of the device, overlap counted twice."""
-    operators: Mapping[str, Spent] = field(default_factory=dict)
+    operators: Mapping[str, TimeSpent] = field(default_factory=dict)
     """By name; the device time of what they launched themselves, or without a device their own time on the host."""
     findings: tuple[Finding, ...] = ()
     peak_memory_bytes: int | None = None
@@ -112,25 +112,25 @@ def _mean(measures: Measures) -> Accounting:
     )
 
 
-def _kernels(measures: Measures) -> dict[str, Spent]:
+def _kernels(measures: Measures) -> dict[str, TimeSpent]:
     device = measures.trace.device
     rows = measures.rows_within_steps(measures.rows)
-    return _summed(measures, device.name[rows], (device.end_ns - device.start_ns)[rows])
+    return _totals(measures, device.name[rows], (device.end_ns - device.start_ns)[rows])
 
 
-def _operators(measures: Measures) -> dict[str, Spent]:
+def _operators(measures: Measures) -> dict[str, TimeSpent]:
     trace, ops = measures.trace, measures.trace.ops
     if len(ops) == 0 or measures.step_count == 0:
         return {}
     if not measures.has_device:
         inside = measures.counted.contains(ops.start_ns)
-        return _summed(measures, ops.name[inside], measures.op_tree.nesting.self_ns[inside])
+        return _totals(measures, ops.name[inside], measures.op_tree.nesting.self_ns[inside])
     rows = measures.rows_within_steps(measures.rows & (measures.op_of_work >= 0))
     length = (trace.device.end_ns - trace.device.start_ns)[rows]
-    return _summed(measures, ops.name[measures.op_of_work[rows]], length)
+    return _totals(measures, ops.name[measures.op_of_work[rows]], length)
 
 
-def _summed(measures: Measures, names: Int32, length_ns: Int64) -> dict[str, Spent]:
+def _totals(measures: Measures, names: Int32, length_ns: Int64) -> dict[str, TimeSpent]:
     """Count and time by name, per step, the largest first."""
     steps, known = measures.step_count, names >= 0
     if steps == 0 or not known.any():
@@ -139,7 +139,7 @@ def _summed(measures: Measures, names: Int32, length_ns: Int64) -> dict[str, Spe
     count = np.bincount(names[known])
     largest = np.argsort(-total, kind="stable")[:_KEPT]
     return {
-        measures.trace.names[name]: Spent(float(count[name]) / steps, float(total[name]) / steps)
+        measures.trace.names[name]: TimeSpent(float(count[name]) / steps, float(total[name]) / steps)
         for name in largest.tolist()
         if count[name]
     }

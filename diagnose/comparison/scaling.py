@@ -1,4 +1,4 @@
-"""How a program scales: its step on more and more ranks, how much of each rank is left, and what takes the rest.
+"""Scaling of a program over ranks: its step on each number of ranks, the efficiency, and what takes the rest.
 
 Weak scaling keeps the work of a rank: then the step should stay as long as it is, and the efficiency on n ranks is
 t(1) / t(n). Strong scaling divides the work: the step should be an n-th, and the efficiency is t(1) / (n t(n)). Which
@@ -47,7 +47,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
+class ScalingPoint:
     """A run against the one with the fewest ranks."""
 
     run: Run
@@ -65,7 +65,7 @@ class Scaling:
     """`weak` or `strong`."""
     told: bool
     """The kind was told from the compute of a rank, not given."""
-    rows: tuple[Scaled, ...]
+    rows: tuple[ScalingPoint, ...]
 
 
 def run_of(measures: Sequence[Measures]) -> Run:
@@ -110,14 +110,14 @@ def scaling_of(runs: Sequence[Run], kind: str | None = None) -> Scaling:
             f"a rank's {what} neither stays the same nor shrinks with the number of ranks: say --weak (each rank does "
             "the same work) or --strong (ranks divide the work)"
         )
-    return Scaling(found, kind is None, tuple(_scaled(ordered[0], run, found) for run in ordered))
+    return Scaling(found, kind is None, tuple(_scaling_point(ordered[0], run, found) for run in ordered))
 
 
-def _scaled(base: Run, run: Run, kind: str) -> Scaled:
+def _scaling_point(base: Run, run: Run, kind: str) -> ScalingPoint:
     ideal = base.step_ns * (base.ranks / run.ranks if kind == STRONG else 1.0)
     efficiency = ideal / run.step_ns
     relative = ((base.uncertain_ns / base.step_ns) ** 2 + (run.uncertain_ns / run.step_ns) ** 2) ** 0.5
-    return Scaled(run, efficiency, 0.0 if run is base else efficiency * relative, run.step_ns - ideal)
+    return ScalingPoint(run, efficiency, 0.0 if run is base else efficiency * relative, run.step_ns - ideal)
 
 
 def _kind(ordered: Sequence[Run]) -> str | None:

@@ -58,7 +58,7 @@ class _Choice:
         return fits_forward and backward_bytes - self.saved_bytes <= budget_bytes
 
 
-def cheapest(chain: Chain, budget_bytes: int, operators: tuple[str, ...] = ()) -> Plan | None:
+def cheapest_plan(chain: Chain, budget_bytes: int, operators: tuple[str, ...] = ()) -> Plan | None:
     """The plan with the least recomputation within the budget; None where none fits.
 
     With `operators`, blocks may keep the results of these. Among plans that cost the same, the one with the earlier
@@ -71,7 +71,7 @@ def cheapest(chain: Chain, budget_bytes: int, operators: tuple[str, ...] = ()) -
         for way in (None, split) if split is not None else (None,):
             most = max(block.backward_peak_bytes, block.again_peak_bytes) + (way.extra_bytes if way is not None else 0)
             found += [one.beside(number, block, way) for one in frontier if one.fits(0, most, budget_bytes)]
-        frontier = _thinned(_undominated(found))
+        frontier = _thin(_pareto_front(found))
     enough = [one for one in frontier if one.fits(chain.turn_peak_bytes, chain.back_peak_bytes, budget_bytes)]
     if not enough:
         return None
@@ -86,19 +86,19 @@ def cheapest(chain: Chain, budget_bytes: int, operators: tuple[str, ...] = ()) -
 def cheapest_split(chain: Chain, budget_bytes: int) -> Plan | None:
     """The best plan in which blocks keep the results of some operators, the same ones in all; None where none does."""
     known = dict.fromkeys(split.operators for block in chain.blocks for split in block.splits)
-    found = [cheapest(chain, budget_bytes, operators) for operators in known]
+    found = [cheapest_plan(chain, budget_bytes, operators) for operators in known]
     plans = [plan for plan in found if plan is not None and plan.keeping]
     return min(plans, key=lambda plan: (plan.recompute_ns, len(plan.operators)), default=None)
 
 
-def leanest(chain: Chain) -> Plan:
+def leanest_plan(chain: Chain) -> Plan:
     """The plan that holds least, whatever it costs; of several, the cheapest."""
     everything = _plan(chain, tuple(range(len(chain.blocks))))
-    return cheapest(chain, everything.peak_bytes) or everything
+    return cheapest_plan(chain, everything.peak_bytes) or everything
 
 
-def _undominated(choices: list[_Choice]) -> list[_Choice]:
-    """Those than which none saves as much for no more time, the cheapest first."""
+def _pareto_front(choices: list[_Choice]) -> list[_Choice]:
+    """Keep the choices on the Pareto front of bytes saved against time, the cheapest first."""
     kept: list[_Choice] = []
     saved: list[int] = []  # rising, of those kept that save most in one way or the other
     saved_forward: list[int] = []  # falling
@@ -114,7 +114,7 @@ def _undominated(choices: list[_Choice]) -> list[_Choice]:
     return kept
 
 
-def _thinned(choices: list[_Choice]) -> list[_Choice]:
+def _thin(choices: list[_Choice]) -> list[_Choice]:
     """At most MOST, evenly spread over what they cost; the one that saves most always stays."""
     if len(choices) <= MOST:
         return choices

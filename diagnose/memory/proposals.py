@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from diagnose.memory.planner import Plan, cheapest, cheapest_split, leanest
-from diagnose.memory.recorded import Recorded
-from diagnose.memory.state import gradient_bytes, state_bytes
+from diagnose.memory.planner import Plan, cheapest_plan, cheapest_split, leanest_plan
+from diagnose.memory.recorded import RecordedBlocks
 from diagnose.model import Site
 
 _BUDGETS = (0.92, 0.8, 0.65)
@@ -17,7 +16,7 @@ _PARTS = (0.25, 0.5, 0.75, 1.0)
 """Of the blocks, where the peaks of a whole step are not known: the program ended in its first."""
 
 
-def plans(known: Recorded, limit_bytes: int | None, sites: Iterable[Site] = ()) -> list[tuple[int, ...]]:
+def plans(known: RecordedBlocks, limit_bytes: int | None, sites: Iterable[Site] = ()) -> list[tuple[int, ...]]:
     """Blocks to relieve, by their numbers; none of the plans is empty.
 
     `limit_bytes` is what the process may take; `sites` tell of the optimizers.
@@ -25,27 +24,27 @@ def plans(known: Recorded, limit_bytes: int | None, sites: Iterable[Site] = ()) 
     if limit_bytes is None:
         found = _parts(known, 0)
     else:
-        found = _planned(known, limit_bytes) if known.whole else _guessed(known, limit_bytes, tuple(sites))
+        found = _planned(known, limit_bytes) if known.whole else _guess(known, limit_bytes, tuple(sites))
     return [plan for plan in dict.fromkeys(found) if plan]
 
 
-def split_plans(known: Recorded, limit_bytes: int | None) -> list[Plan]:
+def split_plans(known: RecordedBlocks, limit_bytes: int | None) -> list[Plan]:
     """Plans in which blocks keep the results of some operators, where those cost less than plans of whole blocks."""
     if limit_bytes is None or not known.whole:
         return []
     found = []
     for budget in _budgets(known, limit_bytes):
-        whole, split = cheapest(known.chain, budget), cheapest_split(known.chain, budget)
+        whole, split = cheapest_plan(known.chain, budget), cheapest_split(known.chain, budget)
         if split is not None and (whole is None or split.recompute_ns < whole.recompute_ns):
             found.append(split)
     return list(dict.fromkeys(found))
 
 
-def relaxed(known: Recorded, limit_bytes: int | None) -> list[tuple[int, ...]]:
+def lighter_plans(known: RecordedBlocks, limit_bytes: int | None) -> list[tuple[int, ...]]:
     """Plans that compute less again than the recorded program does, perhaps nothing; none where peaks are unknown."""
     if limit_bytes is None or not known.whole:
         return []
-    within = [cheapest(known.chain, budget) for budget in _budgets(known, limit_bytes)]
+    within = [cheapest_plan(known.chain, budget) for budget in _budgets(known, limit_bytes)]
     found = [plan.again for plan in within if plan is not None and len(plan.again) < len(known.again)]
     return list(dict.fromkeys(found))
 
@@ -70,13 +69,13 @@ def read_plan(plan: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def _budgets(known: Recorded, limit_bytes: int) -> list[int]:
-    """What tensors may hold: the limit is one on what the allocator takes, fragments included."""
+def _budgets(known: RecordedBlocks, limit_bytes: int) -> list[int]:
+    """Return the budgets for tensors, in bytes: the limit bounds what the allocator takes, fragments included."""
     return [min(int(share * limit_bytes), limit_bytes - known.fragment_bytes) for share in _BUDGETS]
 
 
-def state_shares(known: Recorded | None, limit_bytes: int | None, sites: Sequence[Site]) -> list[float]:
-    """Which share of the optimizers' state to keep on the host between steps, the least first; empty: none helps.
+def state_shares(known: RecordedBlocks | None, limit_bytes: int | None, sites: Sequence[Site]) -> list[float]:
+    """Return shares of the optimizers' state to keep on the host between steps, the least first; may be empty.
 
     All of it is back on the device as the optimizer steps. Where the peaks of a step are unknown, so is the share.
     """
@@ -91,19 +90,19 @@ def state_shares(known: Recorded | None, limit_bytes: int | None, sites: Sequenc
     return list(dict.fromkeys(found))
 
 
-def _planned(known: Recorded, limit_bytes: int) -> list[tuple[int, ...]]:
+def _planned(known: RecordedBlocks, limit_bytes: int) -> list[tuple[int, ...]]:
     """The cheapest plan for each budget; where all fits already, for what is between that and the leanest."""
-    within = [cheapest(known.chain, budget) for budget in _budgets(known, limit_bytes)]
+    within = [cheapest_plan(known.chain, budget) for budget in _budgets(known, limit_bytes)]
     found = [plan.again for plan in within if plan is not None and plan.again]
     if found:
         return found
     # The tensors fit, and yet memory was short: fragments and libraries take the rest.
-    least = leanest(known.chain)
-    middle = cheapest(known.chain, (known.chain.peak_bytes() + least.peak_bytes) // 2)
+    least = leanest_plan(known.chain)
+    middle = cheapest_plan(known.chain, (known.chain.peak_bytes() + least.peak_bytes) // 2)
     return [middle.again if middle is not None else (), least.again]
 
 
-def _guessed(known: Recorded, limit_bytes: int, sites: Sequence[Site]) -> list[tuple[int, ...]]:
+def _guess(known: RecordedBlocks, limit_bytes: int, sites: Sequence[Site]) -> list[tuple[int, ...]]:
     """Parts of the blocks, from the fewest with which what is known of a step fits."""
     # Gradients, and what the optimizer keeps: not yet there in the first forward pass.
     held = known.held_bytes + gradient_bytes(sites) + state_bytes(sites)
@@ -117,6 +116,32 @@ def _guessed(known: Recorded, limit_bytes: int, sites: Sequence[Site]) -> list[t
     return _parts(known, least)
 
 
-def _parts(known: Recorded, least: int) -> list[tuple[int, ...]]:
+def _parts(known: RecordedBlocks, least: int) -> list[tuple[int, ...]]:
     numbers = [max(1, round(share * len(known.saving))) for share in _PARTS]
     return [known.saving[:number] for number in numbers if number >= least] or [known.saving]
+
+
+_TENSORS = {"adam": 2, "adamw": 2, "nadam": 2, "radam": 2, "adamax": 2, "lion": 1, "rmsprop": 1, "adagrad": 1}
+"""Of a parameter's size, that optimizers keep."""
+_BYTES = 4
+"""Of an element of float32."""
+
+
+def gradient_bytes(sites: Iterable[Site]) -> int:
+    """Bytes of the gradients of all that the optimizers train."""
+    return sum(_BYTES * _elements(site) for site in sites if site.kind == "optimizer")
+
+
+def state_bytes(sites: Iterable[Site]) -> int:
+    """Return the bytes that the optimizers keep from step to step. Unknown optimizers count zero."""
+    return sum(_BYTES * _elements(site) * _tensors(site) for site in sites if site.kind == "optimizer")
+
+
+def _elements(site: Site) -> int:
+    elements = site.arguments.get("elements")
+    return elements if isinstance(elements, int) else 0
+
+
+def _tensors(site: Site) -> int:
+    name = str(site.arguments.get("name", "")).lower()
+    return int(bool(site.arguments.get("momentum"))) if name == "sgd" else _TENSORS.get(name, 0)

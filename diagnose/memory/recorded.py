@@ -53,7 +53,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedBlocks:
     """All blocks of a model."""
 
     lines: tuple[Line, ...]
@@ -80,12 +80,12 @@ class Recorded:
         return tuple(place for place, block in blocks if block.saved_bytes > _NEAR * block.kept_bytes)
 
     def of_line(self, line: Line, again: Iterable[int]) -> tuple[int, ...]:
-        """Which turns of a line's loop a plan computes again, counted from 0."""
+        """Return the iterations of a line's loop that a plan recomputes, counted from 0."""
         chosen = frozenset(again)
         return tuple(turn for turn, place in zip(line.turns, line.order, strict=True) if place in chosen)
 
 
-def recorded(sites: Sequence[Site]) -> Recorded | None:
+def read_blocks(sites: Sequence[Site]) -> RecordedBlocks | None:
     """Return the recorded blocks of the model; None where none were recorded, or they do not fit together."""
     found = [_read(site) for site in sites if site.kind == KIND]
     parts = [part for part in found if part is not None]
@@ -97,9 +97,9 @@ def recorded(sites: Sequence[Site]) -> Recorded | None:
     blocks = _alike([by_order[place] for place in range(len(by_order))])
     whole = turn is not None and rest is not None and all(block.backward_peak_bytes > 0 for block in blocks)
     sizes = {place: size for part in parts for place, size in part.again.items()}
-    chain = _as_if_kept(Chain(tuple(blocks), turn or 0, rest or 0, back or 0), sizes)
+    chain = _undo_recomputation(Chain(tuple(blocks), turn or 0, rest or 0, back or 0), sizes)
     chain = replace(chain, blocks=tuple(_split(parts, chain.blocks)))
-    return Recorded(
+    return RecordedBlocks(
         tuple(part.line for part in parts),
         chain,
         tuple(sorted(sizes)),
@@ -186,7 +186,7 @@ def _split(parts: Sequence[_Part], blocks: Sequence[Block]) -> list[Block]:
     return found
 
 
-def _as_if_kept(chain: Chain, sizes: Mapping[int, int]) -> Chain:
+def _undo_recomputation(chain: Chain, sizes: Mapping[int, int]) -> Chain:
     """The chain with the recorded recomputations undone: what each of these blocks took when it ran again is kept."""
     blocks, more = [], 0
     for place, block in enumerate(chain.blocks):

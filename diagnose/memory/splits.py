@@ -35,9 +35,9 @@ class _Operator:
 
 
 def splits(told: Mapping[str, Scalar], block: Block) -> tuple[Split, ...]:
-    """Those of a block whose operators a site tells of, the ones that hold least first."""
+    """Return the ways to keep a part of a block's operators that a site describes, those that hold least first."""
     operators = _operators(told)
-    found = [_priced(some, block) for count in range(1, len(operators) + 1) for some in combinations(operators, count)]
+    found = [_price(some, block) for count in range(1, len(operators) + 1) for some in combinations(operators, count)]
     return _corners([one for one in found if 0 < one.held_bytes < block.saved_bytes], block)
 
 
@@ -52,7 +52,7 @@ def _operators(told: Mapping[str, Scalar]) -> list[_Operator]:
     return sorted((one for one in found if one.share >= LEAST), key=lambda one: -one.share)[:MOST]
 
 
-def _priced(some: Sequence[_Operator], block: Block) -> Split:
+def _price(some: Sequence[_Operator], block: Block) -> Split:
     held = sum(one.held_bytes for one in some)
     left = max(0.0, 1 - sum(one.share for one in some))
     extra = held - sum(one.kept_bytes for one in some)
@@ -62,7 +62,7 @@ def _priced(some: Sequence[_Operator], block: Block) -> Split:
 
 
 def _corners(found: Sequence[Split], block: Block) -> tuple[Split, ...]:
-    """Those below every line between two other choices, to keep all and to keep nothing among them."""
+    """Keep the splits on the lower convex hull of held bytes against time; to keep all and nothing are its ends."""
     hull: list[tuple[int, int, Split | None]] = [(0, block.recompute_ns, None)]
     ends: tuple[int, int, Split | None] = (block.saved_bytes, 0, None)
     rows = sorted((one.held_bytes, one.recompute_ns, len(one.operators), one.operators, one) for one in found)

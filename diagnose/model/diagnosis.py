@@ -1,4 +1,4 @@
-"""Where a job's steps went, and what slows them: what `diagnose analyze --json` prints."""
+"""The diagnosis of a job: where its steps' time goes and what slows them, as `diagnose analyze --json` prints it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """Where the time of one or more steps went. The classes are disjoint and sum to the span exactly."""
+    """The time of one or more steps by class. The classes are disjoint and sum to the span exactly."""
 
     compute: int = 0
     exposed_comm: int = 0
@@ -162,3 +162,5 @@ class Diagnosis:
     compute: tuple[ComputePart, ...] = ()
     """What the compute of the slowest rank is made of, in all counted steps together, the longest first; empty without
     a device."""
+    unclaimed: Accounting | None = None
+    """What no finding claims of all counted steps of the slowest rank together; None without steps."""

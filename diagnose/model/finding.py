@@ -10,7 +10,7 @@ Scalar = int | float | str | bool | None
 
 
 class Severity(enum.StrEnum):
-    """How much of the step a finding is sure to give back. Never taken from absolute milliseconds."""
+    """Classes of the share of a step that a finding is sure to give back; never taken from absolute times."""
 
     HIGH = "high"
     MEDIUM = "medium"

@@ -60,3 +60,5 @@ class Ladder:
     of it. Empty without a ceiling."""
     loader_ns: int | None = None
     """The shortest step that the loader's workers keep up with as they are; None where nobody watched them."""
+    loader_unknown: bool = False
+    """Whether the program has a loader that no rung treats, and nobody knows how short a step it keeps up with."""

@@ -36,7 +36,7 @@ class SyncSite:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCurve:
-    """How long one kind of collective takes over its size, as `diagnose calibrate` measured it."""
+    """Time of one kind of collective over its size, as `diagnose calibrate` measured it."""
 
     kind: str
     """`all_reduce`, `reduce_scatter`, `all_gather`, `all_to_all`, `send_recv`."""

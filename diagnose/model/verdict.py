@@ -1,4 +1,4 @@
-"""How a fix ended that was tried: what it promised, what was measured, and what was decided."""
+"""The outcome of a fix that was tried: what it promised, what was measured, and what was decided."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Gate(enum.StrEnum):
 
     @property
     def boldness(self) -> int:
-        """How little is promised: the most exact promise has the least."""
+        """The rank of the gate by risk: 0 for bitwise, the most exact promise."""
         return list(Gate).index(self)
 
 
 class Decision(enum.StrEnum):
-    """How a trial ended."""
+    """The outcome of a trial."""
 
     KEPT = "kept"
     NO_CHANGE = "no change"

@@ -20,6 +20,8 @@ from diagnose.model import Diagnosis
 from diagnose.session import State
 
 Subject = Diagnosis | State
+PAGE = "report.html"
+"""The file in a run folder that holds the HTML report."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Keeps the tables of traces that took long to read, so that opening one again takes a tenth of the time or less.
 
-    remembered(path, reader.read)
+    read_cached(path, reader.read)
 
 Nothing is ever written beside the user's files. What is kept lies in the user's own cache folder
 (`$XDG_CACHE_HOME/diagnose` or `~/.cache/diagnose`), only for traces that took a second or more to read, and never
@@ -31,13 +31,13 @@ _SAMPLE_BYTES = 1 << 16
 _SUFFIX = ".tables"
 
 
-def remembered(path: Path, read: Callable[[Path], list[Trace]]) -> list[Trace]:
+def read_cached(path: Path, read: Callable[[Path], list[Trace]]) -> list[Trace]:
     """Return what `read` returns for a file, from the cache where it is there. Raises what `read` raises."""
     folder = _folder()
     if folder is None:
         return read(path)
     kept = folder / f"{_key(path)}{_SUFFIX}"
-    traces = _kept(kept)
+    traces = _read_kept(kept)
     if traces is not None:
         return traces
     begin = time.monotonic()
@@ -49,7 +49,7 @@ def remembered(path: Path, read: Callable[[Path], list[Trace]]) -> list[Trace]:
 
 
 def is_kept(path: Path) -> bool:
-    """Whether `remembered` need not read a file."""
+    """Whether `read_cached` need not read a file."""
     folder = _folder()
     return folder is not None and (folder / f"{_key(path)}{_SUFFIX}").is_file()
 
@@ -90,7 +90,7 @@ def _version() -> str:
     return repr([(name, status.st_size, status.st_mtime_ns) for name, status in sources])
 
 
-def _kept(kept: Path) -> list[Trace] | None:
+def _read_kept(kept: Path) -> list[Trace] | None:
     try:
         with kept.open("rb") as file:
             data = bytearray(os.fstat(file.fileno()).st_size)

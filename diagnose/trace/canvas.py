@@ -14,8 +14,6 @@ from typing import Any
 from diagnose.trace import StackFrame
 from diagnose.trace.schema import MISSING, CopyDirection, Memory, WorkKind
 
-__all__ = ["CALLS", "Canvas", "Event", "draw_device", "draw_host", "events", "start_of"]
-
 CALLS = {
     "l": "cudaLaunchKernel",
     "c": "cudaMemcpyAsync",

@@ -108,7 +108,7 @@ class Intervals:
         return Intervals.of([start], [end]) - self
 
     def at_least(self, length_ns: int) -> Intervals:
-        """Those intervals that last `length_ns` or longer."""
+        """Return the intervals that last `length_ns` or longer."""
         long = self.ends - self.starts >= length_ns
         return Intervals(self.starts[long], self.ends[long])
 
@@ -120,7 +120,7 @@ class Intervals:
         return Intervals(self.starts[np.append(True, wide)], self.ends[np.append(wide, True)])
 
     def covered(self, starts: Any, ends: Any) -> Int64:
-        """How much of each window [start, end) lies in these intervals; windows may overlap and come in any order."""
+        """Return the covered time of each window [start, end); windows may overlap and come in any order."""
         begin, finish = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
         return np.asarray(np.maximum(self._covered_before(finish) - self._covered_before(begin), 0), np.int64)
 

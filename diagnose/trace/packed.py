@@ -115,5 +115,5 @@ class _Columns:
 
 
 def _fill(size_bytes: int) -> bytes:
-    """What follows so many bytes, for numpy to find what comes next aligned."""
+    """Return the padding after so many bytes that aligns what comes next."""
     return b"\0" * (-size_bytes % _ALIGNED_BYTES)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 Ids = npt.NDArray[np.signedinteger[Any]]
-"""Whole numbers with 32 or 64 bits, as `narrowed` has chosen."""
+"""Whole numbers with 32 or 64 bits, as `narrow` has chosen."""
 IDS = np.signedinteger
 UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]
@@ -141,7 +141,7 @@ def column(dtype: type[np.generic], unit: str, meaning: str, missing: int = MISS
     return field(metadata=described)
 
 
-def narrowed(values: npt.ArrayLike) -> Ids:
+def narrow(values: npt.ArrayLike) -> Ids:
     """The numbers with 32 bits where those hold them all, else with 64."""
     if isinstance(values, np.ndarray) and values.dtype == np.int32:
         return values
@@ -173,7 +173,7 @@ class Table:
             dtype, missing = spec.metadata["dtype"], spec.metadata["missing"]
             raw = given.pop(spec.name, None)
             raw = np.full(rows, missing, dtype) if raw is None else raw
-            arrays[spec.name] = narrowed(raw) if spec.metadata["is_narrowed"] else np.asarray(raw, dtype)
+            arrays[spec.name] = narrow(raw) if spec.metadata["is_narrowed"] else np.asarray(raw, dtype)
             if len(arrays[spec.name]) != rows:
                 raise ValueError(f"{cls.__name__}.{spec.name} has {len(arrays[spec.name])} rows, expected {rows}")
         if given:

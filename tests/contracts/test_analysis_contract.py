@@ -120,6 +120,7 @@ LADDER = record(
         },
         "apart": {"type": "object", "additionalProperties": {"type": "integer"}},
         "loader_ns": {"type": ["integer", "null"]},
+        "loader_unknown": {"type": "boolean"},
     }
 )
 SIZES = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
@@ -198,6 +199,7 @@ DIAGNOSIS = record(
         "ladder": {"anyOf": [LADDER, {"type": "null"}]},
         "critical_path": {"anyOf": [SIZES, {"type": "null"}]},
         "compute": listed(COMPUTE),
+        "unclaimed": {"anyOf": [ACCOUNTING, {"type": "null"}]},
     },
 )
 
@@ -222,6 +224,11 @@ def test_the_printed_object_obeys_the_schema_and_its_sums(trace: Trace) -> None:
         assert sum(accounting["compute_by"].values()) == accounting["compute"]
         (rank,) = printed["per_rank"]
         assert sum(part["time_ns"] for part in printed["compute"]) == rank["accounting"]["compute"]
+        left = printed["unclaimed"]
+        for name in ("compute", "exposed_comm", "exposed_copy"):
+            assert left[name] <= rank["accounting"][name]
+        assert all(left["idle"][cause] <= time for cause, time in rank["accounting"]["idle"].items())
+        assert sum(left["compute_by"].values()) == left["compute"]
     for finding in printed["findings"]:
         if printed["step_ns"] is not None:
             assert finding["share"] == min(finding["recoverable_ns"] / printed["step_ns"], 1.0)

@@ -19,7 +19,7 @@ from diagnose.plugins import load
 from diagnose.trace import Trace
 from diagnose.trace.readers import open_traces
 from diagnose.trace.readers.io import blocks
-from diagnose.trace.readers.io.limits import at_most, lifted
+from diagnose.trace.readers.io.limits import at_most, without_limits
 from diagnose.trace.readers.memory import memory_snapshot
 from diagnose.trace.readers.telemetry import rank_records
 
@@ -127,7 +127,7 @@ def test_what_swells_too_much_is_refused_unless_limits_are_lifted(
     path = bomb(tmp_path / "trace.json.gz")
     with pytest.raises(InputError, match="swells"):
         open_traces([path])
-    with lifted():
+    with without_limits():
         assert len(open_traces([path])[0].ops) == 1
     with pytest.raises(InputError, match="swells"):
         open_traces([path])
@@ -146,7 +146,7 @@ def test_analyze_lifts_limits_on_demand(
 
 
 def test_limits_are_back_after_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError), lifted():
+    with pytest.raises(InputError), without_limits():
         assert at_most(100) > 1 << 60
         open_traces([tmp_path / "missing.json"])
     assert at_most(100) == 100
@@ -161,7 +161,7 @@ def test_a_snapshot_above_the_limit_names_the_option_that_lifts_it(
     path.write_bytes(pickle.dumps({"segments": [], "device_traces": [history]}, 4))
     with pytest.raises(InputError, match=r"longer than the 100 B that are read at once.*--any-size"):
         open_traces([path])
-    with lifted():
+    with without_limits():
         assert len(open_traces([path])[0].memory) == 9
 
 

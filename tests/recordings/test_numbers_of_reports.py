@@ -61,13 +61,13 @@ def measures_in(report: str) -> set[tuple[str, float, float]]:
 
 
 def sources_of(diagnosis: Diagnosis) -> list[float]:
-    """The diagnosis's numbers; its times also per step, as shares of all steps or of the critical path, and what a
-    step has beyond them."""
+    """The diagnosis's numbers; its times also per step, as shares of all steps, of the compute of one or of the
+    critical path, and what a step has beyond them."""
     known = {abs(number) for number in numbers(json.loads(contract.render(diagnosis)))}
     total_ns, steps = diagnosis.accounting.total_ns, diagnosis.steps.count
     times = {number for number in known if number > 1000}
     path_ns = sum((diagnosis.critical_path or {}).values()) or total_ns
-    wholes = (steps, total_ns, total_ns / steps, path_ns)
+    wholes = (steps, total_ns, total_ns / steps, path_ns, diagnosis.accounting.compute)
     step_ns = {total_ns / steps, diagnosis.ladder.step_ns if diagnosis.ladder else 0}
     beyond = {whole - time for time in times for whole in step_ns}
     return sorted(known | beyond | {time / whole for time in times for whole in wholes})

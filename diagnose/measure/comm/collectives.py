@@ -145,7 +145,11 @@ def communication_of(
         chosen = np.flatnonzero((classes == KernelClass.COLLECTIVE) & rows)
         start, end, issued = trace.device.start_ns[chosen], trace.device.end_ns[chosen], launches.start_ns[chosen]
         kinds, sizes = described(trace, chosen)
-        groups = _groups(trace, chosen)
+        # Groups by name and ranks; what names none, by its stream
+        names: Sequence[str] = [f"{one.group}{one.members}" if one.group else "" for one in trace.collectives]
+        named_ = np.array([*names, ""], np.str_)[trace.device.collective[chosen]]
+        key = np.where(named_ == "", trace.device.stream[chosen].astype(np.str_), named_)
+        groups = np.unique(key, return_inverse=True)[1].reshape(-1).astype(np.int64)
     else:
         chosen = host_rows(trace)
         start, end = trace.ranges.start_ns[chosen], trace.ranges.end_ns[chosen]
@@ -194,14 +198,6 @@ def described(trace: Trace, chosen: Int64) -> tuple[npt.NDArray[np.str_], Int64]
     sizes = np.array([*(one.size_bytes for one in trace.collectives), MISSING], np.int64)
     kinds = np.where(told == "", by_name[trace.device.name[chosen]], told)
     return kinds, sizes[trace.device.collective[chosen]]
-
-
-def _groups(trace: Trace, chosen: Int64) -> Int64:
-    """Groups by name and ranks; what names none, by its stream."""
-    names: Sequence[str] = [f"{one.group}{one.members}" if one.group else "" for one in trace.collectives]
-    named_ = np.array([*names, ""], np.str_)[trace.device.collective[chosen]]
-    key = np.where(named_ == "", trace.device.stream[chosen].astype(np.str_), named_)
-    return np.unique(key, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _issued_on_host(trace: Trace, chosen: Int64) -> tuple[Int64, npt.NDArray[np.str_], Int64]:

@@ -64,7 +64,8 @@ def between_ranks(measures: Sequence[Measures]) -> JobReport:
     """Ranks in the order given; of several recordings of one rank the first."""
     job = job_of(measures)
     taken = [measures[number] for number in job.given]
-    shown = _waits_least(job)
+    waited = [row.waited_ns if row.waited_ns is not None else np.inf for row in job.table]
+    shown = int(np.argmin(waited)) if waited else 0
     return JobReport(
         job=job,
         waits=who_waits(job, taken[0].steps.start_ns, taken[0].steps.end_ns) if taken else (),
@@ -92,8 +93,3 @@ def _of_rank(measures: Measures, waiting: Intervals | None) -> OfRank:
         groups=rank_groups(measures),
         bubble=pipeline_bubble(measures),
     )
-
-
-def _waits_least(job: Job) -> int:
-    waited = [row.waited_ns if row.waited_ns is not None else np.inf for row in job.table]
-    return int(np.argmin(waited)) if waited else 0

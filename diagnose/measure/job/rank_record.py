@@ -65,7 +65,7 @@ def record_of(measures: Measures) -> RankRecord:
     """Return the figures of one rank that are compared with other ranks'."""
     sequences = sequences_of(measures.trace)
     least, most = _hosts_ns(measures)
-    queue_unknown = _readings(measures, QUEUED) < FEWEST_READINGS
+    queue_unknown = len(measures.trace.counter(QUEUED)) < FEWEST_READINGS
     within = Intervals.union(Intervals.of(one.start_ns, one.end_ns) for one in sequences.values())
     return RankRecord(
         rank=measures.trace.rank,
@@ -83,10 +83,6 @@ def record_of(measures: Measures) -> RankRecord:
         queue_unknown=queue_unknown,
         cores_unknown=not measures.has_device and queue_unknown,
     )
-
-
-def _readings(measures: Measures, counter: str) -> int:
-    return len(measures.trace.counter(counter))
 
 
 def _recording_ns(measures: Measures) -> int | None:

@@ -48,9 +48,7 @@ class GrowingWork:
 
 
 def growing_work(measures: Timeline) -> GrowingWork | None:
-    """Return the work that grows over the counted steps; None where nothing does, or too few steps are alike to
-    tell.
-    """
+    """Return the work that grows over the counted steps; None where none does, or too few steps are alike to tell."""
     steps = alike_steps(measures, of_shapes=False)
     if len(steps) < FEWEST_STEPS:
         return None

@@ -80,7 +80,10 @@ def pointwise_chains(order: LaunchOrder, taken: Bool) -> tuple[Chain, ...]:
     words = _words(order)
     found = []
     for begin, end in order.runs(mine):
-        for start, stop in _split(order.backward, begin, end):
+        # The forward and the backward part of a stretch that turns
+        turns = np.flatnonzero(np.diff(order.backward[begin:end].astype(np.int8)) != 0) + begin + 1
+        borders = [begin, *turns.tolist(), end]
+        for start, stop in pairwise(borders):
             chain = _chain(order, words, start, stop)
             if chain is not None:
                 found.append(chain)
@@ -93,13 +96,6 @@ def chained(order: LaunchOrder, chains: tuple[Chain, ...]) -> Bool:
     for chain in chains:
         mask[chain.first : chain.last + 1] = True
     return mask
-
-
-def _split(backward: Bool, begin: int, end: int) -> list[tuple[int, int]]:
-    """The forward and the backward part of a stretch that turns."""
-    turns = np.flatnonzero(np.diff(backward[begin:end].astype(np.int8)) != 0) + begin + 1
-    borders = [begin, *turns.tolist(), end]
-    return list(pairwise(borders))
 
 
 def _chain(order: LaunchOrder, words: tuple[list[str], Int64], begin: int, end: int) -> Chain | None:

@@ -59,9 +59,7 @@ class WideFormats:
 
 
 def wide_formats(measures: DeviceWork) -> WideFormats | None:
-    """Return the work that 16 bits would shorten; None where the device's ceilings are unknown, or it multiplies no
-    such format.
-    """
+    """Return the work that 16 bits would shorten; None where the ceilings are unknown, or no such format is used."""
     ceilings, bounds, trace = measures.ceilings, measures.kernel_bounds, measures.trace
     form = next((form for form in ("bf16", "fp16") if ceilings and form in ceilings.flops_per_s), None)
     if ceilings is None or form is None:

@@ -115,9 +115,7 @@ def _keys(measures: HostSide, rows: Int64) -> list[_Key]:
 
 
 def _of_op(measures: HostSide, op: int) -> tuple[bool, str, tuple[str, int, str | None] | None]:
-    """Return whether an operator belongs to a backward pass, its module, and the innermost line of the
-    program's own.
-    """
+    """Return whether an operator is of a backward pass, its module, and the innermost line of the program's own."""
     if op == MISSING:
         return False, "", None
     tree = measures.op_tree

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 import numpy as np
 
-from diagnose.measure.lines.sequence_alignment import matched
 from diagnose.measure.steps.steps import StepSpans
 from diagnose.measure.views.host_activity import waits_of
 from diagnose.trace import Trace
@@ -83,7 +83,9 @@ def followed_lines(trace: Trace, thread: int, steps: StepSpans) -> FollowedLines
     mine = mine[np.lexsort((-ops.end_ns[mine], ops.start_ns[mine]))]
     there = mine[_is_followed(lines, ops.start_ns[mine])]
     of_op[there] = lines.stack[np.searchsorted(lines.time_ns, ops.start_ns[there], side="right") - 1]
-    shaped = _with_shapes(trace, mine)
+    # For each of these operators, a number that stands for its name and its shapes.
+    shaped = np.full(len(trace.ops), MISSING, np.int64)
+    shaped[mine] = trace.ops.name[mine].astype(np.int64) * (len(trace.texts) + 1) + trace.ops.shapes[mine]
     waits = np.flatnonzero(waits_of(trace) & ((trace.calls.thread == thread) | (trace.calls.thread == MISSING)))
     known = []
     for begin, end in zip(steps.host_start_ns.tolist(), steps.host_end_ns.tolist(), strict=True):
@@ -118,13 +120,6 @@ def _matched(trace: Trace, shaped: Int64, own: Int64, there: Int64) -> Int64:
     return matched(trace.ops.name[own].astype(np.int64), trace.ops.name[there].astype(np.int64))
 
 
-def _with_shapes(trace: Trace, rows: Int64) -> Int64:
-    """Per operator (only of `rows`) a number that stands for its name and its shapes."""
-    result = np.full(len(trace.ops), MISSING, np.int64)
-    result[rows] = trace.ops.name[rows].astype(np.int64) * (len(trace.texts) + 1) + trace.ops.shapes[rows]
-    return result
-
-
 def _waits(trace: Trace, waits: Int64, begin: int, end: int) -> tuple[Int64, Int64]:
     """Begins and ends of the waits of one step, and of those of the followed one."""
     calls, lines = trace.calls, trace.lines
@@ -138,3 +133,32 @@ def _waits(trace: Trace, waits: Int64, begin: int, end: int) -> tuple[Int64, Int
 
 def _ends(start_ns: Int64, end_ns: Int64, here: Int64, there: Int64) -> tuple[Int64, Int64]:
     return np.concatenate((start_ns[here], end_ns[here])), np.concatenate((start_ns[there], end_ns[there]))
+
+
+_MOST = 1500  # beyond it, in the stretch where two sequences differ, finding what they share takes longer than it tells
+
+
+def matched(first: Int64, second: Int64) -> Int64:
+    """Per element of `first` the place in `second` that corresponds to it, -1 without one; in order of both.
+
+    What they begin and end with alike is matched as it stands, what lies between by its longest common stretches.
+    """
+    result = np.full(len(first), MISSING, np.int64)
+    shorter = min(len(first), len(second))
+    head = _common(first[:shorter], second[:shorter])
+    tail = _common(first[head:][::-1][: shorter - head], second[head:][::-1][: shorter - head])
+    result[:head] = np.arange(head)
+    if tail:
+        result[-tail:] = np.arange(len(second) - tail, len(second))
+    ours, theirs = first[head : len(first) - tail], second[head : len(second) - tail]
+    if 0 < len(ours) <= _MOST and 0 < len(theirs) <= _MOST:
+        matcher = SequenceMatcher(None, ours.tolist(), theirs.tolist(), autojunk=False)
+        for block in matcher.get_matching_blocks():
+            result[head + block.a : head + block.a + block.size] = head + block.b + np.arange(block.size)
+    return result
+
+
+def _common(first: Int64, second: Int64) -> int:
+    """How many elements two equally long sequences begin with alike."""
+    unlike = np.flatnonzero(first != second)
+    return int(unlike[0]) if len(unlike) else len(first)

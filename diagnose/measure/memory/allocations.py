@@ -85,7 +85,13 @@ def pieces(trace: Trace, device: int) -> Pieces:
     alive = ends[taking] == len(rows)
     known, beside = _matched(mine, memory.address[rows[began]], alive)
     if not len(blocks):
-        beside = _unseen(trace, device, rows, int(memory.size_bytes[rows[began[alive]]].sum()))
+        # One block for the memory that was held before the recording and to its end: the allocator's totals without
+        # the events.
+        seen_bytes = int(memory.size_bytes[rows[began[alive]]].sum())
+        own = counted(trace, ALLOCATED, device)
+        timed = len(rows) and len(own) and trace.memory.time_ns[rows[-1]] != MISSING
+        size = int(own.at(trace.memory.time_ns[rows[-1:]])[0]) - seen_bytes if timed else 0
+        beside = Blocks.build({"address": [MISSING], "requested_bytes": [size]} if size > 0 else {})
     nowhere = np.full(len(left), MISSING, np.int64)
     sizes = (memory.size_bytes[rows[began]], memory.size_bytes[rows[left]], beside.requested_bytes)
     recorded = memory.category[rows[began]]
@@ -103,16 +109,6 @@ def pieces(trace: Trace, device: int) -> Pieces:
         stack=np.concatenate((memory.stack[rows[began]], nowhere, beside.stack)).astype(np.int64),
         category=np.concatenate(categories).astype(np.uint8),
     )
-
-
-def _unseen(trace: Trace, device: int, rows: Int64, seen_bytes: int) -> Blocks:
-    """Return one block for the memory that was held before the recording and to its end: the allocator's totals without
-    the events.
-    """
-    own = counted(trace, ALLOCATED, device)
-    timed = len(rows) and len(own) and trace.memory.time_ns[rows[-1]] != MISSING
-    size = int(own.at(trace.memory.time_ns[rows[-1:]])[0]) - seen_bytes if timed else 0
-    return Blocks.build({"address": [MISSING], "requested_bytes": [size]} if size > 0 else {})
 
 
 def _matched(held: Blocks, address: Int64, alive: Bool) -> tuple[Int64, Blocks]:

@@ -117,15 +117,12 @@ def _failed(trace: Trace) -> int:
 
 def main_memory(trace: Trace) -> int:
     """The device whose memory matters: that of the most work, else that of the allocator's counters; -1 for none."""
-    for devices in (trace.device.device, _devices_of(trace, ALLOCATED), trace.memory.device, trace.segments.device):
+    allocated = trace.counter(ALLOCATED).device.astype(np.int64)
+    for devices in (trace.device.device, allocated, trace.memory.device, trace.segments.device):
         known = devices[devices >= 0]
         if len(known):
             return int(np.bincount(known).argmax())
     return MISSING
-
-
-def _devices_of(trace: Trace, name: str) -> Int64:
-    return trace.counter(name).device.astype(np.int64)
 
 
 def counted(trace: Trace, name: str, device: int) -> Series:

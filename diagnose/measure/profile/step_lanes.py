@@ -8,7 +8,7 @@ thread 1   |next|  forward  |  backward  |step|        ranges, then levels of op
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,7 +80,11 @@ def step_timeline(measures: Measures) -> Timeline | None:
     first, last = _chosen(measures)
     begin, end = int(steps.start_ns[first]), int(steps.end_ns[last - 1])
     lanes = list(_lanes(measures, begin, end, labels, looks))
-    below_ns = _too_short(lanes, end - begin)
+    # The least length below which neighbours have to be joined so that all is few enough; 0 where it is
+    span_ns = end - begin
+    below_ns = 0
+    while sum(_count(lane, below_ns) for lane in lanes) > MOST_DRAWN and below_ns < span_ns // FINEST:
+        below_ns = min(below_ns * 2 or 1_000, max(span_ns // FINEST, 1))
     lanes = [_joined(lane, below_ns, labels) for lane in lanes] if below_ns else lanes
     return Timeline(
         begin_ns=begin,
@@ -230,14 +234,6 @@ def _without_overlap(name: str, kind: str, start: Int64, end: Int64, label: Int6
     start = np.maximum(start, np.append(start[:1], until[:-1])) if len(start) else start
     kept = end > start
     return _Spans(name, kind, start[kept], end[kept], label[order][kept], look[order][kept])
-
-
-def _too_short(lanes: Sequence[_Spans], span_ns: int) -> int:
-    """The least length below which neighbours have to be joined so that all is few enough; 0 where it is."""
-    below_ns = 0
-    while sum(_count(lane, below_ns) for lane in lanes) > MOST_DRAWN and below_ns < span_ns // FINEST:
-        below_ns = min(below_ns * 2 or 1_000, max(span_ns // FINEST, 1))
-    return below_ns
 
 
 def _groups(lane: _Spans, below_ns: int) -> Int64:

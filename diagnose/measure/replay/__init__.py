@@ -4,5 +4,5 @@ host ───┐
 device ─┴──▶ graph_builder ──▶ graph ──▶ replay ◀── cuts, overhead ◀── profiler_overhead
                                  │         └──▶ savings       how much shorter the steps would be
                                  └──▶ critical_path
-device_reads ──▶ host_waits ◀── replay        the view of a rank that has both
+host_waits ◀── replay        the view of a rank that has both, and the operators that bring values to the host
 """

@@ -73,9 +73,11 @@ def changed(graph: ReplayGraph, trace: Trace, cut: Cut, since_ns: int) -> tuple[
         gone = cut.host & Intervals.of([since_ns], [np.iinfo(np.int64).max])
         begin, end = graph.origin_ns + graph.observed_ns[graph.first[host]], graph.origin_ns + graph.observed_ns[host]
         first_ns[host] -= np.minimum(gone.covered(begin, end), np.maximum(first_ns[host], 0))
-        # A launch call that takes no time, and a device that begins at once: work follows its launch sooner.
-        rows = graph.row[work]
-        lag = np.maximum(trace.device.start_ns[rows] - launched, 0)
+        # A launch call that takes no time, and a device that begins at once: work follows its launch sooner. Work that
+        # was launched before the first counted step may end after it began: where that step begins stays.
+        mine = launched >= since_ns
+        work, launched = work[mine], launched[mine]
+        lag = np.maximum(trace.device.start_ns[graph.row[work]] - launched, 0)
         first_ns[work] -= np.minimum(gone.covered(launched, launched + lag), lag)
     return first_ns, second_ns
 

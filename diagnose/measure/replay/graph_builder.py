@@ -125,7 +125,10 @@ def _device_edges(
     """Fill in what device work waits for."""
     first, first_ns, second, second_ns = columns
     length = device.end_ns - device.start_ns
-    launch = _launch_nodes(nodes, launches)
+    begins = np.flatnonzero(nodes.kind == NodeKind.LAUNCH)
+    of_call = np.full(max(int(nodes.row.max(initial=0)), int(launches.call.max(initial=0))) + 1, MISSING, np.int64)
+    of_call[nodes.row[begins]] = begins
+    launch = np.where(launches.linked, of_call[launches.call], MISSING) if len(launches.call) else launches.call
     linked, chained, crossed = launch != MISSING, edges.before != MISSING, edges.other != MISSING
     alone = ~linked & ~chained & ~crossed
     first[nodes.work] = np.where(linked, launch, 0)
@@ -140,13 +143,6 @@ def _device_edges(
     second_ns[nodes.work] = np.where(chained | crossed, delay, NEVER)
     first[nodes.join[joined]], first_ns[nodes.join[joined]] = before[joined], edges.gap_ns[joined]
     second[nodes.join[joined]], second_ns[nodes.join[joined]] = other[joined], edges.other_ns[joined]
-
-
-def _launch_nodes(nodes: _Nodes, launches: Launches) -> Int64:
-    begins = np.flatnonzero(nodes.kind == NodeKind.LAUNCH)
-    of_call = np.full(max(int(nodes.row.max(initial=0)), int(launches.call.max(initial=0))) + 1, MISSING, np.int64)
-    of_call[nodes.row[begins]] = begins
-    return np.where(launches.linked, of_call[launches.call], MISSING) if len(launches.call) else launches.call
 
 
 def _without_broken(observed: Int64, first: Int64, first_ns: Int64, second: Int64, second_ns: Int64) -> int:

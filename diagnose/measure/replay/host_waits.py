@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 
 import numpy as np
 
 from diagnose.measure.kernels.device_work import DeviceWork
-from diagnose.measure.replay.device_reads import value_reads
 from diagnose.measure.replay.host import training_threads
 from diagnose.measure.replay.overhead import LEAST_LEFT
 from diagnose.measure.replay.replay import Replay
 from diagnose.measure.views.host_activity import calls_of, loading, on_threads, pageable_waits_of, waits_of
 from diagnose.measure.views.launches import launch_cost_ns, queue_depth
+from diagnose.measure.views.names import named
+from diagnose.measure.views.op_tree import OpTree
+from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import Int64
+from diagnose.trace.schema import MISSING, Bool, Int64
 
 
 class HostWaits(DeviceWork):
@@ -86,3 +89,24 @@ class HostWaits(DeviceWork):
         if self.step_count == 0 or not self.has_device:
             return 0
         return self.replay.records.within(intervals, self.recording_scale)
+
+
+_READS = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|nonzero|nonzero_numpy|equal)$")
+_DEEPEST = 4
+"""`aten::is_nonzero` calls `aten::item`, which calls `aten::_local_scalar_dense`: more do not lie in each other."""
+
+
+def value_reads(trace: Trace, tree: OpTree, waits: Bool) -> Intervals:
+    """The time of the outermost operators that bring a value, or a size that depends on one, to the host, around
+    calls that wait (a mask over `trace.calls`).
+    """
+    if len(trace.ops) == 0 or not waits.any():
+        return Intervals.empty()
+    reads = named(trace.names, trace.ops.name, _READS)
+    at = tree.of_call[waits]
+    at = np.unique(at[at != MISSING])
+    at = at[reads[at]]
+    for _ in range(_DEEPEST):
+        above = tree.nesting.parent[at]
+        at = np.where((above != MISSING) & reads[above], above, at)
+    return Intervals.of(trace.ops.start_ns[at], trace.ops.end_ns[at])

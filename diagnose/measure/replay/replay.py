@@ -68,7 +68,9 @@ class Replay:
         self, trace: Trace, launches: Launches, rows: Bool, steps: StepSpans, main: int, tree: OpTree | None = None
     ) -> None:
         self.trace, self._rows, self._steps, self._main = trace, rows, steps, main
-        self._launches = _real(trace, launches)
+        # Without launches that take no time and begin with their work: marks of where it began, which no host made
+        marks = (launches.start_ns == launches.end_ns) & (launches.start_ns == trace.device.start_ns)
+        self._launches = replace(launches, call=np.where(marks, MISSING, launches.call))
         self._tree = tree or op_tree(trace, launches)
         self._lengths: dict[tuple[bytes, float], int] = {}
 
@@ -130,6 +132,14 @@ class Replay:
         saved_at_least = self.base_ns - self.doubtful_ns - self._cheapest_ns(cut)
         return min(max(self.saved_ns(cut) - saved_at_least, 0), self.doubtful_ns)
 
+    def hidden_of(self, cut: Cut) -> int:
+        """By how much more a cut of the device's work may save for the same reason: a host that is faster than the
+        recorded one holds back less of it."""
+        if self.doubtful_ns == 0:
+            return 0
+        saved_at_most = self.base_ns - self.doubtful_ns - self._cheapest_ns(cut)
+        return max(saved_at_most - self.saved_ns(cut), 0)
+
     def _cheapest_ns(self, cut: Cut) -> int:
         """The length of all steps under a cut if the records cost as much as they may at most."""
         return self._length_ns(cut, spread_of(self.records))
@@ -166,9 +176,7 @@ class Replay:
         return self._solved(cut, self.recording_scale)
 
     def saved_ns(self, cut: Cut, after: Cut | None = None) -> int:
-        """Return the time that all counted steps together lose under a cut, in ns, beyond what they lose under
-        `after`.
-        """
+        """Return the time that all counted steps lose under a cut, in ns, beyond what they lose under `after`."""
         base = self.base_ns if after is None else self._length_ns(after)
         both = cut if after is None else after | cut
         return max(base - self._length_ns(both), 0)
@@ -308,9 +316,3 @@ class Replay:
     def _place(self, moment: int) -> int:
         observed = self.graph.observed_ns[self.graph.on_training]
         return max(int(np.searchsorted(observed, moment, side="right")) - 1, 0)
-
-
-def _real(trace: Trace, launches: Launches) -> Launches:
-    """Without launches that take no time and begin with their work: marks of where it began, which no host made."""
-    marks = (launches.start_ns == launches.end_ns) & (launches.start_ns == trace.device.start_ns)
-    return replace(launches, call=np.where(marks, MISSING, launches.call))

@@ -65,9 +65,7 @@ class KernelWork:
 def kernel_work(
     trace: Trace, rows: Int64, classes: npt.NDArray[np.uint8], op_of_work: Int64, work: OpWork
 ) -> KernelWork:
-    """Return the arithmetic and bytes of some rows of device work. Sets, and copies on the device, know their
-    own size.
-    """
+    """Return the arithmetic and bytes of rows of device work. Sets, and copies on the device, know their own size."""
     device = trace.device
     flops, moved = np.full((2, len(device)), UNKNOWN, np.int64)
     sized = rows[(device.kind[rows] != WorkKind.KERNEL) & (device.size_bytes[rows] >= 0)]
@@ -87,14 +85,10 @@ def kernel_work(
             continue
         parts = _parts_of(trace, op, mine)
         flops[mine], moved[mine] = np.array(parts, np.int64).T
-    product = _products(trace, classes)
-    return KernelWork(flops, moved, _formats(trace, rows[product[rows]], op_of_work, work), product)
-
-
-def _products(trace: Trace, classes: npt.NDArray[np.uint8]) -> Bool:
-    """Which rows of device work multiply matrices, and do not only prepare that or add up its parts."""
+    # Which rows of device work multiply matrices, and do not only prepare that or add up its parts
     helps = np.array([*map(_helps, trace.names), False], np.bool_)
-    return np.asarray(np.isin(classes, MATRIX_CLASSES) & ~helps[trace.device.name], np.bool_)
+    product = np.asarray(np.isin(classes, MATRIX_CLASSES) & ~helps[trace.device.name], np.bool_)
+    return KernelWork(flops, moved, _formats(trace, rows[product[rows]], op_of_work, work), product)
 
 
 def _on_lists(trace: Trace, rows: Int64, op_of_work: Int64, moved: Int64) -> None:

@@ -32,9 +32,7 @@ def is_on_lists(op_name: str) -> bool:
 
 
 def bytes_of_lists(op_name: str, given: Operands, kernels: tuple[str, ...]) -> int | None:
-    """Return the bytes that all of an operator's kernels move together; None where the lists or the format are not
-    recorded.
-    """
+    """Return the bytes that all of an operator's kernels move together; None where lists or format are not recorded."""
     lists = [shapes for shapes in given.lists if shapes]
     item = item_bytes(kernels[0])
     if not lists or item is None:

@@ -84,6 +84,20 @@ def account(
     ]
 
 
+def account_within(
+    occupation: Occupation, idle: Mapping[str, Intervals], kinds: Mapping[str, Intervals], time: Intervals
+) -> Accounting:
+    """The accounting of some stretches of time together: it sums to those parts of them that the other three know."""
+    comm, copies = occupation.comm - occupation.compute, occupation.copies - occupation.comm - occupation.compute
+    return Accounting(
+        (occupation.compute & time).total_ns,
+        (comm & time).total_ns,
+        (copies & time).total_ns,
+        {cause: (times & time).total_ns for cause, times in idle.items()},
+        {kind: (times & time).total_ns for kind, times in kinds.items()},
+    )
+
+
 def added(parts: list[Accounting]) -> Accounting:
     """The sum of several accountings."""
     causes = {cause: sum(part.idle.get(cause, 0) for part in parts) for part in parts[:1] for cause in part.idle}

@@ -18,6 +18,7 @@ from diagnose.trace.schema import MISSING, Int64, RangeKind
 _EVALUATED = re.compile(r"^autograd::engine::evaluate_function: ")
 
 
+_OF_OPTIMIZERS = re.compile(r"optimizer|multi_tensor_apply|_fused_(adam|sgd|adagrad)|_foreach_", re.IGNORECASE)
 _OF_TRAINING = re.compile(r"backward|bwd|dgrad|wgrad|optimizer|multi_tensor_apply", re.IGNORECASE)
 """In the name of an operator, a kernel or a range: of a backward pass, or of an optimizer."""
 
@@ -69,7 +70,18 @@ def backward_passes(trace: Trace) -> BackwardPasses:
 
 def only_infers(trace: Trace) -> bool:
     """Whether operators were recorded, and neither a backward pass nor an optimizer among what was."""
+    backward = (trace.ranges.kind == RangeKind.BACKWARD).any()
+    return lacks_optimizer(trace) and not backward and not _is_named(trace, _OF_TRAINING)
+
+
+def lacks_optimizer(trace: Trace) -> bool:
+    """Whether operators were recorded, and no optimizer among what was."""
     if not len(trace.ops) or any(site.kind == "optimizer" for site in trace.sites):
         return False
-    phases = np.isin(trace.ranges.kind, (RangeKind.OPTIMIZER, RangeKind.BACKWARD))
-    return not phases.any() and not any(_OF_TRAINING.search(name) for name in trace.names)
+    return not (trace.ranges.kind == RangeKind.OPTIMIZER).any() and not _is_named(trace, _OF_OPTIMIZERS)
+
+
+def _is_named(trace: Trace, pattern: re.Pattern[str]) -> bool:
+    """Whether an operator, a kernel or a range has such a name; Python's functions have all kinds of names."""
+    used = np.unique(np.concatenate((trace.ops.name, trace.device.name, trace.ranges.name)))
+    return any(pattern.search(trace.names[name]) for name in used[used >= 0].tolist())

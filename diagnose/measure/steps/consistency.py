@@ -55,7 +55,7 @@ class Violation:
 
 def check(trace: Trace) -> tuple[Violation, ...]:
     """Return the contradictions of a recording, in a fixed order; empty where all checks pass."""
-    view = _View(trace, launches_of(trace), _busy(trace))
+    view = _View(trace, launches_of(trace), Intervals.of(trace.device.start_ns, trace.device.end_ns))
     return tuple(violation for one in _CHECKS for violation in one(view))
 
 
@@ -82,10 +82,6 @@ class _View:
         return Intervals.of(self.busy.ends[at - 1], self.busy.starts[at])
 
 
-def _busy(trace: Trace) -> Intervals:
-    return Intervals.of(trace.device.start_ns, trace.device.end_ns)
-
-
 def _kernels_before_launch(view: _View) -> Iterator[Violation]:
     linked = view.launches.linked
     early = view.launches.start_ns - view.trace.device.start_ns
@@ -99,7 +95,7 @@ def _kernels_before_launch(view: _View) -> Iterator[Violation]:
             len(rows),
             share,
             f"{len(rows)} kernels and copies ({format_share(share)}) begin before the call that launched them, by "
-            f"to {most}: the clocks of host and device disagree by that much, and so do causes of idle time",
+            f"up to {most}: the clocks of host and device disagree by that much, and so do causes of idle time",
             Intervals.of(starts - early[rows], starts) & view.gaps_before(rows),
         )
 
@@ -128,7 +124,7 @@ def _launches_without_work(view: _View) -> Iterator[Violation]:
     trace = view.trace
     kernels = trace.device.correlation[trace.device.kind == WorkKind.KERNEL]
     rows = np.flatnonzero(named(trace.names, trace.calls.name, _LAUNCHES) & (trace.calls.correlation > 0))
-    if not len(kernels) or not len(rows) or _captures(trace):
+    if not len(kernels) or not len(rows) or named(trace.names, trace.calls.name, _CAPTURES).any():
         return
     found = np.isin(trace.calls.correlation[rows], kernels)
     if not found.any():
@@ -146,10 +142,6 @@ def _launches_without_work(view: _View) -> Iterator[Violation]:
             "records, so some of the idle time may have been work",
             view.gaps_at(trace.calls.end_ns[rows]),
         )
-
-
-def _captures(trace: Trace) -> bool:
-    return bool(named(trace.names, trace.calls.name, _CAPTURES).any())
 
 
 def _repeated_correlations(view: _View) -> Iterator[Violation]:

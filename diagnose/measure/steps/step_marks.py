@@ -47,10 +47,16 @@ def training_thread(trace: Trace) -> int:
 def host_marks(trace: Trace) -> Marks | None:
     """The borders of steps; None where nothing marks at least one whole step."""
     steps = _of_kind(trace, RangeKind.STEP)
-    optimizers = _outermost(_of_kind(trace, RangeKind.OPTIMIZER))
+    # A wrapper (ZeroRedundancyOptimizer, a scaler) calls the optimizer it wraps: only the outermost range counts
+    ranges = _of_kind(trace, RangeKind.OPTIMIZER)
+    outer = np.concatenate(([True], ranges.end_ns[1:] > np.maximum.accumulate(ranges.end_ns)[:-1]))
+    optimizers = ranges.where(outer[: len(ranges)])
     # Fewer optimizer steps than marks: the program marks micro-steps of an accumulation.
     if len(steps) and not 2 <= len(optimizers) < len(steps):
-        return _profiler_marks(trace, steps)
+        starts = np.unique(steps.start_ns)
+        by_torch = any(trace.names[name].startswith("ProfilerStep") for name in np.unique(steps.name).tolist())
+        border = np.append(starts, max(int(steps.end_ns.max()), int(starts[-1]) + 1))
+        return Marks(border, "profiler marks" if by_torch else "nvtx")
     ends = _optimizer_ends(trace, optimizers)
     logged = _logged(trace)
     if len(logged) >= 2 and len(logged) >= len(ends):
@@ -63,19 +69,6 @@ def host_marks(trace: Trace) -> Marks | None:
 def _of_kind(trace: Trace, kind: RangeKind) -> Ranges:
     ranges = trace.ranges.where(trace.ranges.kind == kind)
     return ranges.where(np.lexsort((-ranges.end_ns, ranges.start_ns)))
-
-
-def _profiler_marks(trace: Trace, steps: Ranges) -> Marks:
-    starts = np.unique(steps.start_ns)
-    by_torch = any(trace.names[name].startswith("ProfilerStep") for name in np.unique(steps.name).tolist())
-    border = np.append(starts, max(int(steps.end_ns.max()), int(starts[-1]) + 1))
-    return Marks(border, "profiler marks" if by_torch else "nvtx")
-
-
-def _outermost(ranges: Ranges) -> Ranges:
-    """A wrapper (ZeroRedundancyOptimizer, a scaler) calls the optimizer it wraps: only the outermost range counts."""
-    outer = np.concatenate(([True], ranges.end_ns[1:] > np.maximum.accumulate(ranges.end_ns)[:-1]))
-    return ranges.where(outer[: len(ranges)])
 
 
 def _optimizer_ends(trace: Trace, ranges: Ranges) -> Int64:

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.measure.steps.step_marks import Marks, host_marks
-from diagnose.measure.steps.step_period import period_starts
+from diagnose.measure.steps.step_marks import host_marks
 from diagnose.measure.views.launches import Launches
 from diagnose.measure.views.names import named
 from diagnose.trace import Trace
-from diagnose.trace.schema import Bool, Int64, WorkKind
+from diagnose.trace.schema import Bool, Int32, Int64, WorkKind
 
 _OPENING = 1.1
 """A first step this much longer than every other one pays for opening the profiler, and is left out. In real traces
@@ -53,19 +52,16 @@ def find_steps(trace: Trace, rows: Bool, launches: Launches) -> StepSpans:
     """The steps of a trace; `rows` masks the device work that is accounted for."""
     marks = host_marks(trace)
     if marks is not None:
-        steps = _between(marks, _projected(trace, rows, launches, marks.border_ns))
+        border_ns = _projected(trace, rows, launches, marks.border_ns)
+        # Marks between which nothing was launched end the same step: the later one is kept.
+        keep = np.append(np.diff(border_ns) > 0, True)
+        border, host = border_ns[keep], marks.border_ns[keep]
+        steps = StepSpans(border[:-1], border[1:], host[:-1], host[1:], marks.found_by)
         steps = _without_lost_end(_without_cut_ends(steps, launches.start_ns[rows]), trace, launches)
         steps = _without_opening(steps)
         if len(steps):
             return steps
     return _by_period(trace, rows) or _whole(trace, rows)
-
-
-def _between(marks: Marks, border_ns: Int64) -> StepSpans:
-    # Marks between which nothing was launched end the same step: the later one is kept.
-    keep = np.append(np.diff(border_ns) > 0, True)
-    border, host = border_ns[keep], marks.border_ns[keep]
-    return StepSpans(border[:-1], border[1:], host[:-1], host[1:], marks.found_by)
 
 
 def _projected(trace: Trace, rows: Bool, launches: Launches, border_ns: Int64) -> Int64:
@@ -159,3 +155,48 @@ def _whole(trace: Trace, rows: Bool) -> StepSpans:
         return StepSpans(nothing, nothing, nothing, nothing, "none")
     start, end = np.array([min(starts)], np.int64), np.array([max(ends)], np.int64)
     return StepSpans(start, end, start, end, "whole trace")
+
+
+_FEWEST_PERIODS = 3
+_SAME = 0.98  # of the kernels must have their like one period on
+_REGULAR = 0.9  # of a name's distances must be equal for it to propose a period
+_SINGULAR = 0.002  # of the kernels may have a name that does not come in every period
+_SHORTEST = 4  # kernels: fewer say nothing about a step
+
+
+def period_of(names: Int32) -> int | None:
+    """After how many kernels the sequence repeats, or None.
+
+    A name that comes at regular distances proposes its distance. The period under which most kernels repeat wins, the
+    shortest of equals. Layers repeat too, but what comes before and after them does not: a period is refused if some
+    kernels are too rare to come once in each.
+    """
+    if len(names) < _FEWEST_PERIODS * _SHORTEST:
+        return None
+    candidates = set()
+    order = np.argsort(names, kind="stable")
+    borders = np.flatnonzero(np.diff(names[order])) + 1
+    for places in np.split(order, borders):
+        if len(places) < _FEWEST_PERIODS:
+            continue
+        distances = np.diff(places)
+        common = int(np.median(distances))
+        if common >= _SHORTEST and (distances == common).mean() >= _REGULAR:
+            candidates.add(common)
+    best: tuple[float, int] | None = None
+    _, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
+    for period in sorted(candidates):
+        if period * _FEWEST_PERIODS > len(names):
+            continue
+        if (counts[inverse] < len(names) // period - 1).mean() > _SINGULAR:
+            continue
+        same = float((names[period:] == names[:-period]).mean())
+        if same >= _SAME and (best is None or same > best[0] + 1e-9):
+            best = (same, period)
+    return None if best is None else best[1]
+
+
+def period_starts(names: Int32, start_ns: Int64) -> Int64 | None:
+    """When each period begins, from the first kernel on; the last one only closes the period before it."""
+    period = period_of(names)
+    return None if period is None else start_ns[::period]

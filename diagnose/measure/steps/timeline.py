@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.measure.steps.accounting import Occupation, account, added, device_occupation, main_device
-from diagnose.measure.steps.backward_passes import BackwardPasses, backward_passes, only_infers
+from diagnose.measure.steps.accounting import Occupation, account, account_within, added, device_occupation, main_device
+from diagnose.measure.steps.backward_passes import BackwardPasses, backward_passes, lacks_optimizer, only_infers
 from diagnose.measure.steps.host_accounting import host_idle, host_occupation
 from diagnose.measure.steps.idle import CAUSES, device_idle
 from diagnose.measure.steps.optimizer_work import launched_by_optimizer, own_starts_ns
@@ -161,6 +161,10 @@ class Timeline:
         """All counted steps together."""
         return added(list(self.accountings)) if self.accountings else Accounting(idle=dict.fromkeys(CAUSES, 0))
 
+    def accounting_within(self, time: Intervals) -> Accounting:
+        """Where some of the time of the counted steps went."""
+        return account_within(self.occupation, self.idle, self.compute_kinds, time & self.counted)
+
     def accounting_of(self, step: int) -> Accounting:
         """Where the time of one step went."""
         return self.accountings[step]
@@ -194,6 +198,11 @@ class Timeline:
     def only_infers(self) -> bool:
         """Whether operators were recorded, and no training: neither a backward pass nor an optimizer."""
         return only_infers(self.trace)
+
+    @cached_property
+    def lacks_optimizer(self) -> bool:
+        """Whether operators were recorded, and no optimizer's step."""
+        return lacks_optimizer(self.trace)
 
     def optimizer_starts_ns(self, rows: Int64) -> Int64:
         """When the optimizer's own work begins in each of its ranges: after the passes of a closure that it calls."""

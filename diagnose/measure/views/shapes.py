@@ -1,6 +1,5 @@
-"""Which operator launched which device work, and the shapes and number formats of an operator's arguments.
+"""The shapes and number formats of an operator's arguments.
 
-    op_of_work(trace, launches)      # per row of device work, the row of trace.ops; -1 where nobody knows
     shapes_of(trace, op)             # ((768, 50257), (), ()); None where shapes were not recorded
     dtypes_of(trace, op)             # ("float", "Scalar", "Scalar")
 
@@ -13,21 +12,10 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from diagnose.measure.views.launches import Launches
-from diagnose.measure.views.op_tree import op_tree
 from diagnose.trace import Trace
-from diagnose.trace.schema import Int64
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape | None, ...]
-
-
-def op_of_work(trace: Trace, launches: Launches) -> Int64:
-    """Per row of device work the innermost operator that launched it, a row of `trace.ops`; -1 where none is known.
-
-    By the operator's id where the work has one, else the innermost operator around the launch call on its thread.
-    """
-    return op_tree(trace, launches).of_work
 
 
 def shapes_of(trace: Trace, op: int) -> Shapes | None:

@@ -28,7 +28,8 @@ def to_object(subject: Subject) -> dict[str, Any]:
 
 def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(diagnosis)
-    for accounting in (plain["accounting"], *(rank["accounting"] for rank in plain["per_rank"])):
+    ranks = [rank["accounting"] for rank in plain["per_rank"]]
+    for accounting in filter(None, (plain["accounting"], plain["unclaimed"], *ranks)):
         accounting["idle"] = _in_order(accounting["idle"])
     return plain
 

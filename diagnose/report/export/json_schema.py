@@ -57,9 +57,7 @@ def diagnosis_schema() -> dict[str, Any]:
 
 
 def run_schema() -> dict[str, Any]:
-    """Return the JSON Schema of `diagnose run --json`, `diagnose fix --json`, and `diagnose report --format json` of a
-    run.
-    """
+    """Return the JSON Schema of `diagnose run --json`, `diagnose fix --json` and `diagnose report --format json`."""
     return _schema(RunObject)
 
 

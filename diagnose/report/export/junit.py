@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from diagnose.model import CannotTell, Finding, Severity
+from diagnose.model import Finding, Severity
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.style.paths import place
 from diagnose.report.wording.phrases import gain
@@ -31,7 +31,7 @@ def render(subject: Subject) -> str:
     for finding in diagnosis.findings if diagnosis else ():
         _finding(suite, finding, root)
     for answer in diagnosis.cannot_tell if diagnosis else ():
-        _unknown(suite, answer)
+        _case(suite, answer.rule, "skipped", f"cannot tell: needs {answer.needs}")
     for verdict in state.verdicts:
         case = _case(suite, f"{verdict.fixer}: {verdict.decision}")
         SubElement(case, "system-out").text = _xml(verdict.summary)
@@ -52,10 +52,6 @@ def _finding(suite: Element, finding: Finding, root: str | None) -> None:
     else:
         case = _case(suite, finding.rule + rank)
         SubElement(case, "system-out").text = _xml(said)
-
-
-def _unknown(suite: Element, answer: CannotTell) -> None:
-    _case(suite, answer.rule, "skipped", f"cannot tell: needs {answer.needs}")
 
 
 def _case(

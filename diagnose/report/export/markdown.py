@@ -31,18 +31,16 @@ from diagnose.report.style.paths import place
 from diagnose.report.style.step_bar import slices
 from diagnose.report.style.vocabulary import SEVERITIES, Look, named_count
 from diagnose.report.wording.cannot_tell import unsure
+from diagnose.report.wording.compute_bounds import bounds_of_compute
+from diagnose.report.wording.health import is_quiet, quiet_news, unexplained
 from diagnose.report.wording.mean_vs_median import on_average
 from diagnose.report.wording.phrases import (
-    accounting_title,
     arithmetic,
     chosen,
     evidence,
     final,
     gain,
-    identity,
     interplay,
-    is_quiet,
-    quiet_news,
     saves,
     sentence,
     together,
@@ -50,6 +48,7 @@ from diagnose.report.wording.phrases import (
 from diagnose.report.wording.phrases import particulars as verdict_particulars
 from diagnose.report.wording.predictions import summed_up
 from diagnose.report.wording.resolution import told
+from diagnose.report.wording.run_title import accounting_title, identity
 from diagnose.report.wording.warnings import said_once
 from diagnose.session import State
 from diagnose.units import format_bytes, format_ns, format_share
@@ -83,7 +82,8 @@ def _accounting(state: State) -> list[str]:
     rows = [(part.look.label, format_ns(part.ns), format_share(part.share)) for part in parts]
     whole = format_ns(state.diagnosis.accounting.total_ns)
     table = _table(("class", "time per step", f"of the {whole} step"), rows)
-    return [f"## {accounting_title(state.diagnosis)}", table, on_average(state.diagnosis)]
+    said = [words(state.diagnosis) for words in (on_average, bounds_of_compute, unexplained)]
+    return [f"## {accounting_title(state.diagnosis)}", table, *said]
 
 
 def _findings(state: State) -> list[str]:
@@ -149,9 +149,9 @@ def _memory(state: State) -> list[str]:
 
 
 def _cannot_tell(state: State) -> list[str]:
-    if state.diagnosis is None or not state.diagnosis.cannot_tell:
+    rows = list(unsure(state).items())
+    if not rows:
         return []
-    rows = [(needs, rules) for needs, rules in unsure(state).items()]
     return ["## Cannot tell", _table(("what it would take", "rules"), rows)]
 
 

@@ -36,19 +36,15 @@ def render(traces: Sequence[Trace], diagnosis: Diagnosis) -> bytes:
     events: list[Event] = []
     for number, trace in enumerate(traces):
         measures = Measures(trace)
-        begin_ns = _begin_ns(trace, measures)
+        tables = (trace.device, trace.calls, trace.ops, trace.frames, trace.ranges)
+        firsts = [int(table.start_ns.min()) for table in tables if len(table)]
+        begin_ns = min([*firsts, *measures.steps.start_ns[:1].tolist()], default=0)
         base = _PER_RANK * number
         named = f" of rank {trace.rank}" if len(traces) > 1 and trace.rank is not None else ""
         events += _ours(measures, diagnosis, base + _OURS, begin_ns, named)
         events += _device(measures, base + _DEVICE, begin_ns, named)
         events += _host(trace, base + _HOST, begin_ns, named)
     return msgspec.json.encode({"displayTimeUnit": "ns", "traceEvents": events})
-
-
-def _begin_ns(trace: Trace, measures: Measures) -> int:
-    tables = (trace.device, trace.calls, trace.ops, trace.frames, trace.ranges)
-    firsts = [int(table.start_ns.min()) for table in tables if len(table)]
-    return min([*firsts, *measures.steps.start_ns[:1].tolist()], default=0)
 
 
 def _ours(measures: Measures, diagnosis: Diagnosis, pid: int, begin_ns: int, named: str) -> Iterator[Event]:

@@ -26,8 +26,9 @@ from diagnose.report.style.paths import place
 from diagnose.report.style.span_looks import span_look
 from diagnose.report.style.step_bar import is_recorded, slices
 from diagnose.report.style.vocabulary import SEVERITIES, named_count
-from diagnose.report.wording import phrases, predictions
+from diagnose.report.wording import health, phrases, predictions, run_title
 from diagnose.report.wording.cannot_tell import unsure
+from diagnose.report.wording.compute_bounds import bounds_of_compute
 from diagnose.report.wording.mean_vs_median import on_average
 from diagnose.report.wording.warnings import said_once
 from diagnose.session import State
@@ -59,7 +60,7 @@ def render(subject: Subject) -> str:
         script_hash=_script()[1],
         state=state,
         diagnosis=state.diagnosis,
-        identity=phrases.identity(state) or ["a run of which nothing is known yet"],
+        identity=run_title.identity(state) or ["a run of which nothing is known yet"],
         root=root,
         answer=_answer(state),
         failure=_failure(state),
@@ -99,11 +100,11 @@ def _answer(state: State) -> Answer:
     if diagnosis is None:
         said = state.ended.message if state.ended else ""
         return Answer("none", "Nothing was diagnosed", said or "No step was traced, or the run is still going on.")
-    if phrases.is_quiet(diagnosis):
-        healthy = phrases.is_healthy(diagnosis)
+    if health.is_quiet(diagnosis):
+        healthy = health.is_healthy(diagnosis)
         known = is_recorded(diagnosis.accounting)
         title = "Healthy" if healthy else "Nothing weighty found" if known else "No step was traced"
-        return Answer("quiet" if healthy else "open", title, phrases.quiet_news(diagnosis))
+        return Answer("quiet" if healthy else "open", title, health.quiet_news(diagnosis))
     if not diagnosis.findings and diagnosis.memory is not None:
         return Answer(
             "open", memory.title(diagnosis.memory), f"{memory.headline(diagnosis.memory)}. {memory.ONLY_MEMORY}"
@@ -194,7 +195,9 @@ def _template() -> Template:
     }
     environment.globals |= {
         "style": here.joinpath("page.css").read_text(encoding="utf-8"),
+        "health": health,
         "phrases": phrases,
+        "run_title": run_title,
         "ending": run_outcome,
         "memory": memory,
         "ladder": ladder,
@@ -203,6 +206,7 @@ def _template() -> Template:
         "unsure": unsure,
         "slices": slices,
         "on_average": on_average,
+        "bounds_of_compute": bounds_of_compute,
         "place": place,
         "diff_class": _diff_class,
         "spread_words": side_by_side.spread_words,

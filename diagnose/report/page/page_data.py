@@ -23,7 +23,7 @@ def timeline_json(timeline: Timeline) -> str:
         "steps": timeline.steps_ns,
         "first": timeline.first_step,
         "labels": labels,
-        "shown": [_shown(label) for label in labels],
+        "shown": [CLASSES[label].label if label in CLASSES else short_kernel(label) for label in labels],
         "looks": [{"label": span_look(kind).label, "colour": span_look(kind).colour} for kind in timeline.looks],
         "lanes": [
             {
@@ -38,10 +38,6 @@ def timeline_json(timeline: Timeline) -> str:
     }
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _shown(label: str) -> str:
-    return CLASSES[label].label if label in CLASSES else short_kernel(label)
 
 
 def looks_of(timeline: Timeline) -> list[Look]:

@@ -95,6 +95,8 @@ def summary(ladder: Ladder) -> str:
         )
     if ladder.loader_ns is not None and last is not None and last.likely_ns <= ladder.loader_ns < ladder.step_ns:
         said.append(f"Below {format_ns(ladder.loader_ns)} its loader's workers, as they are, do not keep up.")
+    if ladder.loader_unknown and last is not None:
+        said.append("Whether its loader keeps up with shorter steps is not known.")
     apart = [f"{what} {format_ns(ns)}" for what, ns in ladder.apart.items() if ns > 0]
     if ladder.ceiling is not None and apart:
         above_ns = ladder.step_ns - ladder.ceiling.step_ns

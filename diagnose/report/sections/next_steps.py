@@ -8,7 +8,7 @@ from diagnose.errors import ProgramFailed
 from diagnose.model import Decision
 from diagnose.report.sections.run_outcome import cut_short, found_without_edits, interrupted
 from diagnose.report.sections.verdict_table import is_dry, not_allowed, out_of_time, undecided
-from diagnose.report.wording.phrases import is_quiet
+from diagnose.report.wording.health import is_quiet
 from diagnose.session import State
 
 _FEW = 3  # fixers named in one sentence; of more, the first two and how many

@@ -14,7 +14,8 @@ from diagnose.report.sections.verdict_table import (
     untried,
 )
 from diagnose.report.style.vocabulary import named_count
-from diagnose.report.wording.phrases import is_quiet, sentence
+from diagnose.report.wording.health import is_quiet
+from diagnose.report.wording.phrases import sentence
 from diagnose.session import State
 from diagnose.units import format_ns, format_share
 
@@ -93,9 +94,8 @@ def restless(state: State) -> str:
     )
     coarsest = max(told_from_none(state, verdict) for verdict in open_still)
     return (
-        f"Undecided, rather than shown to bring nothing: {names}. Savings of less than {format_share(coarsest)} of a "
-        "step could not be told from none here, as beside other programs or where the processor changes its clock; on "
-        "a quiet machine the same command can decide"
+        f"Undecided: {names}. This machine is too noisy to measure savings below {format_share(coarsest)} of a step: "
+        "run the same command again with nothing else on it"
     )
 
 

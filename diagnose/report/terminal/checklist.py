@@ -14,7 +14,7 @@ from diagnose.model import Accounting, Diagnosis
 from diagnose.report import Subject, as_state
 from diagnose.report.style.styled_text import heading, printed, styled
 from diagnose.report.style.vocabulary import BAD, GOOD, MUTED
-from diagnose.report.wording.phrases import identity
+from diagnose.report.wording.run_title import identity
 from diagnose.session import State
 from diagnose.units import NS_PER_S, format_bytes, format_ns, format_share
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from diagnose.comparison import Comparison, Moved, Spent, StepChange
+from diagnose.comparison import Comparison, StepChange, TimeChange, TimeSpent
 from diagnose.model import SCHEMA, Finding
 from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.styled_text import heading, printed, styled
@@ -69,7 +69,7 @@ def _head(comparison: Comparison, width: int) -> list[Text]:
     return lines
 
 
-def _classes(classes: Sequence[Moved]) -> list[Text]:
+def _classes(classes: Sequence[TimeChange]) -> list[Text]:
     if not classes:
         return []
     return [
@@ -78,7 +78,7 @@ def _classes(classes: Sequence[Moved]) -> list[Text]:
     ]
 
 
-def _moved(title: str, moved: Sequence[Moved], width: int) -> list[Text]:
+def _moved(title: str, moved: Sequence[TimeChange], width: int) -> list[Text]:
     if not moved:
         return []
     label = max(width - 42, _LABEL)
@@ -91,7 +91,7 @@ def _moved(title: str, moved: Sequence[Moved], width: int) -> list[Text]:
     return lines
 
 
-def _rows(moved: Iterable[Moved], labelled: Callable[[str], str], label: int) -> list[Text]:
+def _rows(moved: Iterable[TimeChange], labelled: Callable[[str], str], label: int) -> list[Text]:
     lines = []
     for one in moved:
         line = styled(f"  {labelled(one.name):<{label}}{_time(one.before):>11}{_time(one.after):>11}")
@@ -100,11 +100,11 @@ def _rows(moved: Iterable[Moved], labelled: Callable[[str], str], label: int) ->
     return lines
 
 
-def _time(spent: Spent | None) -> str:
+def _time(spent: TimeSpent | None) -> str:
     return "–" if spent is None else format_ns(spent.ns)
 
 
-def _delta(moved: Moved) -> str:
+def _delta(moved: TimeChange) -> str:
     if moved.before is None:
         return "new"
     if moved.after is None:

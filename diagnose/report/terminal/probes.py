@@ -50,7 +50,7 @@ def _answer(result: ProbeResult) -> str:
     """One sentence: the two steps and their difference, or why there is none."""
     if result.step_ns is None or result.probed_ns is None or result.saved_ns is None:
         return f"no answer: {result.refused}"
-    low, high = (_signed(end) for end in result.saved_ns)
+    low, high = (f"−{format_ns(-end)}" if end < 0 else format_ns(end) for end in result.saved_ns)
     said = f"{format_ns(result.step_ns)} a step, {format_ns(result.probed_ns)} with the probe, which saves "
     said += f"{low} to {high} ({result.pairs} pairs)"
     if result.delay_ns:
@@ -59,10 +59,6 @@ def _answer(result: ProbeResult) -> str:
     elif result.peak_memory_bytes is not None:
         said += f"; memory peaks at {' and '.join(format_bytes(peak) for peak in result.peak_memory_bytes)}"
     return said
-
-
-def _signed(time_ns: int) -> str:
-    return f"−{format_ns(-time_ns)}" if time_ns < 0 else format_ns(time_ns)
 
 
 def _knee(results: Sequence[ProbeResult]) -> str:

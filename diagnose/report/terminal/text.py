@@ -6,9 +6,10 @@ and what that gave, and the next command to type. It means the same without colo
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from rich.text import Text
 
-from diagnose.model import Decision
+from diagnose.model import Decision, Finding, Place
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.sections.ladder import ladder_lines
 from diagnose.report.sections.memory import ONLY_MEMORY, headline, memory_lines, title
@@ -16,26 +17,21 @@ from diagnose.report.sections.next_steps import next_commands
 from diagnose.report.sections.run_outcome import is_failed, kept_by_trial, nothing_kept
 from diagnose.report.sections.side_by_side import spread_words, traced_lines
 from diagnose.report.style.line_wrapping import wrap
+from diagnose.report.style.paths import clipped, clipped_path, place
 from diagnose.report.style.step_bar import bar, is_recorded, legend, slices
 from diagnose.report.style.styled_text import heading, printed, styled
-from diagnose.report.style.vocabulary import BAD, CLASSES, GOOD, MUTED, named_count
+from diagnose.report.style.vocabulary import BAD, CLASSES, GOOD, MUTED, SEVERITIES, named_count
 from diagnose.report.terminal.probes import probe_lines
-from diagnose.report.terminal.text_findings import finding_lines
 from diagnose.report.terminal.text_fixes import fix_lines
 from diagnose.report.wording.cannot_tell import unsure
+from diagnose.report.wording.compute_bounds import bounds_of_compute
+from diagnose.report.wording.health import is_healthy, is_quiet, quiet_news, unexplained
 from diagnose.report.wording.mean_vs_median import on_average
-from diagnose.report.wording.phrases import (
-    accounting_title,
-    awaited,
-    final,
-    identity,
-    is_healthy,
-    is_quiet,
-    quiet_news,
-    sentence,
-)
+from diagnose.report.wording.phrases import awaited, by_hand, evidence, final, gain, sentence
+from diagnose.report.wording.run_title import accounting_title, identity
 from diagnose.report.wording.warnings import said_once
 from diagnose.session import State
+from diagnose.units import format_share
 
 WIDTH = 80
 NARROWEST = 40
@@ -139,7 +135,9 @@ def _accounting(state: State, width: int) -> list[Text]:
         bar(parts, width),
         *legend(parts, width),
         *(paragraph(uneven, width) if (uneven := on_average(state.diagnosis)) else ()),
+        *(paragraph(bounds, width, style=MUTED) if (bounds := bounds_of_compute(state.diagnosis)) else ()),
         *(paragraph(path, width, style=MUTED) if (path := awaited(state.diagnosis)) else ()),
+        *(paragraph(left, width) if (left := unexplained(state.diagnosis)) else ()),
     ]
 
 
@@ -191,15 +189,11 @@ def _ladder(state: State, width: int) -> list[Text]:
 
 
 def _cannot_tell(state: State, width: int) -> list[Text]:
-    diagnosis = state.diagnosis
-    if (
-        diagnosis is None
-        or not diagnosis.cannot_tell
-        or (diagnosis.steps.count and not is_recorded(diagnosis.accounting))
-    ):
+    diagnosis, lacking = state.diagnosis, unsure(state)
+    if diagnosis is None or not lacking or (diagnosis.steps.count and not is_recorded(diagnosis.accounting)):
         return []  # where no work was recorded at all, the warnings say why, and a list of all rules says nothing more
     lines = [heading("Cannot tell", "from this recording; what it would take", width)]
-    for needs, rules in unsure(state).items():
+    for needs, rules in lacking.items():
         lines += paragraph(needs, width, indent=2)
         lines += paragraph(rules, width, indent=6, style=MUTED) if rules else []
     return lines
@@ -223,3 +217,55 @@ def _next(state: State, width: int) -> list[Text]:
 
 
 REPORT = Report("text", ".txt", render)
+
+
+_INDENT = 5
+_NAME_WIDTH = 11
+_PLACES = 3
+
+
+def finding_lines(number: int, finding: Finding, root: str | None, width: int) -> list[Text]:
+    """The finding, `number` in the ranking; file names are relative to `root`."""
+    look = SEVERITIES[finding.severity]
+    first = styled(f"{number:>2} ", MUTED).append(f"{look.mark} {look.label:<6} ", f"bold {look.colour}")
+    name = finding.rule if finding.rank is None else f"{finding.rule} on rank {finding.rank}"
+    first.append(name, "bold")
+    back = gain(finding)
+    if len(first) + len(back) + 3 <= width:
+        lines = [first.append(" " * (width - len(first) - len(back))).append(back)]
+    else:
+        lines = [first, *_named("gain", back, width)]
+    lines += [styled(" " * _INDENT + line) for line in wrap(sentence(finding.summary), width - _INDENT)]
+    for index, where in enumerate(finding.where[:_PLACES]):
+        alone = len(finding.where) == 1
+        lines.append(_place("" if index else "where", where, root, width, alone))
+    if finding.evidence:
+        lines += _named("evidence", " · ".join(map(evidence, finding.evidence)), width)
+    if finding.fixers:
+        lines += _named("would try", ", ".join(finding.fixers), width)
+    else:
+        lines += _named("by hand", by_hand(finding), width)
+    if finding.confirm:
+        lines += _named("to confirm", finding.confirm, width)
+    return lines
+
+
+def _named(name: str, words: str, width: int) -> list[Text]:
+    column = _INDENT + _NAME_WIDTH + 1
+    first, *rest = wrap(words, width - column)
+    lines = [styled(" " * _INDENT).append(f"{name:<{_NAME_WIDTH}} ", MUTED).append(first)]
+    return lines + [styled(" " * column + more) for more in rest]
+
+
+def _place(name: str, where: Place, root: str | None, width: int, alone: bool) -> Text:
+    column = _INDENT + _NAME_WIDTH + 1
+    line = styled(" " * _INDENT).append(f"{name:<{_NAME_WIDTH}} ", MUTED)
+    spot = clipped_path(place(where, root), width - column)
+    line.append(spot, "bold underline")
+    share = f"  {format_share(where.share)} of it" if where.share is not None and not alone else ""
+    room = width - column - cell_len(spot) - len(share) - 2
+    if where.code and room >= 16:
+        line.append("  ").append(clipped(where.code, room), "italic")
+    if room >= 0:
+        line.append(share, MUTED)
+    return line

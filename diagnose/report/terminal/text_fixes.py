@@ -167,7 +167,7 @@ def _advice(state: State, width: int) -> list[Text]:
     if not advice:
         return []
     root = state.started.cwd if state.started else None
-    lines = [heading("By hand", "what no patch of ours does for you", width)]
+    lines = [heading("By hand", "changes that only you can make", width)]
     for verdict in advice:
         look = DECISIONS[verdict.decision]
         lines.append(styled(f"{look.mark} ", look.colour).append(promise(verdict), "bold"))

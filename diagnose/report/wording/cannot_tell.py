@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from diagnose.report.style.vocabulary import named_count
-from diagnose.report.wording.phrases import CPU_ONLY, device
+from diagnose.report.wording.run_title import CPU_ONLY, device, holds_only_memory
 from diagnose.session import State
 
 _FIGURES = re.compile(r"\d[\d.,]*")
@@ -17,7 +17,10 @@ def unsure(state: State) -> dict[str, str]:
 
     All that a run on the CPU alone lacks for want of a device is one thing, whose rules are counted and not named:
     nothing can be done about it. What ranks lack alike, each with figures of its own, is said with those of the first.
+    A recording of memory alone is asked nothing else.
     """
+    if holds_only_memory(state.diagnosis):
+        return {}
     lacking: dict[str, list[str]] = {}
     alike: dict[tuple[str, str], str] = {}
     for answer in state.diagnosis.cannot_tell if state.diagnosis else ():

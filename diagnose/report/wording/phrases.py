@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from diagnose.model import (
     Confidence,
@@ -24,75 +23,14 @@ from diagnose.model import (
     StepWork,
     Verdict,
 )
-from diagnose.report.style.step_bar import is_recorded, slices
-from diagnose.report.style.vocabulary import CLASSES, FOUND_BY, class_look, named_count
+from diagnose.report.style.vocabulary import CLASSES, class_look, named_count
 from diagnose.report.wording.predictions import compared
 from diagnose.report.wording.resolution import told
 from diagnose.session import State
 from diagnose.units import NS_PER_S, format_count, format_flops, format_ns, format_share, format_value
 
 MINUS = "−"
-_UNEVEN = 0.10  # steps whose mean is further from their median: what is said of the mean step would not fit the median
 _LONGER_START = 0.2  # of the original's: less is the luck of a process
-
-
-def identity(state: State) -> list[str]:
-    """Return the parts of a run's title: program, device, ranks, step time, number of steps, and how they were
-    found.
-    """
-    parts = []
-    if state.started is not None:
-        parts.append(state.started.program.removeprefix("-- "))
-    diagnosis = state.diagnosis
-    if diagnosis is None:
-        return parts
-    if not parts:
-        parts.append(sources(diagnosis))
-    if diagnosis.ranks or diagnosis.has_device:
-        parts += [device(state), named_count(diagnosis.ranks, "rank")]
-    steps = diagnosis.steps
-    median_of = f"median of {named_count(steps.count, 'step')}"
-    if steps.median_ns is not None and is_of_median(diagnosis):
-        parts += [f"{format_ns(steps.median_ns)} per step", median_of]
-        if steps.mean_ns and abs(steps.mean_ns / steps.median_ns - 1) > _UNEVEN:
-            parts.append(f"{format_ns(steps.mean_ns)} on average")
-    elif steps.median_ns is not None and diagnosis.step_ns is not None:
-        parts += [f"{format_ns(diagnosis.step_ns)} per step", f"{format_ns(steps.median_ns)} as traced, {median_of}"]
-    if steps.found_by in FOUND_BY:
-        parts.append(FOUND_BY[steps.found_by])
-    return [part for part in parts if part]
-
-
-def is_of_median(diagnosis: Diagnosis) -> bool:
-    """Whether the step that shares are of reads like the median step as traced, so that one figure names both."""
-    median_ns, step_ns = diagnosis.steps.median_ns, diagnosis.step_ns
-    return step_ns is None or median_ns is None or format_ns(step_ns) == format_ns(median_ns)
-
-
-def accounting_title(diagnosis: Diagnosis) -> str:
-    """Return the title of an accounting: the step it is of, where that is not the one that shares refer to."""
-    traced = "" if is_of_median(diagnosis) else "traced "
-    return f"Where a {traced}step's {format_ns(diagnosis.accounting.total_ns)} go"
-
-
-def sources(diagnosis: Diagnosis) -> str:
-    """The recordings, the first by name and the rest by number; one may hold several ranks."""
-    if not diagnosis.source:
-        return ""
-    first, *others = dict.fromkeys(diagnosis.source)
-    return f"{first} and {len(others)} more" if others else first
-
-
-CPU_ONLY = "CPU only"
-
-
-def device(state: State) -> str:
-    """The device's name; without one, whether it worked unnamed, was seen not to be there, or was just not recorded."""
-    diagnosis = state.diagnosis
-    named = [diagnosis.device if diagnosis else None, *(facts.device_name for facts in state.facts.values())]
-    if diagnosis and diagnosis.has_device:
-        return next(filter(None, named), "a device of unknown name")
-    return next(filter(None, named), CPU_ONLY if state.facts else "no device recorded")
 
 
 def sentence(words: str) -> str:
@@ -104,105 +42,6 @@ def sentence(words: str) -> str:
 def begun(words: str) -> str:
     """Words with a capital at their beginning, unless they begin with a name: of a file, a function, a setting."""
     return words[:1].upper() + words[1:] if words.split(" ", 1)[0].isalpha() else words
-
-
-WORTH = 0.05
-"""The part of a step from which on a finding is worth attention, as severities have it."""
-UNEXPLAINED = 0.20
-"""A step that is less compute than the rest of this, without a finding, is not called healthy: it is not understood."""
-
-
-def is_quiet(diagnosis: Diagnosis) -> bool:
-    """Whether steps were seen and nothing found could give back 5 % of them: no finding is high or medium."""
-    worth = (Severity.HIGH, Severity.MEDIUM)
-    return diagnosis.steps.count > 0 and not any(finding.severity in worth for finding in diagnosis.findings)
-
-
-NEAR = 0.10
-"""How much of a step may lie above the ceiling of its training, for the run to be called healthy: what the practical
-ceiling itself is off by, as its rates are those of the best kernels."""
-
-
-def is_healthy(diagnosis: Diagnosis) -> bool:
-    """Whether it is quiet because it is near the practical ceiling, not because nobody knows what it does."""
-    known = not _has_unpriced(diagnosis) and _doubtful(diagnosis) is None
-    left = _above_ceiling(diagnosis)
-    return is_quiet(diagnosis) and _computes(diagnosis) and known and left is not None and left <= NEAR
-
-
-def _above_ceiling(diagnosis: Diagnosis) -> float | None:
-    """The share of the step above the ceiling of a program that trains the same; None where there is no ceiling."""
-    ladder = diagnosis.ladder
-    if ladder is None or ladder.ceiling is None:
-        return None
-    return max(0.0, 1 - ladder.ceiling.same_training_ns / ladder.step_ns)
-
-
-def _computes(diagnosis: Diagnosis) -> bool:
-    spent = diagnosis.accounting
-    return spent.compute >= (1 - UNEXPLAINED) * spent.total_ns
-
-
-def _has_unpriced(diagnosis: Diagnosis) -> bool:
-    """Whether something was found whose cost is not known: memory that grows, a run that died."""
-    return any(not is_priced(finding) for finding in diagnosis.findings)
-
-
-def _doubtful(diagnosis: Diagnosis) -> Finding | None:
-    """What could give back that much, were it not for the noise of the steps or for what the profiler itself costs."""
-    most = max(filter(is_priced, diagnosis.findings), key=lambda one: one.estimate_share, default=None)
-    return most if most is not None and most.estimate_share >= WORTH else None
-
-
-def quiet_news(diagnosis: Diagnosis) -> str:
-    """Return the message for a run without a weighty finding, and what it rests on."""
-    if not is_recorded(diagnosis.accounting):
-        return (
-            "Cannot say what these steps do: only their length was recorded, not the work in them. "
-            "See the warnings for why."
-        )
-    healthy = _computes(diagnosis)
-    nothing = "Healthy: nothing" if is_healthy(diagnosis) else "Nothing"
-    known = " whose cost is known" if _has_unpriced(diagnosis) else ""
-    doubtful = _doubtful(diagnosis)
-    sure = "could" if doubtful is None else "is sure to"
-    said = f"{nothing} found here{known} {sure} give back 5 % of a step."
-    if doubtful is not None:
-        rank = "" if doubtful.rank is None else f" on rank {doubtful.rank}"
-        confirmed = "; see below for what would confirm it" if doubtful.confirm else ""
-        said += f" `{doubtful.rule}`{rank} may: {gain(doubtful)}{confirmed}."
-    spent = diagnosis.accounting
-    if spent.total_ns > 0:
-        share = format_share(spent.compute / spent.total_ns)
-        only = "" if healthy else "only "
-        said += f" Of each {format_ns(spent.total_ns)} step, {only}{format_ns(spent.compute)} ({share}) is compute."
-    if healthy and doubtful is None:
-        said += _beyond(diagnosis)
-    if not healthy and doubtful is None:
-        most = max(slices(replace(spent, compute=0)), key=lambda part: part.ns, default=None)
-        if most is not None:
-            said += f" No rule explains the {format_ns(most.ns)} of {most.look.label} yet."
-    if diagnosis.cannot_tell:
-        said += f" {named_count(len(diagnosis.cannot_tell), 'rule')} could not decide on this recording; see below."
-    return said
-
-
-def _beyond(diagnosis: Diagnosis) -> str:
-    """What of the step lies above the practical ceiling, and that nothing explains it; empty where little."""
-    left, ladder = _above_ceiling(diagnosis), diagnosis.ladder
-    if left is None or ladder is None or ladder.ceiling is None:
-        why = "operators' shapes were not recorded" if diagnosis.has_device else "no work of a device was recorded"
-        return (
-            f" How near that comes to what the hardware can do is not known: {why}, or the device's peak is not known."
-        )
-    if left <= NEAR:
-        return ""
-    parts = " and ".join(
-        f"{format_ns(ns)} of {words}" for words, ns in ladder.apart.items() if ns > NEAR * ladder.step_ns
-    )
-    least = format_ns(ladder.ceiling.same_training_ns)
-    said = f" A program that trains the same could take {least}, {format_share(left)} less"
-    return f"{said}{f': {parts} lie above the practical ceiling' if parts else ''}. No rule explains it yet."
 
 
 _MOSTLY_KNOWN = 0.95
@@ -222,8 +61,9 @@ def arithmetic(diagnosis: Diagnosis) -> str:
     )
 
 
-_SOME = 0.05
-"""Of a step's operations: a format in which less is done is not named."""
+_SOME = 0.005
+"""Of a step's operations: a format in which less is done is not named. Where it is 15 times as slow as the others, as
+fp32 beside bfloat16 on an H100, so much of it takes 7 % of their time, and of the peak of all together."""
 
 
 def _formats(work: StepWork) -> str:
@@ -275,8 +115,8 @@ def gain(finding: Finding) -> str:
     if not is_priced(finding):
         return "its cost is not known here"
     amount = f"{format_ns(finding.recoverable_ns)} of each step ({share(finding)})"
-    if finding.possible_ns is not None:
-        most = format_ns(finding.possible_ns)
+    most = "" if finding.possible_ns is None else format_ns(finding.possible_ns)
+    if most not in ("", format_ns(finding.recoverable_ns)):
         return f"{amount}, perhaps up to {most}" if finding.recoverable_ns else f"perhaps up to {most}, none of it sure"
     if finding.confidence is Confidence.MEASURED:
         return f"{amount}, measured"
@@ -340,18 +180,6 @@ def chosen(verdict: Verdict) -> str:
     return verdict.fixer + (f" ({setting(verdict.setting)})" if verdict.setting else "")
 
 
-GATES = {
-    Gate.BITWISE: "bit for bit equal",
-    Gate.ROUNDING: "equal up to rounding",
-    Gate.TRAINING: "same training",
-}
-
-
-def numbers(verdict: Verdict) -> str:
-    """Return the numerics gate's answer in three words."""
-    return _equality(verdict.gate) if verdict.gate else ""
-
-
 def together(state: State) -> str:
     """Return the numerics gate's answer for all kept fixes together; empty where it was not asked."""
     gate = state.final.gate if state.final else None
@@ -380,16 +208,23 @@ def startup(verdict: Verdict) -> str:
     return f"{said}, earned back after {named_count(steps, 'step')}" if steps is not None else said
 
 
-def _equality(gate: GateResult) -> str:
-    if gate.passed is None:
-        return "not verified"
-    return GATES[gate.gate] if gate.passed else f"not {GATES[gate.gate]}"
+_PROMISES = {
+    Gate.BITWISE: "bit for bit equal",
+    Gate.ROUNDING: "equal up to rounding",
+    Gate.TRAINING: "same training",
+}
 
 
 def _equal(gate: GateResult) -> str:
     """What was found equal or not, with what was compared, and each word once."""
-    detail = gate.detail.removesuffix(" are equal bit for bit") if gate.passed else gate.detail
-    return f"{_equality(gate)}: {detail}"
+    if gate.passed is None:
+        return f"not verified: {gate.detail}"
+    promise = _PROMISES[gate.gate]
+    return (
+        f"{promise}: {gate.detail.removesuffix(' are equal bit for bit')}"
+        if gate.passed
+        else f"not {promise}: {gate.detail}"
+    )
 
 
 def particulars(verdict: Verdict) -> list[tuple[str, str]]:

@@ -46,6 +46,6 @@ def summed_up(verdicts: Sequence[Verdict]) -> str:
     if not checked:
         return ""
     return (
-        f"{sum(checked)} of {len(checked)} measured savings lie in the interval predicted, as {format_share(COVERAGE)} "
-        "of earlier ones did."
+        f"Predictions: {sum(checked)} of {len(checked)} measured savings lay in the predicted interval; of earlier "
+        f"ones {format_share(COVERAGE)} did."
     )

@@ -6,12 +6,12 @@ swapped. Of a percent the two are alike; beside a saving of half a step stands a
 
 from __future__ import annotations
 
-from diagnose.units import format_share, swapped
+from diagnose.units import format_share, swap_sides
 
 
 def band(resolution: float) -> tuple[float, float]:
     """The loss (negative) and the saving of which nothing can be told yet."""
-    return (swapped(resolution) if resolution < 1 else -resolution), resolution
+    return (swap_sides(resolution) if resolution < 1 else -resolution), resolution
 
 
 def told(resolution: float) -> str:

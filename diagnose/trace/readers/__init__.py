@@ -17,9 +17,9 @@ from pathlib import Path
 
 from diagnose.errors import DiagnoseError, InputError, NotATrace
 from diagnose.trace import Trace
-from diagnose.trace.cache import is_kept, remembered
+from diagnose.trace.cache import is_kept, read_cached
 from diagnose.trace.readers.folders import recordings_below, recordings_in
-from diagnose.trace.readers.inputs import Given, Part, gathered
+from diagnose.trace.readers.inputs import Given, Part, gather
 from diagnose.trace.readers.io.blocks import read_head
 from diagnose.trace.readers.parallel import Progress, is_large, no_progress, read_ahead
 from diagnose.trace.readers.printable_texts import with_printable_texts
@@ -34,7 +34,7 @@ __all__ = [
     "Reader",
     "find",
     "formats",
-    "gathered",
+    "gather",
     "open_file",
     "open_part",
     "open_traces",
@@ -53,13 +53,11 @@ def open_traces(paths: Sequence[Path], progress: Progress = no_progress) -> list
     """
     given = find(paths)
     ahead = read_ahead([path for path in _files(given) if _is_worth_a_process(path)], open_file, progress)
-    return with_companions(gathered(given, lambda part: open_part(part, ahead), with_warning))
+    return with_companions(gather(given, lambda part: open_part(part, ahead), with_warning))
 
 
 def find(paths: Sequence[Path]) -> list[Given]:
-    """Return the inputs to read among files, run folders and folders of traces. Raises InputError as `open_traces`
-    does.
-    """
+    """Return the inputs among files, run folders and folders of traces. Raises InputError as `open_traces` does."""
     given = []
     for path in paths:
         if path.exists() and not (path.is_file() or path.is_dir()):  # to open a pipe may wait for ever
@@ -77,7 +75,10 @@ def open_part(part: Part, ahead: Ahead | None = None) -> list[Trace]:
     read = partial(_open_file, ahead=ahead or {})
     try:
         if len(part) > 1:
-            traces = _read_together(part)
+            reader = _reader_of(part[0])
+            if reader.read_together is None:
+                raise NotATrace(part[0], "is not what it was when it was looked at first; try again")
+            traces = reader.read_together(part)
         else:
             traces = read_run_folder(part[0], read) if part[0].is_dir() else read(part[0])
     except OSError as error:
@@ -102,7 +103,7 @@ def formats() -> tuple[Reader, ...]:
 
 def open_file(path: Path) -> list[Trace]:
     """One trace for each rank in a file. Raises InputError as `open_traces` does."""
-    return remembered(path, _reader_of(path).read)
+    return read_cached(path, _reader_of(path).read)
 
 
 def _given(group: Sequence[Path]) -> Given:
@@ -165,11 +166,3 @@ def _given_together(paths: Sequence[Path]) -> list[list[Path]]:
             shared = reader if reader is not None and reader.read_together is not None else number
         groups.setdefault(shared, []).append(path)
     return list(groups.values())
-
-
-def _read_together(paths: Sequence[Path]) -> list[Trace]:
-    """The traces of files of one format."""
-    reader = _reader_of(paths[0])
-    if reader.read_together is None:
-        raise NotATrace(paths[0], "is not what it was when it was looked at first; try again")
-    return reader.read_together(paths)

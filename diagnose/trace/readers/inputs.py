@@ -1,7 +1,7 @@
 """Splits what a user names into parts that are read separately, here or on other machines, and joins the results.
 
     given = find(paths)                                    # in diagnose.trace.readers
-    gathered(given, open_part, with_warning)               → what was made of the parts, in the order of the ranks
+    gather(given, open_part, with_warning)                 → what was made of the parts, in the order of the ranks
 
 Nothing here knows what a part is made into: traces where it is read, digests where only those travel.
 """
@@ -37,13 +37,13 @@ class OfRank(Protocol):
 
     @property
     def world_size(self) -> int | None:
-        """How many ranks the job has."""
+        """The number of ranks of the job."""
 
 
 _Made = TypeVar("_Made", bound=OfRank)
 
 
-def gathered(
+def gather(
     given: Sequence[Given], made: Callable[[Part], Sequence[_Made]], with_warning: Callable[[_Made, str], _Made]
 ) -> list[_Made]:
     """Return the results of `made` for every part, by rank. `with_warning` adds a folder's warnings.

@@ -39,7 +39,7 @@ _LOOK_EVERY_S = 0.2
 
 @dataclass
 class _Share:
-    """What one process reads."""
+    """The part of a recording that one process reads."""
 
     size_bytes: int
     paths: list[Path] = field(default_factory=list)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -64,8 +63,4 @@ def _stacks(stacks: tuple[tuple[StackFrame, ...], ...]) -> tuple[tuple[StackFram
     """Stacks share their frames, so each frame is looked at once."""
     frames: dict[int, StackFrame] = {id(frame): frame for stack in stacks for frame in stack}
     changed = {number: new for number, old in frames.items() if (new := _record(old)) is not old}
-    return tuple(_with(stack, changed) for stack in stacks) if changed else stacks
-
-
-def _with(stack: Sequence[StackFrame], changed: dict[int, StackFrame]) -> tuple[StackFrame, ...]:
-    return tuple(changed.get(id(frame), frame) for frame in stack)
+    return tuple(tuple(changed.get(id(frame), frame) for frame in stack) for stack in stacks) if changed else stacks

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from diagnose.trace import Trace
+from diagnose.trace.schema import Table
 
 HEAD_BYTES = 1 << 16
 """How much of a file, decompressed, a format may look at to recognise it."""
@@ -23,3 +25,11 @@ class Reader:
     """One trace for each rank in the file. Raises InputError where there is nothing to be had."""
     read_together: Callable[[Sequence[Path]], list[Trace]] | None = None
     """Reads files that were given together, where a recording may be spread over several; None where it never is."""
+
+
+def window_of(tables: Sequence[Table]) -> tuple[int, int] | None:
+    """Return first start and last end of tables that are sorted by start; None where all are empty."""
+    filled: list[Any] = [table for table in tables if len(table)]
+    if not filled:
+        return None
+    return int(min(table.start_ns[0] for table in filled)), int(max(table.end_ns.max() for table in filled))

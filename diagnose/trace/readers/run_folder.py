@@ -26,10 +26,9 @@ from diagnose.trace.readers.telemetry.rank_records import (
     RANGES,
     STEPS,
     TRACE,
-    Range,
     RankRecords,
 )
-from diagnose.trace.schema import Counters, Ranges, Samples, StepLog
+from diagnose.trace.schema import Counters, RangeKind, Ranges, Samples, StepLog
 
 ReadProfile = Callable[[Path], list[Trace]]
 
@@ -85,7 +84,7 @@ def _read_rank(folder: Path, read_profile: ReadProfile) -> Trace:
     trace, warnings = _profiled(folder, read_profile)
     warnings = [*trace.warnings, *warnings, *records.warnings]
     names = _Names(trace.names)
-    ranges, threads = _with_ranges(trace, records.ranges, names, records.pid)
+    ranges, threads = _with_ranges(trace, records, names)
     counters = _counters(records, names)
     facts = records.facts
     trace = replace(
@@ -148,15 +147,15 @@ class _Names:
         return self.known.setdefault(name, len(self.known))
 
 
-def _with_ranges(trace: Trace, recorded: Sequence[Range], names: _Names, pid: int) -> tuple[Ranges, tuple[Thread, ...]]:
+def _with_ranges(trace: Trace, records: RankRecords, names: _Names) -> tuple[Ranges, tuple[Thread, ...]]:
     """The profiler's ranges and the recorded ones, on the same threads where their ids are the same."""
     threads = list(trace.threads)
     by_id = {thread.tid: i for i, thread in reversed(list(enumerate(threads)))}
-    numbers = []
+    numbers, recorded = [], records.ranges
     for one in recorded:
         if one.thread not in by_id:
             by_id[one.thread] = len(threads)
-            threads.append(Thread(pid, one.thread))
+            threads.append(Thread(records.pid, one.thread))
         numbers.append(by_id[one.thread])
     added = Ranges.build(
         {
@@ -167,7 +166,19 @@ def _with_ranges(trace: Trace, recorded: Sequence[Range], names: _Names, pid: in
             "thread": numbers,
         }
     )
-    return Ranges.concatenate([trace.ranges, added]), tuple(threads)
+    return Ranges.concatenate([_without_torn_step(trace, records.window_ns), added]), tuple(threads)
+
+
+def _without_torn_step(trace: Trace, window_ns: tuple[int, int] | None) -> Ranges:
+    """The profiler's ranges, without the mark of a step that had begun when the program ended: it is no whole step.
+
+    The window ends with the last whole one, so a mark that lies for the greater part behind it belongs to no step.
+    """
+    ranges = trace.ranges
+    if window_ns is None:
+        return ranges
+    middle = ranges.start_ns + (ranges.end_ns - ranges.start_ns) // 2
+    return ranges.where((ranges.kind != RangeKind.STEP) | (middle < window_ns[1]))
 
 
 def _counters(records: RankRecords, names: _Names) -> Counters:
@@ -182,7 +193,7 @@ def _counters(records: RankRecords, names: _Names) -> Counters:
 
 
 def _completed(facts: Facts, of_trace: Facts) -> Facts:
-    """What the process said of itself, and what only the trace says."""
+    """Merge the facts that the process wrote with those that only the trace holds."""
     return replace(
         facts,
         device_name=facts.device_name or of_trace.device_name,

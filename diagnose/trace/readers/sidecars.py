@@ -42,7 +42,7 @@ def companions_of(given: Sequence[OfRank], of_rank: Sequence[bool]) -> list[tupl
 
 
 def is_rank(trace: Trace) -> bool:
-    """Whether it is of a rank of its own: what holds only what lies beside one is not."""
+    """Whether the recording is a rank's; one that holds only sidecar data is not."""
     return any(
         map(len, (trace.device, trace.calls, trace.ops, trace.frames, trace.samples, trace.step_log))
     ) or not any(map(len, (trace.counters, trace.memory, trace.segments, trace.kernel_metrics)))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose import plugins
-from diagnose.attribution import Settled, settled
+from diagnose.attribution import AttributedClaim, attribute
 from diagnose.engine import diagnose
 from diagnose.measure.replay.replay import Cut
 from diagnose.measure.replay.savings import gained_ns, sped_up
@@ -24,7 +24,7 @@ RULES = plugins.load()
 BUSY = drawn("gpu : kkkkkkkkkk")
 
 
-def claims(trace: Trace, *given: tuple[str, int, int, int, float]) -> dict[str, Settled]:
+def claims(trace: Trace, *given: tuple[str, int, int, int, float]) -> dict[str, AttributedClaim]:
     """Claims by name, nearness and the milliseconds [start, end) of which they say that such a part comes back."""
     pairs = [
         (
@@ -33,7 +33,7 @@ def claims(trace: Trace, *given: tuple[str, int, int, int, float]) -> dict[str, 
         )
         for name, nearness, start, end, part in given
     ]
-    return {one.rule.name: one for one in settled(pairs, Measures(trace))}
+    return {one.rule.name: one for one in attribute(pairs, Measures(trace))}
 
 
 def test_a_cause_within_another_ones_time_has_its_own() -> None:
@@ -82,7 +82,7 @@ def test_what_one_cure_makes_needless_is_not_counted_for_the_next() -> None:
         (Rule("again", lambda _: ()), Claim("all", saved, other, cut=waits)),
     ]
     assert saved > 0
-    assert sum(found.recoverable_ns for found in settled(pairs, measures)) <= saved
+    assert sum(found.recoverable_ns for found in attribute(pairs, measures)) <= saved
 
 
 def test_of_causes_of_the_same_time_the_nearest_is_replayed_first() -> None:
@@ -92,7 +92,7 @@ def test_of_causes_of_the_same_time_the_nearest_is_replayed_first() -> None:
     saved, idle = measures.replay.saved_ns(waits), measures.idle_of() & measures.counted
     near = Rule("near", lambda _: (), nearness=10), Claim("waits", saved, idle, cut=waits)
     far = Rule("far", lambda _: (), nearness=60), Claim("all", idle.total_ns, idle)
-    found = {one.rule.name: one.recoverable_ns for one in settled([far, near], measures)}
+    found = {one.rule.name: one.recoverable_ns for one in attribute([far, near], measures)}
     assert 0 < saved < idle.total_ns
     assert found["near"] == saved
     assert found["near"] + found["far"] <= idle.total_ns

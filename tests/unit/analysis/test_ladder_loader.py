@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from diagnose.ladder import ladder_of
 from diagnose.measure import Measures
 from diagnose.measure.steps.loader_capacity import busy_loader_ns
-from diagnose.model import Accounting, Confidence, Diagnosis, Facts, Finding, Severity, Site, Steps
+from diagnose.model import Accounting, Confidence, Diagnosis, Facts, Finding, RankAccounting, Severity, Site, Steps
 from diagnose.report.sections.ladder import summary
 from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn
@@ -42,6 +44,31 @@ def test_a_loader_that_keeps_up_with_all_rungs_is_no_matter() -> None:
     assert ladder is not None
     assert ladder.rungs[0].likely_ns == 30 * MS
     assert "keep up" not in summary(ladder)
+
+
+def test_a_loader_that_nobody_watched_is_an_open_question_until_a_rung_treats_it() -> None:
+    waits = Accounting(compute=59 * MS, idle={"input": MS})
+    question = "Whether its loader keeps up with shorter steps is not known."
+    for rules, asked in (((("memory-bound", 30),), True), ((("memory-bound", 30), ("input-bound", 1)), False)):
+        given = diagnosis(*rules)
+        rank = RankAccounting(0, "r", given.steps, waits)
+        for ranks, loader_ns, open_question in (((rank,), None, asked), ((), None, False), ((rank,), 20 * MS, False)):
+            ladder = ladder_of(replace(given, per_rank=ranks), None, lambda _: False, loader_ns)
+            assert ladder is not None
+            assert (question in summary(ladder)) == open_question
+
+
+def test_no_loader_however_fast_takes_from_the_time_in_which_the_device_computes() -> None:
+    """Of 60 ms the device waits for input in 30; what is measured as that saves up to 2.2 times as much elsewhere."""
+    given = diagnosis(("input-bound", 30))
+    spent = Accounting(compute=25 * MS, idle={"input": 30 * MS, "dispatch": 5 * MS})
+    known = replace(given, per_rank=(RankAccounting(0, "r", given.steps, spent),), has_device=True)
+    lows = []
+    for one in (known, replace(known, has_device=False)):
+        ladder = ladder_of(one, None, lambda _: False)
+        assert ladder is not None
+        lows.append(ladder.rungs[0].step_ns[0])
+    assert lows == [25 * MS, 0]
 
 
 def watched(busy: float, workers: float, cores: int | None = None, num_workers: int = 4) -> Trace:

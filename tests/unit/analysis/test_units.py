@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.model import Accounting, Severity
-from diagnose.units import format_bytes, format_count, format_ns, format_share, format_value, parse_duration_ns
+from diagnose.units import (
+    format_bytes,
+    format_count,
+    format_ns,
+    format_share,
+    format_times,
+    format_value,
+    parse_duration_ns,
+)
 
 
 @pytest.mark.parametrize(
@@ -118,3 +126,7 @@ def test_severity_comes_from_the_share_of_the_step(share: float, severity: str) 
 def test_an_accounting_is_the_sum_of_its_classes() -> None:
     accounting = Accounting(compute=5, exposed_comm=3, exposed_copy=2, idle={"input": 4, "sync": 1})
     assert (accounting.idle_ns, accounting.total_ns) == (5, 15)
+
+
+def test_how_often_is_said_in_words_where_it_is_once() -> None:
+    assert [format_times(number) for number in (1, 0.25, 10.333, 2)] == ["once", "0.25 times", "10.3 times", "2 times"]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.measure import Measures
+from diagnose.measure.lines.line_trace import matched
 from diagnose.measure.lines.op_lines import places_of_ops
-from diagnose.measure.lines.sequence_alignment import matched
 from diagnose.trace import StackFrame, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.intervals import Intervals

@@ -96,3 +96,10 @@ def test_a_hot_kernel_comes_with_the_command_that_looks_into_it() -> None:
     assert (claim.confirm or "").startswith("ncu ")
     assert "of aten::cumsum" in claim.summary
     assert any("data sheet of NVIDIA H200" in evidence.measure for evidence in claim.evidence)
+
+
+def test_the_command_is_that_of_the_devices_vendor() -> None:
+    trace = replace(RULES["kernel-hotspot"].fires[0], device_names=("AMD Instinct MI300X",))
+    claim = next(answer for answer in RULES["kernel-hotspot"].check(Measures(trace)) if isinstance(answer, Claim))
+    command = "rocprof-compute profile --name hotspot --kernel tensor_kernel_scan_innermost_dim -- the program"
+    assert claim.confirm == command

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from diagnose import plugins
+from diagnose.doubt import doubtful_ns, hidden_ns
 from diagnose.engine import diagnose
 from diagnose.measure import Measures
 from diagnose.measure.replay.overhead import SPREAD, SPREAD_OF_COMPILED, spread_of
@@ -16,6 +17,7 @@ from diagnose.measure.replay.replay import Cut
 from diagnose.measure.views.launches import launches_of
 from diagnose.measure.views.op_tree import op_tree
 from diagnose.model import Confidence, Severity
+from diagnose.rule import Claim
 from diagnose.trace import Thread, Trace
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import DeviceWork, Frames, HostCalls, Int64, Ops, RangeKind, Ranges
@@ -148,3 +150,19 @@ def test_of_a_claim_is_in_doubt_what_a_faster_host_would_not_lose_to_it() -> Non
     assert replay.doubtful_of(Cut(host=Intervals.of(at(0), at(600 * US)))) == replay.doubtful_ns > 0
     assert 0 < replay.doubtful_of(Cut(host=between)) < replay.doubtful_ns
     assert replay.doubtful_of(Cut(host=nothing)) == 0
+
+
+def test_a_host_that_its_records_slowed_hides_what_faster_kernels_would_save() -> None:
+    """Kernels of 18 µs, each launched 20 µs after the one before: without its records, the host is ahead."""
+    trace = traced(560)
+    device = trace.device
+    measures = Measures(replace(trace, device=replace(device, end_ns=device.start_ns + 18 * US)))
+    halved, unchanged = (Cut(scale=np.full(30, left)) for left in (0.5, 1.0))
+    assert measures.replay.hidden_of(halved) > 0 == measures.replay.hidden_of(unchanged)
+    saved_ns = measures.replay.saved_ns(halved)
+    assert saved_ns + measures.replay.hidden_of(halved) <= 9 * US * len(device)
+    faster = Claim("slow kernels", saved_ns, measures.compute, cut=halved)
+    assert hidden_ns(faster, measures) == measures.replay.hidden_of(halved)
+    assert doubtful_ns(faster, measures) == 0
+    waits = Claim("late launches", saved_ns, measures.counted - measures.busy)
+    assert hidden_ns(waits, measures) == 0 < doubtful_ns(waits, measures)

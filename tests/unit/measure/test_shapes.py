@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from diagnose.measure import Measures
-from diagnose.measure.views.shapes import dtypes_of, op_of_work, parsed_dtypes, parsed_shapes, shapes_of
+from diagnose.measure.views.shapes import dtypes_of, parsed_dtypes, parsed_shapes, shapes_of
 from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
@@ -49,7 +49,7 @@ def test_work_belongs_to_the_innermost_operator_around_its_launch() -> None:
         """,
         ops={"x": "aten::mm"},
     )
-    of_work = op_of_work(trace, Measures(trace).launches)
+    of_work = Measures(trace).op_of_work
     assert trace.names[trace.ops.name[of_work[0]]] == "aten::mm"
 
 

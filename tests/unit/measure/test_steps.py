@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from diagnose.measure import Measures
-from diagnose.measure.steps.step_period import period_of
+from diagnose.measure.steps.steps import period_of
 from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.schema import RangeKind, Ranges, StepLog

@@ -330,6 +330,13 @@ def test_taking_something_out_never_makes_steps_longer(program: Program, data: s
     assert replay.step_ns(more) <= replay.step_ns(some) <= replay.step_ns()
 
 
+def test_a_cut_does_not_move_where_the_first_counted_step_begins() -> None:
+    """Work launched before that step, on a stream beside, ends after the host has come to it."""
+    measures = Measures(run([("launch", 7), ("beside", 4), ("work", 1), ("work", 1)]))
+    begin = int(measures.steps.host_start_ns[0])
+    assert measures.replay.step_ns(Cut(host=Intervals.of([0], [begin + 1]))) == measures.replay.step_ns()
+
+
 @given(programs)
 def test_without_any_host_time_the_device_still_has_its_work(program: Program) -> None:
     measures = Measures(run(program))

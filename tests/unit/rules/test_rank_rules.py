@@ -11,7 +11,7 @@ import pytest
 
 from diagnose import plugins
 from diagnose.engine import diagnose, diagnose_digests
-from diagnose.job import together
+from diagnose.job import ask_job_rules
 from diagnose.measure import Measures
 from diagnose.measure.comm.collective_lines import places_by_cost
 from diagnose.measure.comm.collectives import Phase, kind_of
@@ -370,7 +370,7 @@ def test_a_rule_on_jobs_that_raises_hides_no_other() -> None:
 
     rule = Rule("broken", nothing_alone, check_job=broken)
     digests = [digest_of(trace, Catalogue({}, {})) for trace in pair()]
-    whole = together(digests, Catalogue({"broken": rule, "straggler": RULES["straggler"]}, {}))
+    whole = ask_job_rules(digests, Catalogue({"broken": rule, "straggler": RULES["straggler"]}, {}))
     assert [one.rule for one in whole.joint] == ["straggler"]
     assert whole.failures == ("rule broken failed and was left out: ZeroDivisionError: no ranks",)
 

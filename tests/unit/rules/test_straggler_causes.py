@@ -285,7 +285,7 @@ def test_a_rank_that_computes_longer_on_a_processor_may_have_had_no_core(cores_u
 def test_a_finding_that_explains_little_of_it_rules_no_busy_host_out(stands_ms: int, named: bool) -> None:
     """Of 9 ms a step for which the other waits, Python takes so many, and computing what is left."""
     late = f"""
-    host  : {"p" * stands_ms}.l.l.l{"." * (8 - stands_ms)}l.
+    host  : {"p" * stands_ms}ol.l.l{"." * (8 - stands_ms)}l.
     gpu   : {"." * stands_ms}  {"k" * (10 - stands_ms)}bxxg
     bwd   :            BB
     opt   :                O

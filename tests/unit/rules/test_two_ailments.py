@@ -14,9 +14,10 @@ RULES = plugins.load_rules()
 UNIT_NS = 100_000
 LARGER, SMALLER = 9, 6
 """Columns that two ailments take, of some hundred in a step."""
-LANES = ("load", "gc", "host", "gpu")
+LANES = ("load", "gc", "call", "host", "gpu")
+FRAMES = {"p": "train.py(52): moving_average"}
 LETTERS: dict[str, dict[str, str]] = {
-    "python-stall": {},
+    "python-stall": {"call": "p"},
     "input-bound": {"load": "w"},
     "gc-pause": {"gc": "g"},
     "pageable-copies": {"host": "c", "gpu": "h"},
@@ -38,7 +39,9 @@ def step(first: str, second: str) -> Trace:
     parts = [ailing(first, LARGER), working(40), ailing(second, SMALLER), working(50)]
     lanes = {lane: "".join(part[lane] for part in parts) for lane in LANES}
     rows = [f"{lane:5}: {row}" for lane, row in lanes.items() if row.strip()]
-    return drawn("\n".join([*rows, "step : " + " " * len(lanes["host"]) + "|"]), unit_ns=UNIT_NS, repeat=6)
+    return drawn(
+        "\n".join([*rows, "step : " + " " * len(lanes["host"]) + "|"]), unit_ns=UNIT_NS, repeat=6, frames=FRAMES
+    )
 
 
 @pytest.mark.parametrize(("first", "second"), permutations(LETTERS, 2))

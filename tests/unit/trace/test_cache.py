@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from diagnose.errors import NotATrace
 from diagnose.model import Facts, Site, SyncSite
 from diagnose.trace import Collective, StackFrame, Thread, Trace, cache
-from diagnose.trace.cache import is_kept, remembered
+from diagnose.trace.cache import is_kept, read_cached
 from diagnose.trace.packed import NotPacked, pack, unpack, unpack_traces
 from diagnose.trace.readers import open_traces
 from diagnose.trace.schema import Counters, DeviceWork, Ops, Table
@@ -126,60 +126,60 @@ class TestRemembered:
     def test_the_second_opening_reads_nothing(self, path: Path) -> None:
         read = Reader()
         assert not is_kept(path)
-        first, second = remembered(path, read), remembered(path, read)
+        first, second = read_cached(path, read), read_cached(path, read)
         assert is_kept(path)
         assert_same(first[0], second[0])
         assert read.times == 1
 
     def test_other_content_is_read(self, path: Path) -> None:
         read = Reader()
-        remembered(path, read)
+        read_cached(path, read)
         path.write_text("CONTENT")
-        assert remembered(path, read)[0].names == ("CONTENT",)
+        assert read_cached(path, read)[0].names == ("CONTENT",)
 
     def test_other_content_of_the_same_size_and_date_is_read(self, path: Path) -> None:
         status = path.stat()
-        remembered(path, Reader())
+        read_cached(path, Reader())
         path.write_text("CONTENT")
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-        assert remembered(path, Reader())[0].names == ("CONTENT",)
+        assert read_cached(path, Reader())[0].names == ("CONTENT",)
 
     def test_another_file_with_the_same_content_names_itself(self, path: Path) -> None:
-        remembered(path, Reader())
+        read_cached(path, Reader())
         other = path.with_name("rank-3.json")
         other.write_text("content")
-        assert remembered(other, Reader())[0].source == str(other)
+        assert read_cached(other, Reader())[0].source == str(other)
 
     @pytest.mark.parametrize("damage", [b"", b"diagnose-tables\n", b"x" * 1000])
     def test_what_is_damaged_is_not_used_and_is_replaced(self, path: Path, folder: Path, damage: bytes) -> None:
         read = Reader()
-        first = remembered(path, read)
+        first = read_cached(path, read)
         (kept,) = folder.iterdir()
         kept.write_bytes(damage)
-        assert_same(remembered(path, read)[0], first[0])
-        assert_same(remembered(path, read)[0], first[0])
+        assert_same(read_cached(path, read)[0], first[0])
+        assert_same(read_cached(path, read)[0], first[0])
         assert read.times == 2
 
     def test_another_version_reads_for_itself(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read = Reader()
-        remembered(path, read)
+        read_cached(path, read)
         monkeypatch.setattr(cache, "_version", lambda: "another")
-        remembered(path, read)
+        read_cached(path, read)
         assert read.times == 2
 
     def test_the_longest_unused_goes_first(self, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         paths = [tmp_path / f"{number}.json" for number in range(3)]
         for number, path in enumerate(paths):
             path.write_text("content")
-            remembered(path, Reader())
+            read_cached(path, Reader())
             newest = max(folder.iterdir(), key=lambda kept: kept.stat().st_mtime_ns)
             os.utime(newest, (number, number))
-        remembered(paths[0], Reader())  # used again
+        read_cached(paths[0], Reader())  # used again
         size = next(folder.iterdir()).stat().st_size
         monkeypatch.setattr(cache, "MOST_BYTES", 2 * size + size // 2)
         fourth = tmp_path / "4.json"
         fourth.write_text("content")
-        remembered(fourth, Reader())
+        read_cached(fourth, Reader())
         assert [is_kept(path) for path in (*paths, fourth)] == [True, False, False, True]
 
     def test_what_fails_is_not_kept(self, path: Path, folder: Path) -> None:
@@ -187,26 +187,26 @@ class TestRemembered:
             raise NotATrace(path, "no")
 
         with pytest.raises(NotATrace):
-            remembered(path, refuse)
+            read_cached(path, refuse)
         assert not folder.exists()
 
 
 def test_nothing_is_kept_of_what_is_read_at_once(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "WORTH_KEEPING_S", 1e9)
-    remembered(path, Reader())
+    read_cached(path, Reader())
     assert not folder.exists()
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "WORTH_KEEPING_S", 0.0)
     monkeypatch.setenv("DIAGNOSE_CACHE", str(path / "below a file"))
-    assert remembered(path, Reader())[0].names == ("content",)
+    assert read_cached(path, Reader())[0].names == ("content",)
 
 
 @pytest.mark.parametrize("word", ["off", "OFF", "0"])
 def test_it_can_be_switched_off(path: Path, word: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIAGNOSE_CACHE", word)
-    remembered(path, Reader())
+    read_cached(path, Reader())
     assert not folder.exists()
     assert not Path(word).exists()
 
@@ -215,7 +215,7 @@ def test_it_lies_in_the_users_own_folder(path: Path, tmp_path: Path, monkeypatch
     monkeypatch.delenv("DIAGNOSE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(cache, "WORTH_KEEPING_S", 0.0)
-    remembered(path, Reader())
+    read_cached(path, Reader())
     (kept,) = (tmp_path / "home" / "diagnose").iterdir()
     assert kept.stat().st_mode & 0o077 == 0
     assert [one.name for one in tmp_path.iterdir() if one.is_file()] == ["trace.json"]

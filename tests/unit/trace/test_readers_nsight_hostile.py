@@ -13,7 +13,7 @@ from nsight_exports import NAMES, export, global_tid, training
 from diagnose.errors import DiagnoseError, InputError
 from diagnose.trace import Trace
 from diagnose.trace.readers import open_traces
-from diagnose.trace.readers.io.sqlite_file import opened
+from diagnose.trace.readers.io.sqlite_file import open_database
 from diagnose.trace.readers.io.sqlite_numbers import ABSENT, numbers
 from diagnose.trace.readers.nsight import nsight_sqlite
 
@@ -174,7 +174,7 @@ def test_numbers_are_those_of_sqlite(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[object, object]]
 ) -> None:
     path = export(tmp_path_factory.mktemp("numbers") / "t.sqlite", t=[{"a": a, "b": b} for a, b in rows])
-    with opened(path) as database:
+    with open_database(path) as database:
         found = list(numbers(database, "t", ("a", "b", "none")))
         typed = "CASE WHEN typeof({0}) IN ('integer', 'real') THEN CAST({0} AS INTEGER) END"
         plain = (

@@ -115,6 +115,16 @@ def test_all_records(tmp_path: Path) -> None:
     assert trace.warnings == ()
 
 
+def test_a_step_that_the_program_s_end_cut_off_is_none(tmp_path: Path) -> None:
+    def mark(index: int, start_us: float, us: float) -> dict[str, Any]:
+        return OP | {"cat": "user_annotation", "name": f"ProfilerStep#{index}", "ts": start_us, "dur": us}
+
+    marks = kineto(OP, mark(8, 0.1, 5.0), mark(9, 5.2, 3.9), mark(10, 9.0, 1.5))
+    (trace,) = open_traces([run(tmp_path, {**FILES, records.TRACE: marks})])
+    steps = trace.ranges.where(trace.ranges.kind == RangeKind.STEP)
+    assert [trace.names[name] for name in steps.name] == ["ProfilerStep#8", "ProfilerStep#9"]
+
+
 def test_ranges_join_the_threads_of_the_profiler(tmp_path: Path) -> None:
     trace = opened(tmp_path, FILES)
     assert [RangeKind(kind) for kind in trace.ranges.kind] == [RangeKind.GC, RangeKind.INPUT]

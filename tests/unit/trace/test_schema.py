@@ -11,7 +11,7 @@ import pytest
 
 from diagnose.measure.views.launches import joined
 from diagnose.trace.readers.kineto.torch_profiler import read
-from diagnose.trace.schema import TABLES, DeviceWork, HostCalls, narrowed
+from diagnose.trace.schema import TABLES, DeviceWork, HostCalls, narrow
 
 EDGES = [-(2**31), 2**31 - 1]
 BEYOND = [-(2**63), -(2**31) - 1, 2**31, 2**32, 2**63 - 1]
@@ -23,8 +23,8 @@ def calls(correlation: Any) -> HostCalls:
 
 
 def test_ids_that_fit_take_32_bits() -> None:
-    assert narrowed(np.array(EDGES)).dtype == np.int32
-    assert narrowed(np.array([], np.int64)).dtype == np.int32
+    assert narrow(np.array(EDGES)).dtype == np.int32
+    assert narrow(np.array([], np.int64)).dtype == np.int32
     assert calls([1, 2]).correlation.dtype == np.int32
     assert calls([1, 2]).external_id.dtype == np.int32, "of ids that nobody gave"
 
@@ -56,13 +56,13 @@ def test_tables_of_both_widths_are_joined_without_loss() -> None:
 
 @pytest.mark.parametrize("far", [2**31, 2**40, 2**63 - 1])
 def test_ids_are_joined_across_widths(far: int) -> None:
-    narrow, wide = narrowed([3, 5]), narrowed([5, far])
+    small, wide = narrow([3, 5]), narrow([5, far])
     order = np.arange(2)
-    assert narrow.dtype == np.int32
+    assert small.dtype == np.int32
     assert wide.dtype == np.int64
-    assert joined(narrow, wide, order).tolist() == [-1, 0]
-    assert joined(wide, narrow, order).tolist() == [1, -1]
-    assert joined(narrow, narrowed([far, far - 1]), order).tolist() == [-1, -1], "none of them is there"
+    assert joined(small, wide, order).tolist() == [-1, 0]
+    assert joined(wide, small, order).tolist() == [1, -1]
+    assert joined(small, narrow([far, far - 1]), order).tolist() == [-1, -1], "none of them is there"
 
 
 @pytest.mark.parametrize("stream", [7, 0x7F01_2345_6780])

@@ -85,7 +85,9 @@ def gradient_buckets(measures: RankCollectives, rounds: GradientRounds | None) -
     comm = measures.communication
     rows, begin, end = rounds.rows, rounds.begin_ns, rounds.end_ns
     start, stop = comm.start_ns[rows], comm.end_ns[rows]
-    alone = _alone(start, stop)
+    # Per round and bucket, from when on no bucket before it is sent any more: no time counts twice
+    before = np.concatenate((start[:, :1], np.maximum.accumulate(stop, axis=1)[:, :-1]), axis=1)
+    alone = np.asarray(np.minimum(np.maximum(start, before), stop), np.int64)
     after = np.maximum(alone, end[:, None])
     columns = {
         # What was sent had been ready: kernels beside it on other streams may have begun before and end later.
@@ -105,12 +107,6 @@ def gradient_buckets(measures: RankCollectives, rounds: GradientRounds | None) -
         )
         for place in range(rows.shape[1])
     )
-
-
-def _alone(start: Int64, stop: Int64) -> Int64:
-    """Per round and bucket, from when on no bucket before it is sent any more: no time counts twice."""
-    before = np.concatenate((start[:, :1], np.maximum.accumulate(stop, axis=1)[:, :-1]), axis=1)
-    return np.asarray(np.minimum(np.maximum(start, before), stop), np.int64)
 
 
 def _exposed(measures: RankCollectives, begin: Int64, end: Int64) -> Int64:

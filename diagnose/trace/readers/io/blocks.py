@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from diagnose.errors import InputError
 from diagnose.trace.readers.io.limits import at_most
-from diagnose.trace.readers.io.prefetch import ahead
+from diagnose.trace.readers.io.prefetch import prefetch
 from diagnose.trace.readers.reader import HEAD_BYTES
 from diagnose.units import format_bytes
 
@@ -52,10 +52,10 @@ class Blocks:
     def __iter__(self) -> Iterator[bytes]:
         with self.path.open("rb") as file:
             if _is_gzip(file):
-                yield from ahead(_behind(self._inflated(file), self.begin))
+                yield from prefetch(_behind(self._inflated(file), self.begin))
             else:
                 file.seek(self.begin)
-                yield from ahead(iter(partial(file.read, BLOCK_BYTES), b""))
+                yield from prefetch(iter(partial(file.read, BLOCK_BYTES), b""))
 
     def _inflated(self, file: BinaryIO) -> Iterator[bytes]:
         try:
@@ -69,7 +69,7 @@ class Blocks:
             self.damage = str(error)
 
     def _rescued(self, file: BinaryIO) -> Iterator[bytes]:
-        """What a corrupt stream still gives: inflated again in small pieces, so that only the last one is lost."""
+        """Inflate a corrupt stream again in small pieces, so that only the last one is lost."""
         skip = self._delivered
         try:
             for piece in _members(file, zlib, 1 << 12):

@@ -1,8 +1,8 @@
-"""How much a file may make a reader take: so little that none exhausts a machine by surprise.
+"""Limits on the memory that a file can make a reader allocate.
 
 A user who knows that a file is honest lifts the limits for the time of reading it:
 
-    with lifted():
+    with without_limits():
         traces = open_traces(paths)
 """
 
@@ -21,7 +21,7 @@ def at_most(size_bytes: int) -> int:
 
 
 @contextmanager
-def lifted() -> Iterator[None]:
+def without_limits() -> Iterator[None]:
     """Read files of any size, however much they swell. Of this process: others read with their limits."""
     global _are_lifted  # a setting of the process: readers are given a path and nothing else
     before, _are_lifted = _are_lifted, True

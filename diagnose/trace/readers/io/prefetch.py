@@ -9,10 +9,8 @@ from typing import TypeVar
 _Item = TypeVar("_Item")
 
 
-def ahead(items: Iterator[_Item]) -> Generator[_Item]:
-    """Yield the items (never None) in their order, making one of them ahead of whoever asks. Errors come in their
-    turn.
-    """
+def prefetch(items: Iterator[_Item]) -> Generator[_Item]:
+    """Yield the items (never None) in their order, making one ahead of whoever asks. Errors come in their turn."""
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
         coming = pool.submit(next, items, None)
         while (item := coming.result()) is not None:

@@ -54,13 +54,13 @@ class Child:
         self.running.wait()
 
     def ended_within(self, seconds: float) -> bool:
-        """Whether it has ended, or does so in this time."""
+        """Whether the process has ended, or ends within this time."""
         with suppress(subprocess.TimeoutExpired):
             self.running.wait(seconds)
         return self.running.returncode is not None
 
     def finished(self) -> int:
-        """How many results it has begun to hand back; what it is to read next follows at once."""
+        """The number of results that the process has begun to hand back; its next task follows at once."""
         return sum(os.fstat(number).st_size > 0 for number in self.files)
 
     def result(self, number: int) -> mmap | None:
@@ -103,7 +103,7 @@ def hand_back(file: int, pieces: Iterable[bytes | memoryview]) -> None:
 
 
 def cores() -> int:
-    """How many processes may read at once, this one among them; 1 on systems without files that lie in memory only."""
+    """Return the number of processes that may read at once, this one included; 1 without memory files."""
     if not hasattr(os, "memfd_create"):
         return 1
     allowed = [len(os.sched_getaffinity(0)), _share.get()]

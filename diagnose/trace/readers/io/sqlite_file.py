@@ -47,8 +47,8 @@ class Database:
         `where` is SQL of the caller's own making.
         """
         there = self.tables.get(table, ())
-        chosen = ", ".join(quoted(name) if name in there else "NULL" for name in columns)
-        yield from self.query(f"SELECT {chosen} FROM {quoted(table)} {where}")
+        chosen = ", ".join(quote_name(name) if name in there else "NULL" for name in columns)
+        yield from self.query(f"SELECT {chosen} FROM {quote_name(table)} {where}")
 
     def query(self, sql: str) -> Iterator[Columns]:
         """The columns that a query of the caller's own making gives, `BATCH_ROWS` rows at a time."""
@@ -66,16 +66,16 @@ class Database:
         return found
 
     def _columns_of(self, table: str) -> tuple[str, ...]:
-        return tuple(str(row[1]) for row in self._connection.execute(f"PRAGMA table_info({quoted(table)})"))
+        return tuple(str(row[1]) for row in self._connection.execute(f"PRAGMA table_info({quote_name(table)})"))
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """A name as SQL spells it, whatever is in it."""
     return '"' + name.replace('"', '""') + '"'
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Database]:
+def open_database(path: Path) -> Iterator[Database]:
     """The database in a file, gzip or not. What SQLite cannot read becomes an InputError."""
     try:
         with _plain(path) as plain, closing(_connection(plain)) as connection:
@@ -96,7 +96,7 @@ def table_names(path: Path) -> frozenset[str]:
         found = _CREATED.findall(head) if head.startswith(MAGIC) else []
         return frozenset(name.decode("ascii", "replace") for name in found)
     try:
-        with opened(path) as database:
+        with open_database(path) as database:
             return frozenset(database.tables)
     except InputError:
         return frozenset()

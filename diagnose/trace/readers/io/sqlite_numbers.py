@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from diagnose.trace.readers.io.prefetch import ahead
-from diagnose.trace.readers.io.sqlite_file import Database, quoted
+from diagnose.trace.readers.io.prefetch import prefetch
+from diagnose.trace.readers.io.sqlite_file import Database, quote_name
 from diagnose.trace.schema import Int64
 
 ABSENT = -(1 << 63)
@@ -49,7 +49,7 @@ def numbers(database: Database, table: str, columns: Sequence[str]) -> Iterator[
     if not chosen or order is None:
         return
     try:
-        with closing(ahead(_stretches(database, table, chosen, order))) as stretches:
+        with closing(prefetch(_stretches(database, table, chosen, order))) as stretches:
             for stretch in stretches:
                 values = _parsed(stretch) or _carefully(database, chosen, stretch.source)
                 absent = np.full(stretch.rows, ABSENT, np.int64)
@@ -81,8 +81,8 @@ class _Stretch:
 
 
 def _stretches(database: Database, table: str, columns: Sequence[str], order: str) -> Iterator[_Stretch]:
-    most, source = most_rows(database), quoted(table)
-    texts = ", ".join(f"group_concat({name}), typeof(max({name}))" for name in map(quoted, columns))
+    most, source = most_rows(database), quote_name(table)
+    texts = ", ".join(f"group_concat({name}), typeof(max({name}))" for name in map(quote_name, columns))
     last, read = None, 0
     while True:
         after = "" if last is None else f"WHERE {order} > {last}"
@@ -133,7 +133,7 @@ def _carefully(database: Database, columns: Sequence[str], source: str) -> list[
     """Read the columns with `ABSENT` for whatever is no number."""
     texts = ", ".join(
         f"group_concat(CASE WHEN typeof({name}) IN ('integer', 'real') THEN CAST({name} AS INTEGER) ELSE {ABSENT} END)"
-        for name in map(quoted, columns)
+        for name in map(quote_name, columns)
     )
     return [np.fromstring(text, np.int64, sep=",") for text in _row(database, f"SELECT {texts} FROM {source}")]
 

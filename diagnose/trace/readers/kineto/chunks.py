@@ -104,7 +104,7 @@ class KinetoStream(Document):
         return min(length, max(left, 0)) if length == self.chunk_bytes else length
 
     def _boundary(self, length: int) -> int | None:
-        """Where the first guessed boundary at least `length` ahead lies; None when none follows."""
+        """Return the first guessed boundary at least `length` ahead; None when none follows."""
         searched = length
         while True:
             found = _BOUNDARY.search(self._buffer, self._at + searched)
@@ -143,7 +143,8 @@ class KinetoStream(Document):
         entries: list[bytes] = []
         at = 0
         while length is None or at < length:
-            at = _next_entry(text, at)
+            found = _ENTRY.search(text, at)
+            at = found.start() if found else len(text)
             if at >= len(text):
                 self.losses.cut_off = length is None
                 break
@@ -182,12 +183,7 @@ _ENTRY = re.compile(r"[^\s,]|\Z")
 _RESUME = re.compile(r"\}\s*,\s*(?=\{)|\}\s*(?=\]\s*(?:,\s*\"|\}?\s*\Z))")
 
 
-def _next_entry(text: str, at: int) -> int:
-    found = _ENTRY.search(text, at)
-    return found.start() if found else len(text)
-
-
 def _resume(text: str, at: int) -> int:
-    """Where events may go on behind one that is corrupt."""
+    """Return the position at which events may go on behind a corrupt one."""
     found = _RESUME.search(text, at)
     return found.end() if found else len(text)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from msgspec import Raw
 
 from diagnose.trace.readers.kineto.events import ABSENT, Scalar
-from diagnose.trace.schema import MISSING, Float32, Int64, Table, narrowed
+from diagnose.trace.schema import MISSING, Float32, Int64, Table, narrow
 
 
 class Interned(dict[Any, int]):
@@ -109,7 +109,7 @@ class Growing:
 
         def taken(name: str) -> npt.NDArray[Any]:
             held = self._columns.pop(name)[: self.rows]
-            return (narrowed(held) if name in ids else held)[order]
+            return (narrow(held) if name in ids else held)[order]
 
         return {name: taken(name) for name in list(self._columns)}
 

@@ -14,7 +14,7 @@ _KNOWN = 1 << 16  # names whose meaning is remembered: a trace has thousands, a 
 
 
 class Lane(enum.IntEnum):
-    """Which table an event belongs to. The device's three kinds share one."""
+    """The table that an event belongs to. The device's three kinds share one."""
 
     UNUSED = 0
     """Known, and of no use: flows drawn as events, the profiler's own overhead, spans of the recording."""

@@ -46,7 +46,7 @@ class MemoryInstants(Table):
 
 
 def of_memory(events: Iterable[Any]) -> list[Any]:
-    """Those among instant events in which the allocator moved something."""
+    """Keep the instant events in which the allocator changed something."""
     return [event for event in events if event.name in _ACTIONS and type(event.args) is MemoryArgs and event.args.bytes]
 
 
@@ -104,7 +104,7 @@ def _counter(names: dict[str, int], name: str, time_ns: Int64, device: Int64, va
 
 
 def _changes(device: Int64, value: Int64) -> npt.NDArray[np.bool_]:
-    """Where a device's value is not that of its row before; its last row is kept, too, for the time that it covers."""
+    """Mark the rows that change a device's value, and its last row, for the time that it covers."""
     order = np.argsort(device, kind="stable")
     device, value = device[order], value[order]
     other = device[1:] != device[:-1]

@@ -18,7 +18,8 @@ from diagnose.trace.readers.kineto.columns import Growing, ids_of
 from diagnose.trace.readers.kineto.meaning import range_kind
 from diagnose.trace.readers.kineto.memory_events import memory_of
 from diagnose.trace.readers.kineto.tables import RankTables
-from diagnose.trace.schema import MISSING, DeviceWaits, DeviceWork, Frames, HostCalls, Ops, Ranges, Table
+from diagnose.trace.readers.reader import window_of
+from diagnose.trace.schema import MISSING, DeviceWaits, DeviceWork, Frames, HostCalls, Ops, Ranges
 
 _LATEST_BASE_NS = 4_000_000_000_000_000_000
 _RANK_IN_NAME = re.compile(r"(?:^|[._-])(?:rank|worker)[._-]?(\d+)(?!\d)", re.IGNORECASE)
@@ -88,7 +89,7 @@ def trace_of(path: Path, tables: RankTables, header: Header, rank: int | None) -
         rank=rank if rank is not None else header.rank if header.rank is not None else rank_in_name(path),
         world_size=header.world_size,
         device_names=tuple(one.name for one in devices if one.name) if devices and devices[0].name else (),
-        window_ns=_window((device, calls, ops, frames, ranges, device_ranges)),
+        window_ns=window_of((device, calls, ops, frames, ranges, device_ranges)),
         device=device,
         calls=calls,
         ops=ops,
@@ -110,7 +111,7 @@ def rank_in_name(path: Path) -> int | None:
 
 
 def _base_ns(tables: RankTables, base_ns: int) -> int:
-    """What to add to the times: nothing where they are since the epoch already, as some re-saved files have them."""
+    """Return the offset to add to times; 0 where they are since the epoch already, as in some re-saved files."""
     for rows in (tables.ops, tables.device, tables.calls, tables.ranges, tables.frames):
         if rows.rows:
             return base_ns if int(np.median(rows.column("start_ns"))) < base_ns // 2 else 0
@@ -136,13 +137,6 @@ def _threads(tables: RankTables) -> tuple[Thread, ...]:
         name = named.get((str(pid), str(tid))) or (tid if isinstance(tid, str) else "")
         threads.append(Thread(pid_number, tid_number, name))
     return tuple(threads)
-
-
-def _window(tables: Sequence[Table]) -> tuple[int, int] | None:
-    filled: list[Any] = [table for table in tables if len(table)]
-    if not filled:
-        return None
-    return int(min(table.start_ns[0] for table in filled)), int(max(table.end_ns.max() for table in filled))
 
 
 def _compact(text: bytes) -> str:
@@ -183,7 +177,7 @@ def _warnings(path: Path, tables: RankTables, device: DeviceWork) -> tuple[str, 
 
 
 def _repeated(device: DeviceWork) -> int:
-    """How many rows are equal to the row before in all that tells device work apart."""
+    """Count the rows that equal the row before in all columns that tell device work apart."""
     same = np.ones(max(0, len(device) - 1), np.bool_)
     for column in (device.start_ns, device.end_ns, device.device, device.stream, device.name, device.correlation):
         same &= column[1:] == column[:-1]

@@ -151,7 +151,7 @@ class RankTables:
             self._add_waits(groups[Lane.WAIT])
 
     def _marks(self, names: Int64) -> npt.NDArray[np.bool_]:
-        """Which of the names are annotations, even where they are filed as operators."""
+        """Mark the names of annotations, including those that are filed as operators."""
         if len(self._is_mark) < len(self.names):
             added = list(self.names)[len(self._is_mark) :]
             self._is_mark = np.append(self._is_mark, [is_mark(name) for name in added])
@@ -159,7 +159,7 @@ class RankTables:
         return marks
 
     def _depends(self, names: Int64) -> npt.NDArray[np.bool_]:
-        """Which of the names are operators whose work depends on more than shapes."""
+        """Mark the names of operators whose work depends on more than shapes."""
         if len(self._is_detailed) < len(self.names):
             added = list(self.names)[len(self._is_detailed) :]
             self._is_detailed = np.append(self._is_detailed, [depends_on_values(name) for name in added])

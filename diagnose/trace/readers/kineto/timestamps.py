@@ -51,7 +51,9 @@ def nanoseconds(values: Sequence[Any]) -> Int64:
         return _one_by_one(values) if np.isnan(us).any() else _of_doubles(us)  # numpy takes None for a NaN
     array = np.asarray(values)
     if array.dtype.kind == "i":
-        return _of_whole(array)
+        readable = np.abs(array) < MOST_US
+        times: Int64 = np.where(readable, np.where(readable, array, 0) * 1000, UNREADABLE).astype(np.int64)
+        return times
     return _of_doubles(array) if array.dtype.kind == "f" else _one_by_one(values)
 
 
@@ -78,12 +80,6 @@ def nanoseconds_of(value: object) -> int:
 
 def _one_by_one(values: Sequence[Any]) -> Int64:
     return np.fromiter((nanoseconds_of(value) for value in values), np.int64, len(values))
-
-
-def _of_whole(us: Any) -> Int64:
-    readable = np.abs(us) < MOST_US
-    times: Int64 = np.where(readable, np.where(readable, us, 0) * 1000, UNREADABLE).astype(np.int64)
-    return times
 
 
 def _of_doubles(us: Any) -> Int64:

@@ -54,7 +54,7 @@ def blocks_of(listed: object, number: Callable[[object], int], live: dict[Any, A
 
 
 def _addresses(rows: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Int64:
-    """Where blocks begin; those of older snapshots do not say, but follow each other within their segment."""
+    """Return the addresses of blocks; in older snapshots they follow from each block's place in its segment."""
     addresses: list[int] = []
     at, of = 0, None
     for segment, block in rows:

@@ -47,7 +47,7 @@ def read(path: Path) -> list[Trace]:
     """One trace without a timeline, with `kernel_metrics`. Raises NotATrace where no metric is a number."""
     table, found = CsvRows(path), _Found()
     for header, row, units in _launches(table):
-        kernel, launch = _cell(header, row, "Kernel Name") or "(unnamed)", _whole(_cell(header, row, "ID"))
+        kernel, launch = _cell(header, row, "Kernel Name") or "(unnamed)", int(ids_of([_cell(header, row, "ID")])[0])
         match = _CAPABILITY.fullmatch(_cell(header, row, "CC"))
         found.capability = found.capability or ((int(match[1]), int(match[2])) if match else None)
         for metric, unit, text in _metrics(header, row, units):
@@ -102,10 +102,6 @@ def _metrics(header: dict[str, int], row: Sequence[str], units: Sequence[str]) -
 
 def _cell(header: dict[str, int], row: Sequence[str], name: str) -> str:
     return row[header[name]].strip() if name in header else ""
-
-
-def _whole(text: str) -> int:
-    return int(ids_of([text])[0])
 
 
 def _number(text: str) -> float | None:

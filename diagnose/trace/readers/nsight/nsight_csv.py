@@ -99,7 +99,7 @@ def _add(found: _Columns, row: list[str], header: dict[str, tuple[int, str]]) ->
 
 
 def _work(name: str, source: str, target: str) -> tuple[str, WorkKind, CopyDirection, Memory]:
-    """What a row is, with the name that torch.profiler would give it."""
+    """Return a row's kind of work, with the name that torch.profiler would give it."""
     operation = _OPERATION.match(name)
     if operation is None:
         return name or "(unnamed)", WorkKind.KERNEL, CopyDirection.UNKNOWN, Memory.UNKNOWN

@@ -16,14 +16,14 @@ import numpy as np
 from diagnose.errors import NotATrace
 from diagnose.model import Facts
 from diagnose.trace import Thread, Trace
-from diagnose.trace.readers.io.sqlite_file import MAGIC, Database, opened, table_names
+from diagnose.trace.readers.io.sqlite_file import MAGIC, Database, open_database, table_names
 from diagnose.trace.readers.kineto.rank_trace import rank_in_name
 from diagnose.trace.readers.kineto.tables import Growing, Interned
 from diagnose.trace.readers.nsight.nvtx_ranges import has_rows, read_marks, with_kinds
 from diagnose.trace.readers.nsight.tables import UNKNOWN_PROCESS, Activities, ProcessTables
 from diagnose.trace.readers.nsight.target import Gpu, Target, read_counters
-from diagnose.trace.readers.reader import Reader
-from diagnose.trace.schema import MISSING, Counters, DeviceWork, HostCalls, Ops, Ranges, Table
+from diagnose.trace.readers.reader import Reader, window_of
+from diagnose.trace.schema import MISSING, Counters, DeviceWork, HostCalls, Ops, Ranges
 
 _PROCESS_BITS = 24
 _LOW_BITS = (1 << _PROCESS_BITS) - 1
@@ -49,7 +49,7 @@ class Process:
 
 def read(path: Path) -> list[Trace]:
     """One trace for each process that used a device; without any, one of the process that did most on the host."""
-    with opened(path) as database:
+    with open_database(path) as database:
         return read_database(path, database)
 
 
@@ -73,7 +73,7 @@ def read_database(path: Path, database: Database) -> list[Trace]:
 
 
 def _processes(activities: Activities) -> list[Process]:
-    """In the order of their ranks: by device, then by process id."""
+    """Return the processes in the order of their ranks: by device, then by process id."""
     found = [Process(key, one, _devices(one.device)) for key, one in activities.processes.items() if has_rows(one)]
     on_device = [process for process in found if process.tables.device.rows]
     if on_device:
@@ -110,7 +110,7 @@ def _trace(
         threads=_threads(tables, target),
         rank=rank,
         device_names=tuple(dict.fromkeys(gpu.name for gpu in gpus or target.gpus)),
-        window_ns=_window((device, calls, ops, ranges)),
+        window_ns=window_of((device, calls, ops, ranges)),
         device=device,
         calls=calls,
         ops=ops,
@@ -143,13 +143,6 @@ def _threads(tables: ProcessTables, target: Target) -> tuple[Thread, ...]:
     return tuple(
         Thread(one >> _PROCESS_BITS & _LOW_BITS, one & _LOW_BITS, named.get(one, "").strip()) for one in tables.threads
     )
-
-
-def _window(tables: Sequence[Table]) -> tuple[int, int] | None:
-    filled: list[Any] = [table for table in tables if len(table)]
-    if not filled:
-        return None
-    return int(min(table.start_ns[0] for table in filled)), int(max(table.end_ns.max() for table in filled))
 
 
 def _facts(gpu: Gpu) -> Facts:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from diagnose.trace.readers.io.sqlite_file import quoted
+from diagnose.trace.readers.io.sqlite_file import quote_name
 from diagnose.trace.readers.io.sqlite_numbers import ABSENT, Damaged, most_rows
 from diagnose.trace.readers.nsight.meaning import looks_like_a_step, mark_of, nvtx_kind
 from diagnose.trace.readers.nsight.tables import UNNAMED, Activities, ProcessTables, thread_indices
@@ -47,7 +47,7 @@ def read_marks(activities: Activities) -> None:
 def _sql(activities: Activities) -> str:
     """The columns that are there, NULL for the others; texts are cut at a length that no name has."""
     there = activities.database.tables[TABLE]
-    columns = [quoted(name) if name in there else "NULL" for name in _COLUMNS]
+    columns = [quote_name(name) if name in there else "NULL" for name in _COLUMNS]
     text = _COLUMNS.index("text")
     columns[text] = f"substr({columns[text]}, 1, {_LONGEST_NAME})"
     return f"SELECT {', '.join(columns)} FROM {TABLE}"

@@ -76,7 +76,11 @@ class Activities:
                     take()
                 except Damaged as error:
                     self.damaged[table] = str(error)
-        self._adopt_unknown()
+        # Device work of no known process belongs to the one process that called the device, if there is just one.
+        unknown = self.processes.get(UNKNOWN_PROCESS)
+        hosts = [one for key, one in self.processes.items() if key != UNKNOWN_PROCESS and one.calls.rows]
+        if unknown is not None and len(hosts) == 1 and not hosts[0].device.rows and not unknown.calls.rows:
+            hosts[0].device, unknown.device = unknown.device, hosts[0].device
 
     def _kernels(self) -> None:
         there = self.database.tables[KERNELS]
@@ -207,13 +211,6 @@ class Activities:
         self._text_bytes += sum(len(text) for text in texts if isinstance(text, str))
         if self._text_bytes > file_bytes(self.database):
             raise Damaged("its texts are longer than the file")
-
-    def _adopt_unknown(self) -> None:
-        """Device work of no known process belongs to the one process that called the device, if there is just one."""
-        unknown = self.processes.get(UNKNOWN_PROCESS)
-        hosts = [one for key, one in self.processes.items() if key != UNKNOWN_PROCESS and one.calls.rows]
-        if unknown is not None and len(hosts) == 1 and not hosts[0].device.rows and not unknown.calls.rows:
-            hosts[0].device, unknown.device = unknown.device, hosts[0].device
 
 
 def _times(rows: Rows, mine: Bool) -> Rows:

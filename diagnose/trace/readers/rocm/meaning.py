@@ -11,7 +11,7 @@ from diagnose.trace.schema import CopyDirection, WorkKind
 
 
 class Domain(enum.Enum):
-    """Where a recorded host call belongs."""
+    """The domain of a recorded host call."""
 
     CALL = "call"
     """HIP, HSA, and libraries that drive the device."""

@@ -67,7 +67,7 @@ class _Interned:
 
 @dataclass
 class _Slice:
-    """What began at one track event."""
+    """A slice that one track event began."""
 
     category: str = ""
     name: str = ""

@@ -1,4 +1,4 @@
-"""Which kernels communicate, and what: from the RCCL calls around their launches, for their names say nothing.
+"""Finds the kernels of collectives from the RCCL calls around their launches; their names do not tell.
 
 A kernel belongs to the RCCL call in which it was launched, on the launching thread. Calls between `ncclGroupStart` and
 `ncclGroupEnd` launch nothing until the group ends: what is launched there is what all of them asked for.
@@ -55,7 +55,7 @@ Spans = list[tuple[RcclCall, Collective]]
 
 
 def _spans(rccl: Sequence[RcclCall]) -> dict[int, Spans]:
-    """By thread and in order: calls that launch, with what they communicate."""
+    """Return the launching calls of each thread in order, with the collectives that they launch."""
     spans: dict[int, Spans] = {}
     depth: dict[int, int] = {}
     grouped: dict[int, list[Collective]] = {}
@@ -77,7 +77,7 @@ def _spans(rccl: Sequence[RcclCall]) -> dict[int, Spans]:
 
 
 def _by_correlation(spans: Mapping[int, Spans], calls: HostCalls) -> dict[int, Collective]:
-    """What is launched under each correlation id: by RCCL's call itself, or by a call that it made."""
+    """Return the collective of each correlation id: launched by RCCL's call itself, or by a call that it made."""
     found = {call.correlation: collective for span in spans.values() for call, collective in span}
     for thread, span in spans.items():
         rows = np.flatnonzero(calls.thread == thread)

@@ -66,7 +66,7 @@ class Recording:
 
     def traces(self, nothing: str) -> list[Trace]:
         """One trace for each process that recorded anything, in the order of their ids; `nothing` says why none."""
-        return ranked(self.of_processes(nothing))
+        return as_ranks(self.of_processes(nothing))
 
     def of_processes(self, nothing: str) -> list[tuple[int, Trace]]:
         """The traces with their process ids and without ranks."""
@@ -117,7 +117,7 @@ class Recording:
         )
 
 
-def ranked(of_processes: Sequence[tuple[int, Trace]]) -> list[Trace]:
+def as_ranks(of_processes: Sequence[tuple[int, Trace]]) -> list[Trace]:
     """The traces of several processes as the ranks of a job: none of AMD's formats says which rank a process was."""
     ordered = sorted(of_processes, key=lambda pair: pair[0])
     if len(ordered) == 1:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from diagnose.trace import Trace
-from diagnose.trace.readers.io.sqlite_file import MAGIC, Columns, Database, opened, quoted, table_names
+from diagnose.trace.readers.io.sqlite_file import MAGIC, Columns, Database, open_database, quote_name, table_names
 from diagnose.trace.readers.io.truncated_json import UNDECODABLE
 from diagnose.trace.readers.kineto.tables import ids_of
 from diagnose.trace.readers.reader import Reader
@@ -48,7 +48,7 @@ class _Part:
     def rows(self, table: str, columns: str, joins: str = "") -> Iterator[Columns]:
         """Columns of a table (`t.start`) and of tables joined to it, a batch at a time."""
         if table in self.tables:
-            yield from self.database.query(f"SELECT {columns} FROM {quoted(self.tables[table])} AS t {joins}")
+            yield from self.database.query(f"SELECT {columns} FROM {quote_name(self.tables[table])} AS t {joins}")
 
     def mapping(self, table: str, key: str, value: str) -> dict[Any, Any]:
         return self.database.mapping(self.tables.get(table, ""), key, value)
@@ -58,19 +58,19 @@ class _Part:
 
     def column(self, table: str, alias: str, name: str) -> str:
         """The column as SQL, NULL where the table lacks it."""
-        return f"{alias}.{quoted(name)}" if self.has(table, name) else "NULL"
+        return f"{alias}.{quote_name(name)}" if self.has(table, name) else "NULL"
 
     def event(self) -> str:
         """The join with the events, for `stack_id` and `category_id`."""
         if not self.has("rocpd_event", "id"):
             return "LEFT JOIN (SELECT NULL AS id, NULL AS stack_id, NULL AS category_id, NULL AS extdata) AS e ON 0"
-        return f"LEFT JOIN {quoted(self.tables['rocpd_event'])} AS e ON e.id = t.event_id"
+        return f"LEFT JOIN {quote_name(self.tables['rocpd_event'])} AS e ON e.id = t.event_id"
 
 
 def read(path: Path) -> list[Trace]:
     """One trace for each process in the database."""
     recording = Recording(path)
-    with opened(path) as database:
+    with open_database(path) as database:
         for guid, tables in _by_guid(database).items():
             part = _Part(database, tables)
             part.strings = part.mapping("rocpd_string", "id", "string")
@@ -159,7 +159,7 @@ def _read_regions(recording: Recording, part: _Part) -> None:
     _each_process(recording, part, part.rows("rocpd_region", f"{columns}, {event}", part.event()), add)
     if part.has("rocpd_track", "id", "pid", "tid", "name_id"):
         # What took no time (marks) is a sample on a track, whose name is the category.
-        track = f"LEFT JOIN {quoted(part.tables['rocpd_track'])} AS k ON k.id = t.track_id"
+        track = f"LEFT JOIN {quote_name(part.tables['rocpd_track'])} AS k ON k.id = t.track_id"
         columns = "k.pid, t.timestamp, t.timestamp, k.tid, k.name_id, t.event_id"
         _each_process(recording, part, part.rows("rocpd_sample", f"{columns}, {event}", f"{track} {part.event()}"), add)
 

@@ -35,7 +35,7 @@ class Header:
     """What the file is, where it is no timeline."""
 
     def place(self, *names: str) -> int | None:
-        """Where the first of these columns is that the table has."""
+        """Return the index of the first of these columns that the table has."""
         return next((self.columns[name] for name in names if name in self.columns), None)
 
 

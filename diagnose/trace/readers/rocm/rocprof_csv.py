@@ -23,7 +23,7 @@ from diagnose.trace.readers.io.blocks import read_head
 from diagnose.trace.readers.io.csv_rows import CsvRows, first_row
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm.meaning import direction_of
-from diagnose.trace.readers.rocm.recording import Agent, Recording, ranked
+from diagnose.trace.readers.rocm.recording import Agent, Recording, as_ranks
 from diagnose.trace.readers.rocm.rocprof_columns import BEGIN, END, Header, Kind, header_of, headerless
 from diagnose.trace.schema import MISSING, CopyDirection
 
@@ -82,7 +82,7 @@ def read_together(paths: Sequence[Path]) -> list[Trace]:
             refused.append(error)
     if not runs:
         raise refused[0]
-    traces = ranked(runs)
+    traces = as_ranks(runs)
     if not refused:
         return traces
     left_out = f"{len(refused)} other CSVs of rocprof are no timelines and were left out, the first being {refused[0]}"

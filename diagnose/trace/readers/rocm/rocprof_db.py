@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from diagnose.trace import Trace
-from diagnose.trace.readers.io.sqlite_file import MAGIC, Columns, Database, opened, table_names
+from diagnose.trace.readers.io.sqlite_file import MAGIC, Columns, Database, open_database, table_names
 from diagnose.trace.readers.kineto.tables import ids_of
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm.recording import Recording
@@ -31,7 +31,7 @@ Add = Callable[[Process, Columns], None]
 def read(path: Path) -> list[Trace]:
     """One trace for each process in the database."""
     recording = Recording(path)
-    with opened(path) as database:
+    with open_database(path) as database:
         seen_by_hip = _read_ops(recording, database)
         if database.has("KERN", *_TIMES):
             if seen_by_hip:

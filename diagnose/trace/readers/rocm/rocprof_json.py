@@ -60,7 +60,7 @@ class _Event(Struct, gc=False):
 
 
 class _Document(Struct, gc=False):
-    """What lies beside the events (the command line, the machine) is skipped."""
+    """The document's events; its command line and machine are skipped."""
 
     events: list[_Event] = msgspec.field(default_factory=list, name="traceEvents")
 
@@ -93,7 +93,7 @@ def read(path: Path) -> list[Trace]:
 
 
 def _kind(event: _Event, row: str, bare: bool) -> str:
-    """What an event is: `kernel`, `copy` or a domain of calls; empty for what is not used."""
+    """Return an event's kind: `kernel`, `copy` or a domain of calls; empty where it is not used."""
     if bare:
         what = str(event.args.desc or "")
         if row.startswith("GPU"):

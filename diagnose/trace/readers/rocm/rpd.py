@@ -14,7 +14,7 @@ from typing import Any
 
 from diagnose.errors import InputError
 from diagnose.trace import Trace
-from diagnose.trace.readers.io.sqlite_file import MAGIC, Columns, Database, opened, table_names
+from diagnose.trace.readers.io.sqlite_file import MAGIC, Columns, Database, open_database, table_names
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm.recording import Recording
 from diagnose.trace.readers.rocm.rocprof_db import each_process
@@ -42,7 +42,7 @@ _OPERATORS = "LEFT JOIN ext_autogradapi AS torch ON torch.api_ptr_id = api.id"
 def read(path: Path) -> list[Trace]:
     """One trace for each process in the database."""
     recording = Recording(path)
-    with opened(path) as database:
+    with open_database(path) as database:
         for table, columns in (
             ("rocpd_op", ("id", "start", "end", "gpuId", "queueId", "description_id", "opType_id")),
             ("rocpd_api", ("id", "pid", "tid", "start", "end", "apiName_id", "args_id")),

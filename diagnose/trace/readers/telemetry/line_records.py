@@ -32,7 +32,7 @@ class _File(Struct):
 
 @dataclass(frozen=True)
 class FollowedLines:
-    """When the thread was where: `times` in order, and per time the place in `stacks` of what began to hold."""
+    """A thread's line log: `times` in order, and for each the index in `stacks` of what holds from then on."""
 
     times: list[int]
     places: list[int]

@@ -259,15 +259,13 @@ _CELL = "<ipython-input-"
 
 @dataclass(frozen=True)
 class Ownership:
-    """Which files are the user's own: below one of his roots, and neither installed, nor of Python, nor ours."""
+    """Tells the user's own files: below one of their roots, and neither installed, nor Python's, nor ours."""
 
     roots: tuple[PurePath, ...] = ()
 
     @classmethod
     def of(cls, value: object) -> Ownership:
-        """Return the ownership by `owned_roots` of the facts; without any, files that are not installed count
-        as owned.
-        """
+        """Return the ownership by `owned_roots` of the facts; without any, files not installed count as owned."""
         return cls(tuple(PurePath(root) for root in value if isinstance(root, str)) if isinstance(value, list) else ())
 
     def __call__(self, file: str) -> bool:

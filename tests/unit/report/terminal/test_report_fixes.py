@@ -37,7 +37,7 @@ KEPT = Verdict(
     gate=GateResult(Gate.BITWISE, True, "five losses are equal"),
     prediction=Confidence.BOUND,
 )
-SLOW = Verdict("early", Decision.NO_CHANGE, "no difference to build on", saving=Interval(0.0, -0.1, 0.1), saving_ns=0)
+SLOW = Verdict("early", Decision.NO_CHANGE, "no measurable saving", saving=Interval(0.0, -0.1, 0.1), saving_ns=0)
 TWIN = replace(SLOW, fixer="other")
 NO_TIME = [
     Verdict(name, Decision.NOT_TRIED, f"the budget leaves 1 s (this would take about {name})", predicted_ns=9_000_000)
@@ -66,7 +66,7 @@ def test_a_reason_that_fixes_share_is_said_once() -> None:
     for said in (text.render(ALL), markdown.render(ALL)):
         assert said.count("he budget leaves 1 s.") == 1
         assert "slow-one (9.00 ms), slow-two (9.00 ms)" in said
-        assert said.count("o difference to build on") == 1
+        assert said.count("o measurable saving") == 1
         assert "early, other" in said
 
 

@@ -137,7 +137,7 @@ def test_a_whole_run_tells_its_story_in_few_lines() -> None:
 
 
 def test_what_the_machine_was_too_restless_to_tell_is_undecided_here_as_in_the_report() -> None:
-    verdict = Verdict("a-fix", Decision.NO_CHANGE, "no difference to build on", saving=Interval(0.19, -0.21, 0.63))
+    verdict = Verdict("a-fix", Decision.NO_CHANGE, "no measurable saving", saving=Interval(0.19, -0.21, 0.63))
     for resolution, said in ((0.18, "undecided"), (0.01, "no change")):
         control = ControlMeasured(resolution=resolution, pairs=8, generations=2, step_ns=NS_PER_MS)
         assert (

@@ -30,7 +30,7 @@ from diagnose.report import formats
 from diagnose.report.export import markdown
 from diagnose.report.page import html
 from diagnose.report.terminal import text
-from diagnose.report.terminal.text_findings import finding_lines
+from diagnose.report.terminal.text import finding_lines
 from diagnose.session import PatchAccepted, RunEnded, State, TrialStarted, TrialState, fold
 from diagnose.units import format_ns
 
@@ -352,7 +352,7 @@ def test_of_a_run_that_was_interrupted_no_patch_can_be_applied() -> None:
 def test_a_common_trial_that_kept_nothing_is_told_of() -> None:
     started = TrialStarted(fixer=TOGETHER, setting={}, predicted_ns=1, summary="one, two, three, at once", diff="")
     slower = Verdict(TOGETHER, Decision.SLOWER, "slower by 4.0 % of the step (8 pairs, −5.0 % … −3.0 %)")
-    own = Verdict("one", Decision.NO_CHANGE, "no difference to build on")
+    own = Verdict("one", Decision.NO_CHANGE, "no measurable saving")
     state = State(diagnosis=SMALL, verdicts=(own,), trials=(TrialState(started, (), slower),))
     for said in (text.render(state), markdown.render(state)):
         assert "one, two, three, at once: slower, slower by 4.0 %" in " ".join(said.split())

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from diagnose.model import Accounting, Diagnosis, Ladder, PracticalCeiling, Steps
-from diagnose.report.wording.phrases import is_healthy, quiet_news
+from diagnose.model import (
+    Accounting,
+    CannotTell,
+    Confidence,
+    Diagnosis,
+    Finding,
+    Ladder,
+    PracticalCeiling,
+    Severity,
+    Steps,
+)
+from diagnose.report.wording.health import is_healthy, quiet_news, unexplained
 
 MS = 1_000_000
 
@@ -33,7 +43,7 @@ def test_a_run_above_it_is_not_and_what_lies_above_is_named() -> None:
     said = quiet_news(run(70))
     assert "Healthy" not in said
     assert (
-        "A program that trains the same could take 70.0 ms, 30 % less: 25.0 ms of products lie above the practical "
+        "A program that computes the same could take 70.0 ms, 30 % less: 25.0 ms of products lie above the practical "
         "ceiling. No rule explains it yet."
     ) in said
 
@@ -45,3 +55,33 @@ def test_without_a_ceiling_nobody_knows_how_near_it_is() -> None:
     )
     blind = replace(run(None), has_device=False)
     assert "no work of a device was recorded" in quiet_news(blind)
+
+
+def waiting(**ms: int) -> Diagnosis:
+    """Two steps of 100 ms with one weighty finding, which does not claim these milliseconds of each."""
+    found = Finding("input-bound", Severity.HIGH, None, 12 * MS, 0.12, Confidence.MEASURED, "waits for the loader")
+    comm = ms.pop("exposed_comm", 0)
+    left = Accounting(compute=80 * MS, exposed_comm=2 * comm * MS, idle={name: 2 * ns * MS for name, ns in ms.items()})
+    steps = Steps(2, 100 * MS, 100 * MS, 200 * MS, "optimizer")
+    spent = Accounting(compute=40 * MS, exposed_comm=comm * MS, idle={"dependency": (60 - comm) * MS})
+    return Diagnosis(1, ("rank0",), 1, "NVIDIA H200", steps, spent, (found,), has_device=True, unclaimed=left)
+
+
+def test_much_time_that_no_finding_claims_is_named_beside_the_findings() -> None:
+    assert unexplained(waiting(dependency=61, dispatch=3)) == (
+        "No finding explains the 61.0 ms of dependency wait (61 % of the average traced step)."
+    )
+    assert unexplained(waiting(dependency=19, dispatch=19)) == ""
+
+
+def test_communication_that_may_be_waiting_is_an_open_question_and_what_answers_it_is_said() -> None:
+    lacking = (CannotTell("straggler", "the recordings of the other 7 ranks"),)
+    asked = "Whether the 30.0 ms of exposed communication are waiting for other ranks, only their recordings tell."
+    assert unexplained(replace(waiting(exposed_comm=30), cannot_tell=lacking)) == asked
+    assert "No finding explains the 30.0 ms of exposed communication" in unexplained(waiting(exposed_comm=30))
+    assert asked in quiet_news(replace(waiting(exposed_comm=30), findings=(), cannot_tell=lacking))
+
+
+def test_idle_time_of_unknown_cause_has_one_name() -> None:
+    spent = Accounting(compute=45 * MS, idle={"unknown": 55 * MS})
+    assert "No rule explains the 55.0 ms of unexplained idle yet." in quiet_news(replace(run(None), accounting=spent))

@@ -1,0 +1,51 @@
+"""What of a claim is in doubt because nobody knows exactly what the profiler cost the host.
+
+    doubtful_ns(claim, measures)     # may not be saved: the profiler may have made the host that late
+    hidden_ns(claim, measures)       # may be saved besides: the profiler may have made the host that hid it
+
+A live run watches steps without a profiler, and leaves nothing in doubt; a recording alone knows the cost of its
+records to a factor (`diagnose.measure.replay.overhead`).
+"""
+
+from __future__ import annotations
+
+from diagnose.measure import Measures
+from diagnose.measure.replay.savings import replayed, without
+from diagnose.rule import Claim
+
+MUCH = 0.1
+"""A claim of which this share is in doubt is a bound, not a measurement, and what it may come to is said."""
+
+
+def unreplayed(claim: Claim, measures: Measures) -> bool:
+    """Whether the accounting alone answers for a claim, though a device ran ahead of its host."""
+    return claim.recoverable_ns > 0 and measures.has_device and not replayed(measures)
+
+
+def doubtful_ns(claim: Claim, measures: Measures) -> int:
+    """What of a claim to time in which the device idles may be the profiler's."""
+    if not _is_doubted(claim, measures) or _is_of_device(claim, measures):
+        return 0
+    claims = claim.claims & measures.counted
+    return measures.replay.doubtful_of(claim.cut if claim.cut is not None else without(measures, claims))
+
+
+def hidden_ns(claim: Claim, measures: Measures) -> int:
+    """By how much more a claim to time in which the device works may save: a host that is no faster than the recorded
+    one limits what faster kernels bring, and without a profiler it is faster. 0 where that is little."""
+    if not _is_doubted(claim, measures) or not _is_of_device(claim, measures):
+        return 0
+    if claim.cut is None or claim.cut.scale is None:
+        return 0
+    more = measures.replay.hidden_of(claim.cut)
+    return more if more > MUCH * claim.recoverable_ns else 0
+
+
+def _is_doubted(claim: Claim, measures: Measures) -> bool:
+    return claim.recoverable_ns > 0 and replayed(measures) and measures.replay.doubtful_ns > 0
+
+
+def _is_of_device(claim: Claim, measures: Measures) -> bool:
+    """Whether the device works in half of the time or more."""
+    claims = claim.claims & measures.counted
+    return (claims - measures.busy).total_ns <= claims.total_ns / 2
