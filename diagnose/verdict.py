@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model import Decision, GateResult, Interval, Mechanism
-from diagnose.units import format_bytes, format_share, format_value, swapped
+from diagnose.units import format_bytes, format_share, format_value, swap_sides
 
 LEAST_SAVING = 0.01
 """A fix must save more than this share of the step: less is not worth a line of anyone's source."""
@@ -113,7 +113,7 @@ def hopeless(pairs: Sequence[Pair], smallest: float, looks: int, needed: float |
     """
     if len(pairs) < LEAST_PAIRS:
         return False
-    seen = estimate(pairs, _confidence_of_each(looks))
+    seen = estimate(pairs, confidence_of_each(looks))
     needed = floor(smallest) if needed is None else needed
     unseen = smallest if len({pair.generation for pair in pairs}) < LEAST_GENERATIONS else 0.0
     return seen.estimate + math.hypot(seen.high - seen.estimate, unseen) < needed
@@ -126,7 +126,7 @@ def nothing_in_sight(pairs: Sequence[Pair], smallest: float, looks: int, needed:
     """
     if len(pairs) < LEAST_PAIRS:
         return False
-    seen = estimate(pairs, _confidence_of_each(looks))
+    seen = estimate(pairs, confidence_of_each(looks))
     return seen.high < (floor(smallest) if needed is None else needed)
 
 
@@ -139,7 +139,7 @@ def clear(pairs: Sequence[Pair], smallest: float, looks: int, beyond: float = CL
     """
     if len(pairs) < LEAST_PAIRS:
         return False
-    seen = estimate(pairs, _confidence_of_each(looks))
+    seen = estimate(pairs, confidence_of_each(looks))
     return seen.low - smallest > beyond
 
 
@@ -152,7 +152,7 @@ def sure(pairs: Sequence[Pair], looks: int) -> bool:
     """
     if len(pairs) < LEAST_PAIRS or not beyond(pairs, SURE_SAVING):
         return False
-    return estimate(pairs, _confidence_of_each(looks)).low > SURE_SAVING
+    return estimate(pairs, confidence_of_each(looks)).low > SURE_SAVING
 
 
 def beyond(pairs: Sequence[Pair], share: float) -> bool:
@@ -162,7 +162,7 @@ def beyond(pairs: Sequence[Pair], share: float) -> bool:
 
 def precise(pairs: Sequence[Pair], looks: int, enough: float = LEAST_SAVING) -> bool:
     """Whether the original against itself shows already that the resolution is finer than `enough`."""
-    return len(pairs) >= LEAST_PAIRS and resolution(estimate(pairs, _confidence_of_each(looks))) < enough
+    return len(pairs) >= LEAST_PAIRS and resolution(estimate(pairs, confidence_of_each(looks))) < enough
 
 
 def ruling_on_time(
@@ -186,7 +186,7 @@ def ruling_on_time(
         return Ruling(Decision.SLOWER, f"slower by {format_share(-saving.estimate)} of the step ({figures})")
     if saving.low <= needed:
         early = ", stopped early" if stopped_early else ""
-        found = "faster, though not surely by enough" if saving.low > 0 else "no difference to build on"
+        found = "faster, though not surely by enough" if saving.low > 0 else "no measurable saving"
         return Ruling(Decision.NO_CHANGE, f"{found} ({figures}{early}; more than {format_share(needed)} needed)")
     if generations < LEAST_GENERATIONS and not beyond_luck:
         return Ruling(
@@ -228,8 +228,10 @@ def saved(saving: Interval, pairs: int) -> str:
     return f"{format_share(saving.estimate)} of the step saved ({figures})"
 
 
-def _confidence_of_each(looks: int) -> float:
-    """What each look is taken at so that all of them together err as seldom as one at `CONFIDENCE` (Bonferroni)."""
+def confidence_of_each(looks: int) -> float:
+    """Return the confidence of each of several looks that together err no more often than one at `CONFIDENCE`
+    (Bonferroni).
+    """
     return 1 - (1 - CONFIDENCE) / max(1, looks)
 
 
@@ -258,8 +260,10 @@ def _saved(log_ratio: float) -> float:
 
 
 def _as_saving(share: float) -> float:
-    """What the faster of two sides saves, where one saves this share of the other's step, or takes it longer."""
-    return share if share >= 0 else swapped(share)
+    """Return the saving of the faster side, where one side's step is shorter by `share`, or longer where it is
+    negative.
+    """
+    return share if share >= 0 else swap_sides(share)
 
 
 def _unmoved(mechanism: Mechanism) -> str:

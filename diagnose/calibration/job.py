@@ -29,7 +29,7 @@ def in_a_job() -> bool:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that speaks."""
+    """Whether this process is rank 0, which prints and writes the results."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
@@ -46,7 +46,10 @@ def calibrate(budget_ns: int, groups: Groups | None, tell: Callable[[str], None]
     with _connected(device):
         hosts: list[str] = [""] * dist.get_world_size()
         dist.all_gather_object(hosts, platform.node())
-        alone = _alone(device, int(_ON_DEVICE * budget_ns), tell)
+        # What rank 0 measures of its device, on every rank; the others wait
+        measured = [measure_device(device, int(_ON_DEVICE * budget_ns), tell) if is_first() else Device(None)]
+        dist.broadcast_object_list(measured)
+        alone = measured[0]
         wanted = groups if groups is not None else usual_groups(hosts)
         curves: list[Curve] = []
         left_out: list[str] = []
@@ -79,13 +82,6 @@ def usual_groups(hosts: Sequence[str]) -> list[tuple[int, ...]]:
     found += [tuple(first[: 1 << power]) for power in range(1, len(first).bit_length()) if 1 << power <= len(first)]
     found += [tuple(first), tuple(each)]
     return list(dict.fromkeys(members for members in found if len(members) > 1))
-
-
-def _alone(device: torch.device, budget_ns: int, tell: Callable[[str], None]) -> Device:
-    """What rank 0 measures of its device, on every rank; the others wait."""
-    measured = [measure_device(device, budget_ns, tell) if is_first() else Device(None)]
-    dist.broadcast_object_list(measured)
-    return measured[0]
 
 
 def _of_group(

@@ -1,4 +1,4 @@
-"""How long work takes, several times over: by the device's own clock where there is a device."""
+"""Times work repeatedly, by the device's own clock where there is a device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Agree = Callable[[int], int]
 
 @dataclass(frozen=True)
 class Plan:
-    """How often something is repeated: the same on all ranks that take part."""
+    """The number of repetitions, the same on all ranks that take part."""
 
     blocks: int
     in_block: int
@@ -67,20 +67,16 @@ def _on_device(work: Callable[[], object], plan: Plan) -> list[int]:
     torch.cuda.synchronize()
     marks = [(_mark(), _mark()) for _ in range(plan.blocks)]
     for begin, end in marks:
-        _keep_busy(plan.in_block)
+        # Let the device wait while the host launches a block: small work is else as slow as it is launched
+        wait = getattr(torch.cuda, "_sleep", None)
+        if wait is not None and plan.in_block > 1:
+            wait(plan.in_block * _CYCLES_A_CALL)
         begin.record()
         for _ in range(plan.in_block):
             work()
         end.record()
     torch.cuda.synchronize()
     return [round(begin.elapsed_time(end) * NS_PER_MS / plan.in_block) for begin, end in marks]
-
-
-def _keep_busy(calls: int) -> None:
-    """Let the device wait while the host launches a block: small work is else as slow as it is launched."""
-    wait = getattr(torch.cuda, "_sleep", None)
-    if wait is not None and calls > 1:
-        wait(calls * _CYCLES_A_CALL)
 
 
 def _mark() -> torch.cuda.Event:

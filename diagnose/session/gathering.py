@@ -36,7 +36,7 @@ _UNNAMED = {"run": "none"}
 
 
 @dataclass(frozen=True)
-class Given:
+class HostRun:
     """One host's run folder."""
 
     folder: Path
@@ -61,7 +61,7 @@ class Given:
         return None
 
 
-def given(folder: Path) -> Given:
+def read_host_run(folder: Path) -> HostRun:
     """Return the contents of a run folder. Raises InputError where it is none."""
     if not folder.is_dir():
         raise InputError(folder, "is no folder; name run folders as `diagnose run` leaves them")
@@ -70,10 +70,10 @@ def given(folder: Path) -> Given:
     if not ranks:
         raise InputError(folder, "holds no rank's folder (rank0, …); name run folders as `diagnose run` leaves them")
     facts = {rank: record for rank, path in ranks.items() if (record := _record(path / _FACTS))}
-    return Given(folder, ranks, facts)
+    return HostRun(folder, ranks, facts)
 
 
-def check(folders: Sequence[Given]) -> None:
+def check(folders: Sequence[HostRun]) -> None:
     """Raise UsageError where a rank is in two of the folders, or where they are of different jobs."""
     first = folders[0]
     for other in folders[1:]:
@@ -93,14 +93,14 @@ def check(folders: Sequence[Given]) -> None:
                 )
 
 
-def missing(folders: Sequence[Given]) -> list[int]:
+def missing(folders: Sequence[HostRun]) -> list[int]:
     """Ranks of the job that are in none of the folders."""
     world = next((size for one in folders if isinstance(size := one.said("world_size"), int)), 0)
     present = {rank for one in folders for rank in one.ranks}
     return [rank for rank in range(min(world, 1 << 20)) if rank not in present]
 
 
-def gather(folders: Sequence[Given], into: Path) -> None:
+def gather(folders: Sequence[HostRun], into: Path) -> None:
     """Copy all ranks and write the journal; nothing is left behind where that fails. The folders stay as they are.
 
     Raises UsageError where `into` is there already or cannot be written.
@@ -124,7 +124,7 @@ def gather(folders: Sequence[Given], into: Path) -> None:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _events(folders: Sequence[Given]) -> Iterator[AnyEvent]:
+def _events(folders: Sequence[HostRun]) -> Iterator[AnyEvent]:
     """The first folder's events without its diagnosis, and those of the others that tell of their ranks, by time."""
     together: list[AnyEvent] = []
     for number, one in enumerate(folders):

@@ -71,6 +71,10 @@ class Session:
             return cls(path, listener)
         raise InputError(runs, "cannot make a run folder; remove old ones")
 
+    def hand_over(self) -> None:
+        """Note that the run is this process's from here on, and not of the one that made its folder."""
+        own(self.path)
+
     def record(self, event: AnyEvent) -> None:
         """Append one event, then tell the listener.
 
@@ -101,9 +105,10 @@ class Session:
 
     def write(self, name: str, text: str) -> Path | None:
         """Write a file of the run folder in one piece: it is there whole or not at all. None where the disk takes no
-        more; without a listener, which is told so, that is an OSError."""
+        more, or the program has removed the folder; without a listener, which is told so, that is an OSError."""
         path = self.path / name
         try:
+            self.path.stat()  # a folder that was removed is not made again
             write_atomic(path, text.encode())
         except OSError as error:
             if self._listener is None:

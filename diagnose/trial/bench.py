@@ -136,10 +136,13 @@ class Bench:
         halfway: PartialStack | None = None,
         promised: float = 0.0,
         on_sure: Callable[[Verdict], None] = lambda _verdict: None,
+        *,
+        may_wait: bool = False,
     ) -> Trial:
         """Try one fix, `promised` to save a share; `numbers` is a program with the numbers of what it is made from.
 
-        `on_sure` is told as soon as nothing but whole runs stands between the fix and its keep.
+        `on_sure` is told as soon as nothing but whole runs stands between the fix and its keep. `may_wait`: the last
+        `gate` runs all kept fixes whole, so that those of this one may wait for it where time is short.
 
         With `halfway` the numbers are looked at in two parts: that program against `numbers`, then the training of the
         patched one against that program's, which takes its hundreds of steps faster than the original would.
@@ -167,7 +170,7 @@ class Bench:
                 raise fails_as_found(*found.failed)
             why = ruling_on_failure(found.failed[1]).summary
             return Trial(replace(figures, summary=f"what it was tried against did not run: {why}"))
-        verdict = tools.numerics.judged(figures, fixer, found, numbers, patched, halfway, on_sure)
+        verdict = tools.numerics.judged(figures, fixer, found, numbers, patched, halfway, on_sure, may_wait=may_wait)
         tools.gatekeeper.drop()
         if verdict.decision is Decision.KEPT:
             tools.costs.grew(found)
@@ -181,6 +184,11 @@ class Bench:
         found = self._trials.run(trial, original, probed, name)
         self._trials.look_closer(found)
         return found
+
+    @property
+    def owes_whole_runs(self) -> bool:
+        """Whether those of a kept fix were put off, and have not been made since."""
+        return self._tools.costs.owes_whole_runs
 
     @property
     def resolution(self) -> float:
@@ -257,7 +265,7 @@ class Bench:
         tools, fixer, baseline = self._tools, plan.fixer, self._shown.baseline
         # What changes no bit is hardly in what was compiled; anything else may compile all of it anew.
         recompiles = baseline is not None and baseline.root in tools.copies.slow
-        arms = None if baseline is None or tools.prelaunch.closed else tools.prelaunch.arms(baseline)
+        arms = None if baseline is None or tools.prelaunch.closed else self._trials.arms(baseline)
         compiles = fixer.brings_compiler or (fixer.gate is not Gate.BITWISE and recompiles)
         windows = 1 if baseline is not None and baseline.root in self._shown.windows else 2
         return Estimates(tools.costs, tools.gatekeeper).trial_ns(
@@ -266,7 +274,7 @@ class Bench:
 
     def least_ns(self, plan: Plan) -> int:
         """How long a trial takes until its first pair."""
-        return self._tools.costs.least_ns(min(plan.promised, MOST_SAVED))
+        return self._tools.costs.least_ns(min(plan.promised, MOST_SAVED), compiles=plan.fixer.brings_compiler)
 
     def check_ns(self) -> int:
         """How long a leave-one-out check is expected to take."""

@@ -127,6 +127,10 @@ class Schedule:
         """How long a start may take once others took `start_ns`."""
         return min(self.start_limit_ns, self.stall_limit_ns + 10 * start_ns) if start_ns else self.start_limit_ns
 
+    def again(self) -> Schedule:
+        """With as many pairs again, of as many generations."""
+        return replace(self, pairs=2 * self.pairs, generations=2 * self.generations)
+
     def sweep(self) -> Schedule:
         """The short form for one setting of a knob."""
         return replace(self, pairs=self.sweep_pairs, generations=1, extra_generations=0)

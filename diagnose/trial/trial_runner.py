@@ -209,11 +209,15 @@ class TrialRunner:
 
         The next generation waits where the gate of a fix that promises much could not start as a whole beside it.
         """
-        gatekeeper, prelaunch = self.tools.gatekeeper, self.tools.prelaunch
-        arms = prelaunch.arms(original)
-        ahead = room_ahead(gatekeeper.memory, gatekeeper.peaks.get(original.root))
-        needless = promised >= LARGE_PROMISE and not prelaunch.fits_beside(arms, coming)
-        return arms if ahead and not needless else arms[:SIDES]
+        arms = self.arms(original)
+        needless = promised >= LARGE_PROMISE and not self.tools.prelaunch.fits_beside(arms, coming)
+        return arms[:SIDES] if needless else arms
+
+    def arms(self, original: Program) -> list[float]:
+        """Return what the arms that fit at once, of all generations or of one, need of the memory that was seen."""
+        gatekeeper = self.tools.gatekeeper
+        arms = self.tools.prelaunch.arms(original)
+        return arms if room_ahead(gatekeeper.memory, gatekeeper.peaks.get(original.root)) else arms[:SIDES]
 
     def _learn(self, found: Comparison, original: Program, patched: Program) -> None:
         tools, shown, gatekeeper = self.tools, self.shown, self.tools.gatekeeper

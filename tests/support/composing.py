@@ -17,6 +17,8 @@ from diagnose.model import (
     Diagnosis,
     Finding,
     Gate,
+    GateAnswer,
+    GateCheck,
     GateResult,
     Interval,
     Place,
@@ -97,6 +99,10 @@ class FakeBench:
     """The setting that is in place does not run in a choice between settings."""
     gates: list[tuple[Gate, str, str, str | None]] = field(default_factory=list)
     """Gate, text of the original, text of the patched program, declared format."""
+    owes_whole_runs: bool = False
+    whole_answer: GateAnswer = GateAnswer.PASSED
+    ran_whole: list[tuple[Gate, str]] = field(default_factory=list)
+    """Gate and text of each program that was run whole by itself."""
 
     def go_on(self) -> None:
         """Nobody leaves."""
@@ -129,6 +135,8 @@ class FakeBench:
         halfway: PartialStack | None = None,
         promised: float = 0.0,
         on_sure: Callable[[Verdict], None] = lambda _verdict: None,
+        *,
+        may_wait: bool = False,
     ) -> Trial:
         self.attempts.append((fixer.name, self.copies[original.root], self.copies[patched.root]))
         self.numbers.append(self.copies[(numbers or original).root])
@@ -175,6 +183,12 @@ class FakeBench:
         text = self.copies[patched.root]
         passes = next((self.gate_by_text[key] for key in self.gate_by_text if key in text), self.gate_passes)
         return GateResult(gate, passes, "as gated")
+
+    def whole_runs(
+        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, loading: bool = False
+    ) -> tuple[GateCheck, ...]:
+        self.ran_whole.append((gate, self.copies[patched.root]))
+        return (GateCheck("whole run", self.whole_answer, "as run"),)
 
     def alone(self, program: Program, name: str, least_steps: int = 0) -> StandaloneRun:
         text = self.copies[program.root]

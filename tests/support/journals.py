@@ -351,8 +351,8 @@ def ranks_diagnosed() -> list[AnyEvent]:
         22_600_000,
         0.226,
         Confidence.MEASURED,
-        "rank 5 is late: all others wait for it 22.6 ms per step (23 %); it waits for its input, 23.0 ms per step more "
-        "than the others (input-bound on rank 5)",
+        "rank 5 is late: all others wait for it 22.6 ms of each traced step of 100 ms (23 %); it waits for its input, "
+        "23.0 ms per step more than the others (input-bound on rank 5)",
         (Evidence("what every other rank waits for it, per step", 22_600_000, "ns"),),
         (Place("/srv/jobs/pretrain/data.py", 88, "tokens = self.encode(text)", "__getitem__", 0.97),),
         ("loader-workers",),

@@ -158,6 +158,9 @@ class SimulatedCapture:
     def ask_to_end(self) -> None:
         """It is gone already."""
 
+    def give_way(self) -> None:
+        """It takes no core."""
+
     def end(self) -> None:
         """It is gone already."""
 

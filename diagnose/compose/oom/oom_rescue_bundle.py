@@ -132,9 +132,7 @@ class _Together:
         return alive
 
     def relaxed(self, alive: Alive) -> Alive:
-        """Give each fix the cheapest setting with which the program runs; one that saves more is taken to run as
-        well.
-        """
+        """Give each fix the cheapest setting with which the program runs; one that saves more is taken to run too."""
         for name in alive.stack.names:
             settings = self.settings[name]
             low, high = 0, len(settings) - 1

@@ -13,8 +13,6 @@ from diagnose.compose.proposals.proposals import Proposal
 from diagnose.model import Confidence, Diagnosis, Facts, Finding, Severity
 from diagnose.plugins import Catalogue
 
-__all__ = ["UNNAMED", "is_named", "unnamed"]
-
 UNNAMED = "compute"
 """The rule of their finding, which is none: the time that the device computes."""
 LEAST_BUSY = 0.5

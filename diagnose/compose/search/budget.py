@@ -106,14 +106,17 @@ class Budget:
         reason, left_ns = self.refused_plan(plan), self.deadline.left_ns
         if reason is None or left_ns is None or left_ns == 0 or plan.promised <= CLEAR_SAVING:
             return False
-        at_best_ns, end_ns = self.bench.trial_ns(plan, at_best=True), self.bench.final_ns(held=True, runs=1)
-        fits = self._refused(at_best_ns, end_ns if self.kept else 0) is None
         large = plan.promised >= SURE_SAVING and (not self.tried or UNSPENT * left_ns >= self._whole_ns)
         large = large and self.bench.least_ns(plan) <= left_ns
-        if not (fits or large):
+        if not (large or self.ends_at_best(plan)):
             return False
         self.on_risk(f"trying {plan.fixer.name} although it may be cut short", reason)
         return True
+
+    def ends_at_best(self, plan: Plan) -> bool:
+        """Whether a trial ends in time if it saves what it promises, and what is only assumed of it turns out short."""
+        end_ns = self.bench.final_ns(held=True, runs=1) if self.kept else 0
+        return self._refused(self.bench.trial_ns(plan, at_best=True), end_ns) is None
 
     @property
     def bounded(self) -> bool:

@@ -9,6 +9,7 @@ from diagnose.compose.search.budget import Budget
 from diagnose.compose.search.bundle import LEAST, Bundle, gather
 from diagnose.compose.stack.stack import Stack
 from diagnose.model import Gate
+from diagnose.verdict import SURE_SAVING
 
 _MOST = 0.75
 """Of what a bundle promises."""
@@ -20,7 +21,8 @@ def affordable(
     """Return the largest part of a bundle that there is time to try on a stack; None where that is too little.
 
     Trajectories take longest. Beside kept fixes, what changes no bit needs no more than its own gate. Where there is no
-    time for any fix by itself either, which starts its processes anew, the bundle is worth the risk of being cut short.
+    time for any fix by itself either, which starts its processes anew, the bundle is worth the risk of being cut short;
+    but not where it would not end at best, and one of them promises much, which takes less time by itself.
     """
     ways = [bundle, bundle.without_training]
     if stack.kept:
@@ -28,9 +30,11 @@ def affordable(
         ways.append(gather(stack, wanted, frozenset(allow) & {Gate.BITWISE}))
     ways = [way for way in ways if len(way.members) > 1]
     fitting = next((way for way in ways if budget.refused_plan(way.plan) is None), None)
-    if fitting is None and all(budget.refused(fixer) is not None for fixer in bundle.fixers):
-        return next((way for way in ways if budget.risks(way.plan)), None)
-    return fitting
+    if fitting is not None or not all(budget.refused(fixer) is not None for fixer in bundle.fixers):
+        return fitting
+    if any(member.proposal.share >= SURE_SAVING for member in bundle.members):
+        ways = [way for way in ways if budget.ends_at_best(way.plan)]
+    return next((way for way in ways if budget.risks(way.plan)), None)
 
 
 def better_apart(bundle: Bundle, budget: Budget) -> bool:

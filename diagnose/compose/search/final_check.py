@@ -17,11 +17,13 @@ from diagnose.compose.search.trials import Trials
 from diagnose.compose.search.tuning import described
 from diagnose.compose.stack.stack import Kept, Stack
 from diagnose.fixer import Fixer
-from diagnose.model import Decision, Gate, GateResult, Verdict
+from diagnose.model import Decision, Gate, GateAnswer, GateCheck, GateResult, Verdict
 from diagnose.program import Program
 from diagnose.session import FinalMeasured, PatchAccepted
 from diagnose.trial.planning.cost_model import FINAL_BLOCKS
+from diagnose.trial.planning.numerics_check import with_checks
 from diagnose.trial.schedule import Schedule
+from diagnose.trial.whole_run.gate import WHOLE
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,26 @@ class FinalCheck:
 
     def _gate(self, stack: Stack, original: Program, patched: Program) -> GateResult:
         whole = _whole(stack)
-        loading = whole.changes_loading
-        found = self.bench.gate(whole.gate, original, patched, whole.rounds_to, loading=loading)
+        found = self.bench.gate(whole.gate, original, patched, whole.rounds_to, loading=whole.changes_loading)
+        if found.passed and whole.gate is Gate.TRAINING and self.bench.owes_whole_runs:
+            return with_checks(found, self._whole_runs_put_off(stack, original))
         if found.passed and whole.gate is not Gate.TRAINING and whole.compiles:
             return self._beside(found, self.bench.gate(Gate.TRAINING, original, patched, asked=False))
         return found
+
+    def _whole_runs_put_off(self, stack: Stack, original: Program) -> tuple[GateCheck, ...]:
+        """Run the part of a stack that does not change the training whole, beside the original."""
+        rest: Stack | None = stack
+        for kept in reversed(stack.kept):
+            if kept.fixer.gate is Gate.TRAINING:
+                rest = rest and rest.without(kept.fixer.name)
+        if rest is None:
+            why = "what changes the training cannot be taken out of the others"
+            return (GateCheck(WHOLE, GateAnswer.UNVERIFIED, why),)
+        if not rest.kept:
+            return ()
+        part, left = _whole(rest), self.copy(rest, "without-training")
+        return self.bench.whole_runs(part.gate, original, left, part.rounds_to, loading=part.changes_loading)
 
     def _without_one(
         self, stack: Stack, original: Program, found: GateResult

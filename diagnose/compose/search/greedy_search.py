@@ -46,7 +46,7 @@ from diagnose.trial.interruption import TimeIsUp, interrupted_at
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import format_ns
-from diagnose.what_if import foresee
+from diagnose.what_if import step_without
 
 WITHOUT_ASKING = frozenset({Gate.BITWISE, Gate.ROUNDING})
 """Classes of fixes that are tried unless the user says otherwise."""
@@ -172,7 +172,7 @@ class GreedySearch:
         self._looked_ahead = True
         waiting = [one.fixer for one in self._queue]
         with contextlib.suppress(TimeIsUp), interrupted_at(self._deadline.part(MOST_TO_FORESEE)):
-            found = foresee(known.traces[0], self._catalogue, bundle.rules)
+            found = step_without(known.traces[0], self._catalogue, bundle.rules)
             return with_foreseen(bundle, self._stack, found, self._program, self._catalogue, waiting, self._done)
         return bundle
 

@@ -22,7 +22,7 @@ from diagnose.model import Finding, Gate
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.units import format_share
-from diagnose.what_if import Foresight
+from diagnose.what_if import StepWithout
 
 LEAST_SHARE = 0.0025
 """Of the step that is left, for all that a fix treats: half of what makes a finding. A replay takes causes out and is
@@ -34,7 +34,7 @@ MOST_LINES = 16
 def with_foreseen(
     bundle: Bundle,
     base: Stack,
-    foresight: Foresight,
+    foresight: StepWithout,
     program: Program,
     catalogue: Catalogue,
     waiting: Sequence[Fixer],

@@ -92,7 +92,16 @@ class SingleTrials:
         promised = proposal.share if self.budget.deadline.at_ns is not None else 0.0
         telling = self.journal.telling(fixer.name)
         sure = self.journal.telling_sure(proposal, setting=dict(variant.setting), diff=diff)
-        trial = self.bench.attempt(fixer, baseline, patched, telling, numbers, promised=promised, on_sure=sure)
+        trial = self.bench.attempt(
+            fixer,
+            baseline,
+            patched,
+            telling,
+            numbers,
+            promised=promised,
+            on_sure=sure,
+            may_wait=True,
+        )
         trial = replace(trial, verdict=self._beside_time(trial.verdict, proposal, fixer, numbers, patched))
         self.journal.tell_of(replace(trial.verdict, setting=dict(variant.setting), diff=diff), proposal)
         return trial

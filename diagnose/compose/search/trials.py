@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from diagnose.fixer import Fixer
-from diagnose.model import Gate, GateResult, Verdict
+from diagnose.model import Gate, GateCheck, GateResult, Verdict
 from diagnose.program import Program
 from diagnose.trial.ab.arm_protocol import OnPair
 from diagnose.trial.ab.knob_search import OnSetting
@@ -39,6 +39,8 @@ class Trials(Protocol):
         halfway: PartialStack | None = None,
         promised: float = 0.0,
         on_sure: Callable[[Verdict], None] = lambda _verdict: None,
+        *,
+        may_wait: bool = False,
     ) -> Trial: ...
     def leave_out(
         self,
@@ -58,6 +60,14 @@ class Trials(Protocol):
         asked: bool = True,
         loading: bool = False,
     ) -> GateResult: ...
+    @property
+    def owes_whole_runs(self) -> bool:
+        """Whether those of a kept fix were put off, and have not been made since."""
+        ...
+
+    def whole_runs(
+        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, loading: bool = False
+    ) -> tuple[GateCheck, ...]: ...
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]: ...
 
     def alone(self, program: Program, name: str, least_steps: int = 0) -> StandaloneRun: ...

@@ -11,7 +11,7 @@ from diagnose.compose.stack.asking_time import AskingTime
 from diagnose.errors import InputError
 from diagnose.model import Diagnosis, Facts, Site
 from diagnose.program import Program
-from diagnose.program.reached import reached
+from diagnose.program.reached import read_reached
 from diagnose.program.source import read_source
 from diagnose.trace import Trace
 
@@ -54,7 +54,7 @@ def knowledge(
                 sources[path] = read_source(Path(path)).text
             except InputError:
                 continue  # a frame may name a file that is no file: `<string>`, a notebook cell
-    sources |= reached(program, sources)
+    sources |= read_reached(program, sources)
     facts = traces[0].facts if traces else Facts()
     return RunContext(sources, unique, facts, tuple(traces), AskingTime.of(budget_ns))
 

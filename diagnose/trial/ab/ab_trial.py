@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 
 from diagnose.trial.ab.aa_control import MOST_OF_BUDGET
 from diagnose.trial.ab.arm_protocol import ArmProtocol, Starter
@@ -31,6 +32,9 @@ from diagnose.trial.process.capacity import fits_twice
 from diagnose.trial.schedule import LONG_STEP_NS
 from diagnose.verdict import LEAST_PAIRS
 
+_MOST_OF_REST = 2
+"""More processes for what they left undecided may take one part in so many of the time that is left: the rest is for
+gates, and for other fixes. Chosen, not measured."""
 _ALTERNATING = 1_000
 """The number of the first generation of arms that alternate: apart from those that took turns, should memory have run
 out only after some of those."""
@@ -184,7 +188,10 @@ def _take_windows(state: TrialState) -> Stage:
 
 
 def _alternate(state: TrialState) -> Stage:
-    """Where both do not fit: a process, warmed up, runs one long block and ends; each pair is a generation."""
+    """Where both do not fit: a process, warmed up, runs one long block and ends; each pair is a generation.
+
+    It ends with the first pair after which the answer is clear; from the first that may be that one, windows are taken.
+    """
     state.found.alternated = True
     pairs = max(LEAST_PAIRS, state.trial.schedule.pairs // 2)
     for pair in range(pairs):
@@ -192,13 +199,15 @@ def _alternate(state: TrialState) -> Stage:
         for side in (ORIGINAL, PATCHED) if pair % 2 == 0 else (PATCHED, ORIGINAL):
             if is_over(state) or (not blocks and pair >= LEAST_PAIRS and state.trial.patience.passed):
                 return Stage.CLOSING
-            blocks[side] = _block_alone(state, side, last=pair == pairs - 1)
+            blocks[side] = _block_alone(state, side, window=pair >= LEAST_PAIRS - 1)
             state.arms.end_generation()
         add_pair(state, _ALTERNATING + pair, blocks)
+        if state.trial.stopping.settled(state.found.pairs):
+            break
     return Stage.CLOSING
 
 
-def _block_alone(state: TrialState, side: int, *, last: bool) -> Block:
+def _block_alone(state: TrialState, side: int, *, window: bool) -> Block:
     found = state.found
     arm = state.arms.start(side)
     ready = wait_until_ready(state, side, arm)
@@ -208,7 +217,7 @@ def _block_alone(state: TrialState, side: int, *, last: bool) -> Block:
         found.step_ns = ready.step_ns
         found.steps = max(state.trial.least_steps, 2 * state.trial.schedule.block_steps(ready.step_ns))
     block = run_block(state, side, arm, found.steps)
-    if last and state.trial.trace and not found.traces[side]:
+    if window and state.trial.trace and not found.traces[side]:
         trace_side(state, side, arm)
     return block
 
@@ -219,7 +228,7 @@ def _close(state: TrialState) -> Stage:
     state.arms.end_generation()
     pairs = found.pairs
     enough = len(pairs) >= schedule.pairs or state.trial.patience.passed or trial.stopping.settled(pairs)
-    if found.generations >= schedule.generations and enough:
+    if found.generations >= schedule.generations and enough and not _may_yet_be_shown(state):
         found.end(Ending.MEASURED)
     if is_over(state):
         return Stage.ENDED
@@ -252,6 +261,19 @@ def _is_dear(state: TrialState) -> bool:
     if left_ns is None or state.arms.early or not state.trial.control or len(state.found.pairs) < LEAST_PAIRS:
         return False
     return MOST_OF_BUDGET * (state.trial.deadline.clock() - state.began_ns) > left_ns
+
+
+def _may_yet_be_shown(state: TrialState) -> bool:
+    """Ask once for as many pairs again, where those so far say that a fix saves enough, but not for certain."""
+    trial, found = state.trial, state.found
+    whole = found.ending is None and found.ended_after is None and not (found.alternated or trial.patience.passed)
+    if not whole or found.looks > 1 or not trial.stopping.undecided(found.pairs):
+        return False
+    needed_ns, left_ns = trial.schedule.generations * (trial.deadline.clock() - state.began_ns), trial.deadline.left_ns
+    if left_ns is not None and _MOST_OF_REST * needed_ns > left_ns:
+        return False
+    state.trial, found.looks = replace(trial, schedule=trial.schedule.again()), 2
+    return True
 
 
 def _lengthen(state: TrialState) -> bool:

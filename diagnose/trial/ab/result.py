@@ -10,7 +10,7 @@ from pathlib import Path
 from diagnose.model import Interval
 from diagnose.trial.process.arm import ArmFailed, Block
 from diagnose.trial.process.capacity import Memory
-from diagnose.verdict import Pair, estimate
+from diagnose.verdict import Pair, confidence_of_each, estimate
 
 ORIGINAL, PATCHED = 0, 1
 SIDES = 2
@@ -39,6 +39,8 @@ class Comparison:
     """Those that the pairs are made of."""
     steps: int = 0
     """Measured steps in a block."""
+    looks: int = 1
+    """How often a decision to keep could be taken: twice, where a first look left it open and more pairs followed."""
     held_steps: int = 0
     """The same, where fewer were seen not to hold what recurs every few steps; else 0."""
     step_ns: int = -1
@@ -104,8 +106,8 @@ class Comparison:
 
     @property
     def saving(self) -> Interval | None:
-        """The estimate over all pairs."""
-        return estimate(self.pairs) if self.pairs else None
+        """The estimate over all pairs, as wide as so many looks at it ask for."""
+        return estimate(self.pairs, confidence_of_each(self.looks)) if self.pairs else None
 
     def sum_up(self) -> None:
         """The figures that all measured blocks of the two give together."""

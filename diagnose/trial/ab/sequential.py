@@ -75,6 +75,13 @@ class SequentialStopping:
             or (self._open(pairs) and nothing_in_sight(pairs, self.resolution, self.looks, self.worth))
         )
 
+    def undecided(self, pairs: Sequence[Pair]) -> bool:
+        """Whether a fix seems to save enough by far, and its interval reaches down to what would not be kept."""
+        if self.resolution is None or self.reassures or len(pairs) < LEAST_PAIRS:
+            return False
+        seen, least = estimate(pairs), floor(self.resolution)
+        return seen.low <= (least if self.needed is None else self.needed) and seen.estimate > least
+
     def _open(self, pairs: Sequence[Pair]) -> bool:
         """Whether something has to be worth it, and no saving is shown that would be kept as it is."""
         return self.worth > 0 and len(pairs) >= LEAST_PAIRS and estimate(pairs).low <= floor(self.resolution or 0.0)

@@ -18,8 +18,6 @@ import numpy as np
 from diagnose.trace.schema import Float64
 from diagnose.trial.gates.captures import Capture
 
-__all__ = ["reach"]
-
 _MARGIN = 3.0  # times the bound; chosen, not measured
 _PER_RATIO = 2.0  # steps per e/s: simulated, see the module's docstring
 

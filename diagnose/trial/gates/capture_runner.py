@@ -2,7 +2,8 @@
 
 Nothing is timed in a capture, so that several may share a device; never one beside what is timed. Some are begun early,
 beside other processes that start (`begin`): before anything is measured their first steps have been captured, and what
-takes longer stands still between two steps until its turn (`rest`). One that lacked memory beside others, or failed
+takes longer, or has no room for its steps yet, stands still until its turn (`rest`). To start takes longer than those
+steps, and a process that has not begun them holds little of the device. One that lacked memory beside others, or failed
 there, runs again.
 """
 
@@ -19,7 +20,14 @@ from diagnose.trial.gates.capture_plan import Wanted
 from diagnose.trial.gates.captures import Capture, read_capture
 from diagnose.trial.gates.trajectory import Curve, read_curve
 from diagnose.trial.process.arm import Workplace
-from diagnose.trial.process.capacity import GROWTH, Memory, died_of_memory, fitting, room_to_start
+from diagnose.trial.process.capacity import (
+    GROWTH,
+    Memory,
+    died_of_memory,
+    fitting,
+    room_to_start,
+    standing_share,
+)
 from diagnose.trial.process.makespan import Process, makespan_ns
 from diagnose.trial.process.process_group import Group, end_all
 from diagnose.trial.schedule import EARLY_MORE_NS, EARLY_TIMES, Deadline
@@ -42,7 +50,9 @@ class _Running:
     group: Group
     began_ns: int = field(default_factory=lambda: time.monotonic_ns())
     stopped: bool = False
-    """It stands still between two steps."""
+    """It stands still."""
+    waits: bool = False
+    """It was asked at its start to stand still before its first step."""
 
 
 @dataclass
@@ -73,10 +83,11 @@ class CaptureRunner:
 
     def begin(self, wanted: Sequence[Wanted], beside: Sequence[float]) -> None:
         """Start what fits beside processes with these shares of the memory that was seen, the first ones first."""
-        for one in self._early(wanted, beside):
-            begun = _Running(one, *self._start(one))
+        for one, waits in self._early(wanted, beside):
+            begun = _Running(one, *self._start(one), waits=waits)
             self._begun.append(begun)
-            if one.rests:  # it would only keep the others waiting
+            begun.group.give_way()  # to the arms, whose start others wait for
+            if waits:
                 self._ask_to_stand(begun)
 
     def rest(self, limit_ns: int) -> None:
@@ -87,7 +98,7 @@ class CaptureRunner:
         """
         began_ns = time.monotonic_ns()
         begun = [one for one in self._begun if not one.stopped]
-        going = [one for one in begun if not one.wanted.rests]
+        going = [one for one in begun if not one.waits]
         while going:
             done = self._first_to_end(going, began_ns + limit_ns)
             if not done.group.exited:
@@ -127,18 +138,20 @@ class CaptureRunner:
         return None
 
     def has_room(self, beside: Sequence[float]) -> bool:
-        """Whether a capture fits beside processes with these shares of the memory that was seen."""
-        return room_to_start(self.memory, [*beside, *self.shares_begun(), 2.0])
+        """Whether a capture may start beside processes with these shares of the memory that was seen."""
+        return room_to_start(self.memory, [*beside, *self.shares_begun(), standing_share(self.memory) or 2.0])
 
     def shares_begun(self) -> list[float]:
         """The memory that captures hold which were begun, as shares of what was seen of one process."""
-        return [self._share(one.wanted) for one in self._begun]
+        return [self._share(one.wanted, waits=one.waits) for one in self._begun]
 
     def shares_of(self, wanted: Sequence[Wanted]) -> list[float]:
-        """The memory that what has not been captured of it, or begun, would need, as shares of what was seen."""
+        """The memory that what has not been captured of it, or begun, would need to start early, as shares of what was
+        seen.
+        """
         begun = {one.wanted.key for one in self._begun}
         missing = [one for one in wanted if one.key not in begun and self._key(one) not in self._taken]
-        return [self._share(one) for one in missing]
+        return [self._share(one, waits=True) for one in missing]
 
     def share_of(self, root: Path, times: float) -> float:
         """Return the memory that a program needs if it needs `times` its own peak, as a multiple of the as-found
@@ -159,31 +172,38 @@ class CaptureRunner:
         missing = [one for one in wanted if self._key(one) not in self._taken]
         begun = {one.wanted.key for one in self._begun}
         early = [one for one in missing if one.key in begun]
-        early += [] if beside is None else self._early(missing, beside)
+        early += [] if beside is None else [one for one, _ in self._early(missing, beside)]
         steps_ns = sum(process(one, self._share(one)).steps_ns for one in early)
         late = [process(one, self._share(one)) for one in missing if one not in early]
         return steps_ns + makespan_ns(late, self.memory, self.resting())
 
-    def _early(self, wanted: Sequence[Wanted], beside: Sequence[float]) -> list[Wanted]:
-        """What is not there of it, and fits beside others."""
-        found: list[Wanted] = []
+    def _early(self, wanted: Sequence[Wanted], beside: Sequence[float]) -> list[tuple[Wanted, bool]]:
+        """What is not there of it and fits beside others, each with whether it stands before its first step."""
+        found: list[tuple[Wanted, bool]] = []
         shares = [*beside, *self.shares_begun()]
         begun = {one.wanted.key for one in self._begun}
         for one in wanted:
-            known = one.key in begun or self._key(one) in self._taken
-            if not known and room_to_start(self.memory, [*shares, self._share(one)]):
-                shares.append(self._share(one))
-                found.append(one)
+            if one.key in begun or self._key(one) in self._taken:
+                continue
+            # One that takes long would keep the others waiting.
+            for waits in [True] if one.rests else [False, True]:
+                share = self._share(one, waits=waits)
+                if room_to_start(self.memory, [*shares, share]):
+                    shares.append(share)
+                    found.append((one, waits))
+                    break
         return found
 
     def _key(self, wanted: Wanted) -> tuple[Path, str]:
         """Under which a capture is kept that says what this one would."""
         return wanted.key
 
-    def _share(self, wanted: Wanted) -> float:
+    def _share(self, wanted: Wanted, *, waits: bool = False) -> float:
         """The memory that a capture needs, as a share of what was seen: a reference is in float64, and what is taken
-        down lies on the host.
+        down lies on the host. `waits`: while it stands before its first step.
         """
+        if waits and (standing := standing_share(self.memory)) is not None:
+            return standing * (2.0 if wanted.exact else 1.0)
         on_host = self.memory.device_bytes is None
         if wanted.of_luck and wanted.program.root in self.peaks:
             return self.share_of(wanted.program.root, GROWTH)  # it runs as it did in its trial
@@ -201,20 +221,21 @@ class CaptureRunner:
 
     def _take(self, some: Sequence[Wanted]) -> None:
         """Whenever one has ended, the first that fits beside the others takes its place."""
-        running = self._resumed(some)
-        early = {one.wanted.key for one in running}
-        waiting = [one for one in some if one.key not in early]
+        keys = {one.key for one in some}
+        early = {one.wanted.key for one in self._begun} & keys
+        waiting, running = list(some), list[_Running]()
         try:
             while waiting or running:
                 if self.deadline.passed:
                     self._taken |= {one.key: f"the budget left no time for it ({one.name})" for one in waiting}
                     waiting.clear()
                 for one in list(waiting):
-                    beside = [*self.resting(), *self.shares_begun()]
-                    shares = [*beside, *(self._share(other.wanted) for other in running), self._share(one)]
+                    begun = next((each for each in self._begun if each.wanted.key == one.key), None)
+                    held = [self._share(each.wanted, waits=each.waits) for each in self._begun if each is not begun]
+                    shares = [*self.resting(), *held, *(self._share(each.wanted) for each in running), self._share(one)]
                     if not running or fitting(self.memory, shares) == len(shares):
                         waiting.remove(one)
-                        running.append(_Running(one, *self._start(one)))
+                        running.append(self._resumed(begun) if begun else _Running(one, *self._start(one)))
                 if running and not waiting and not self.deadline.passed:
                     self.spare([self._share(one.wanted) for one in running])
                 if running:
@@ -229,15 +250,11 @@ class CaptureRunner:
         finally:
             end_all(left.group for left in running)
 
-    def _resumed(self, some: Sequence[Wanted]) -> list[_Running]:
-        """Those of them that were begun, going on."""
-        keys = {one.key for one in some}
-        now_ns = time.monotonic_ns()
-        found = [replace(one, began_ns=now_ns, stopped=False) for one in self._begun if one.wanted.key in keys]
-        self._begun = [one for one in self._begun if one.wanted.key not in keys]
-        for one in found:
-            self._let_go_on(one)
-        return found
+    def _resumed(self, begun: _Running) -> _Running:
+        """One that was begun, going on."""
+        self._begun.remove(begun)
+        self._let_go_on(begun)
+        return replace(begun, began_ns=time.monotonic_ns(), stopped=False)
 
     def _first_to_end(self, running: Sequence[_Running], end_ns: int) -> _Running:
         """The first that ends by itself; the oldest when its time is up."""

@@ -78,8 +78,9 @@ class Gatekeeper(CaptureRunner):
                 self._trajectory_steps()
                 if asked and not self.deadline.passed:
                     self._take_all(self._missing(self.needed(gate, original, patched, rounds_to)))
-                gross = self._gross(original, patched, rounds_to) if rounds_to else None
-                return self._told(gross or self._trajectory(original, patched, asked=asked))
+                gross, unseen = self._gross(original, patched, rounds_to) if rounds_to else (None, "")
+                answer = gross or self._trajectory(original, patched, asked=asked)
+                return self._told(replace(answer, detail=f"{answer.detail}{unseen}"))
             answer = self._equal(gate, original, patched, rounds_to)
         except _NoCaptureError as error:
             return GateResult(gate, None, str(error))
@@ -135,14 +136,16 @@ class Gatekeeper(CaptureRunner):
                 return answer
         return self._rounding(original, patched, rounds_to, fell_back=gate is Gate.BITWISE)
 
-    def _gross(self, original: Program, patched: Program, rounds_to: str) -> GateResult | None:
-        """A failure if the first steps are wrong by far more than rounding to a format explains."""
+    def _gross(self, original: Program, patched: Program, rounds_to: str) -> tuple[GateResult | None, str]:
+        """A failure if the first steps are wrong by far more than rounding to a format explains; what to add to the
+        answer of the trajectory where that could not be seen.
+        """
         try:
             base = self._captured_alike(original, patched, ["values", "float64"]) or original
             captures = self._captures(*rounding(base, patched, rounds_to))
-        except _NoCaptureError:
-            return None  # the trajectory decides
-        return numerics.gross(*captures)
+        except _NoCaptureError as error:
+            return None, f"; its first steps were not compared with float64: {error}"
+        return numerics.gross(*captures), ""
 
     def _trajectory(self, original: Program, patched: Program, *, asked: bool) -> GateResult:
         steps = self._trajectory_steps()

@@ -111,8 +111,11 @@ def rounding(original: Capture, patched: Capture, reference: Capture, rounded: C
 def gross(original: Capture, patched: Capture, reference: Capture, rounded: Capture) -> GateResult | None:
     """A failure if losses or gradients are far beyond what the format of `rounded` explains; None otherwise.
 
-    For fixes whose promise is the trajectory, where a dropped gradient may hide within luck for a while.
+    For fixes whose promise is the trajectory, where a dropped gradient may hide within luck for a while. A loss scaler
+    leaves whole updates out until its factor fits: then the trajectory alone decides.
     """
+    if _leaves_updates_out(original, patched):
+        return None
     unusable = _unusable(Gate.TRAINING, original, patched)
     if unusable is not None:
         return unusable if unusable.passed is False else None
@@ -126,6 +129,16 @@ def gross(original: Capture, patched: Capture, reference: Capture, rounded: Capt
     worst = max(far, key=lambda error: error.excess)
     detail = f"{worst.title}: error {worst.patched:.2g} against float64, where its number format explains"
     return GateResult(Gate.TRAINING, False, f"{detail} {worst.allowed / FACTOR:.2g}")
+
+
+def _leaves_updates_out(original: Capture, patched: Capture) -> bool:
+    """Whether the patched program took a step without any update, in which the original has one."""
+    with_losses = _steps_with(patched, "loss") & _steps_with(original, "gradient")
+    return not with_losses <= _steps_with(patched, "gradient")
+
+
+def _steps_with(capture: Capture, kind: str) -> set[tuple[int, int]]:
+    return {(rank, step) for rank, step, what, _ in capture.tensors if what == kind}
 
 
 @dataclass(frozen=True)
@@ -146,7 +159,8 @@ class _Error:
 def _errors(
     original: Capture, patched: Capture, reference: Capture, rounded: Capture | None, typical: float
 ) -> Iterator[_Error]:
-    usual = _usual_size(reference)
+    sizes = [_rms(reference.values[key]) for key, tensor in reference.tensors.items() if tensor.kind == "gradient"]
+    usual = float(np.median(sizes)) if sizes else 0.0
     for key, tensor in original.tensors.items():
         ideal = reference.values[key]
         size = _rms(ideal)
@@ -219,12 +233,6 @@ def _summed(capture: Capture) -> Capture:
         tensors[total] = Tensor(tensor.step, "loss", "in all", (), finite)
         values[total] = before + np.sum(value)
     return Capture(tensors, values, capture.states)
-
-
-def _usual_size(reference: Capture) -> float:
-    """The median of the sizes of all gradients."""
-    sizes = [_rms(reference.values[key]) for key, tensor in reference.tensors.items() if tensor.kind == "gradient"]
-    return float(np.median(sizes)) if sizes else 0.0
 
 
 def _typical(capture: Capture, reference: Capture) -> float:

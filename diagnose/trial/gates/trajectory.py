@@ -1,6 +1,7 @@
 """The trajectory gate: does a program that changes its training still train as the original does?
 
-Original and patched run the same steps under the same seeds (`diagnose.collect.inside.modes.trajectory`). What luck
+Original and patched run the same steps under the same seeds (`diagnose.collect.inside.modes.trajectory`); steps whose
+update a loss scaler leaves out, as `GradScaler` does until its factor fits, are none of them. What luck
 alone does is the spread of the original's losses over the seeds; the patched program must stay inside of it, paired by
 seed.
 With the steps cut into `PARTS`, and of each part the mean loss, the fix fails where

@@ -11,7 +11,7 @@ from diagnose.trial.gates.trajectory import LEAST_SEEDS
 from diagnose.trial.schedule import LONG_STEP_NS, Schedule
 from diagnose.trial.whole_run.gate import FULL_NS, SHORT_NS
 from diagnose.units import NS_PER_S
-from diagnose.verdict import LEAST_PAIRS
+from diagnose.verdict import LARGE_PROMISE, LEAST_PAIRS
 
 FIRST_COMPILE_NS = 20 * NS_PER_S
 """What compiling a training step takes, where this session has not seen it yet: for a GPT of twelve layers inductor
@@ -56,6 +56,8 @@ class CostModel:
     """The numbers of one more patched program, of each kind: what it is held against has been captured by then."""
     whole_runs_ns: int = 0
     """Whole runs of one more patched program, beside those of the original that were there."""
+    owes_whole_runs: bool = False
+    """Those of a kept fix were put off until the end."""
     alternates: bool = False
     """Two do not fit side by side: processes come one after the other."""
     ahead: bool = False
@@ -163,20 +165,30 @@ class CostModel:
 
     def check_ns(self, saved: float = 0.0) -> int:
         """The turns alone, as in a leave-one-out check: as many as a clear answer takes, which most answers are. One
-        side's steps are shorter by the share that is `saved`.
+        side's steps are shorter by the share that is `saved`; a large one is sure after the first processes.
 
         What is not clear takes longer, and ends with the budget.
         """
+        if saved >= LARGE_PROMISE and not self.alternates:
+            return round(self.slack * self._turns_ns(1, LEAST_PAIRS, saved))
         return round(self.slack * self._turns_ns(self.schedule.generations, self._clear_pairs, saved))
 
-    def least_ns(self, saved: float = 0.0) -> int:
+    def least_ns(self, saved: float = 0.0, *, compiles: bool = False) -> int:
         """The start of both processes and one pair: what takes less shows nothing."""
-        return self.start_ns + round(self._block_ns * (2 - saved)) if self.start_ns else 0
+        if not self.start_ns:
+            return 0
+        compiling_ns = self.compiling_ns(at_best=True) if compiles else 0
+        return self.start_ns + compiling_ns + round(self._block_ns * (2 - saved))
 
     def final_ns(self, *, held: bool = False, runs: int | None = None, started: bool = False) -> int:
-        """The last runs, all or so many, and before them the numbers of the whole stack, unless those are `held`."""
+        """The last runs, all or so many, and before them the numbers of the whole stack, unless those are `held`, and
+        the whole runs that were put off.
+        """
         numbers_ns = 0 if held else max(self.gates_ns.values(), default=2 * self.start_ns)
-        return self.last_runs_ns(runs, started=started) + numbers_ns
+        last_ns = self.last_runs_ns(runs, started=started)
+        # Whole runs leave the last runs half as much again as those are expected to take.
+        put_off_ns = self.next_whole_runs_ns + last_ns // 2 if self.owes_whole_runs else 0
+        return last_ns + numbers_ns + put_off_ns
 
     def last_runs_ns(self, runs: int | None = None, *, started: bool = False) -> int:
         """The last runs of the original and of the patched program alone; `runs` of each, or all. `started`: the

@@ -22,6 +22,10 @@ from diagnose.units import format_ns
 
 MOST_SIDE_BY_SIDE = 4
 """Whole runs at the same time."""
+_MOST_OF_REST = 4
+"""Whole runs of one fix may take one part in so many of a budget's rest, where they can wait for those of all kept
+fixes at once. Chosen, not measured."""
+_PUT_OFF = "left to the end, for all kept fixes together"
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,13 @@ class NumericsChecks:
         patched: Program,
         halfway: PartialStack | None,
         on_sure: Callable[[Verdict], None] = lambda _verdict: None,
+        *,
+        may_wait: bool = False,
     ) -> Verdict:
         """The verdict on a trial: by its times, else by the numbers too, in two parts where there is one halfway.
 
-        `on_sure` is told as soon as nothing but whole runs stands between a fix and its keep.
+        `on_sure` is told as soon as nothing but whole runs stands between a fix and its keep. `may_wait`: those may
+        wait for the whole runs of all kept fixes, where time is short.
         """
         early = settled_by_time(verdict, found)
         if early is not None:
@@ -87,6 +94,10 @@ class NumericsChecks:
         if sure.decision is not Decision.KEPT:
             return sure
         on_sure(sure)
+        if may_wait and fixer.gate is not Gate.TRAINING and self._takes_most_of_rest():
+            self.costs.owes_whole_runs = True
+            put_off = GateCheck(WHOLE, GateAnswer.UNVERIFIED, _PUT_OFF)
+            return ruled(verdict, fixer, found, with_checks(_joined(answers), (put_off,)))
         for place, (part, before, after) in enumerate(parts):
             gate, loading = answers[place].gate, part.changes_loading
             checks = self.whole_runs(gate, before, after, part.rounds_to, loading=loading)
@@ -112,6 +123,8 @@ class NumericsChecks:
         answer = self.numbers(gate, original, patched, rounds_to, asked=asked)
         if not answer.passed:
             return answer
+        if answer.gate is not Gate.TRAINING:
+            self.costs.owes_whole_runs = False
         return with_checks(answer, self.whole_runs(answer.gate, original, patched, rounds_to, loading=loading))
 
     def numbers(
@@ -144,6 +157,13 @@ class NumericsChecks:
         checks = self.whole.check(gate, original, patched, rounds_to, loading=loading)
         self.costs.saw_whole_runs(time.monotonic_ns() - began_ns)
         return checks
+
+    def _takes_most_of_rest(self) -> bool:
+        """Whether the next whole runs would leave other fixes too little of a budget."""
+        left_ns = self.gatekeeper.deadline.left_ns
+        if left_ns is None or self.whole is None:
+            return False
+        return _MOST_OF_REST * self.costs.next_whole_runs_ns > left_ns
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:

@@ -54,6 +54,10 @@ class Memory:
     """Resident memory of all processes of the arm."""
     busy_cores: float | None = None
     """That all processes of the arm keep busy, as it was watched."""
+    made_bytes: int | None = None
+    """Held by the device allocator once the model and its optimizer were made, before any step."""
+    made_host_bytes: int | None = None
+    """Resident memory of the training process at that time."""
 
 
 def fits_twice(memory: Memory) -> bool | None:
@@ -70,7 +74,12 @@ def fits_twice(memory: Memory) -> bool | None:
 
 def uncrowded(seen: Memory, before: Memory) -> Memory:
     """Return the memory seen now with the room seen before, since other processes may have been running now."""
-    seen = replace(seen, busy_cores=seen.busy_cores if seen.busy_cores is not None else before.busy_cores)
+    seen = replace(
+        seen,
+        busy_cores=seen.busy_cores if seen.busy_cores is not None else before.busy_cores,
+        made_bytes=before.made_bytes,
+        made_host_bytes=before.made_host_bytes,
+    )
     rooms = [
         memory.free_bytes + memory.reserved_bytes
         for memory in (seen, before)
@@ -97,7 +106,15 @@ def while_watched(traces: Sequence[Trace]) -> Memory:
     reserved, used = _most(trace, _RESERVED), _most(trace, _USED)
     if len(traces) > 1 or of_device is None or reserved is None or used is None:
         return Memory()
-    return Memory(None, int(reserved), max(0, of_device - int(used)), of_device, host_bytes, busy_cores)
+    free = max(0, of_device - int(used))
+    made = [_when_made(trace, what) for what in ("reserved_bytes", "resident_bytes")]
+    return Memory(None, int(reserved), free, of_device, host_bytes, busy_cores, *made)
+
+
+def _when_made(trace: Trace, what: str) -> int | None:
+    """What was held when the last optimizer was made; None where that was not seen."""
+    sizes = [site.arguments.get(what) for site in trace.sites if site.kind == "optimizer"]
+    return max((size for size in sizes if isinstance(size, int)), default=None)
 
 
 def _most(trace: Trace, name: str) -> float | None:
@@ -136,18 +153,27 @@ def fitting(memory: Memory, shares: Sequence[float], a_core: float = 1.0) -> int
     if not memory.host_bytes:
         return 1
     host, device = float(free_bytes()), 0.0
+    # One that holds little of the device is no smaller on the host than one that has only made its model.
+    least = (memory.made_host_bytes or memory.host_bytes) / memory.host_bytes if memory.device_bytes is not None else 0
     if memory.device_bytes is not None:
         if memory.free_bytes is None or memory.reserved_bytes is None:
             return 1
         # What was seen held its own part of the device, and is gone.
         device = memory.free_bytes + memory.reserved_bytes
     for number, share in enumerate(shares):
-        host -= share * memory.host_bytes
+        host -= max(least, share) * memory.host_bytes
         if memory.device_bytes is not None:
             device -= share * (memory.reserved_bytes or 0) + _CONTEXT_BYTES
         if host < 0 or device < 0 or number >= a_core * len(os.sched_getaffinity(0)):
             return max(1, number)
     return max(1, len(shares))
+
+
+def standing_share(memory: Memory) -> float | None:
+    """Of what one process was seen to hold, what one holds that stands before its first step; None where unknown."""
+    if memory.made_bytes is None or not memory.reserved_bytes:
+        return None
+    return GROWTH * memory.made_bytes / memory.reserved_bytes
 
 
 def room_ahead(memory: Memory, peak_bytes: int | None) -> bool:

@@ -12,7 +12,7 @@ from diagnose.model import Scalar
 from diagnose.program import Program, patch
 from diagnose.program.command import with_command_line
 from diagnose.program.copy import copy_environment, copy_program
-from diagnose.program.environment import with_declared
+from diagnose.program.environment import with_script_environment
 from diagnose.program.source import read_source
 from diagnose.source.settings.command_line import COMMAND_LINE
 
@@ -56,7 +56,7 @@ class Workspace:
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "compiled")}
         environment = copy_environment(self.program, folder, self.environment) | cache
         # A trial imports torch before the program runs, and with it what reads the environment on import.
-        self._environments[copied.root] = with_declared(copied, environment)
+        self._environments[copied.root] = with_script_environment(copied, environment)
         turned_on = started.words != self.program.words and self._speaks_of_compiling(started)
         if self.compiles or turned_on or any(self._has_more(_COMPILES, path, text) for path, text in files.items()):
             self.slow.add(copied.root)

@@ -19,9 +19,7 @@ _FOLDERS_SHOWN = 2  # folders that a message names; chosen, not measured
 
 
 def protection(program: Program, folder: Path) -> dict[str, Any]:
-    """The part of a recipe that tells the guard in each process of a trial what to protect; copies lie below
-    `folder`.
-    """
+    """The part of a recipe that tells the guard in a trial's processes what to protect; copies lie below `folder`."""
     return {
         "module": str(Path(guard.__file__)),
         "originals": [str(program.root)],

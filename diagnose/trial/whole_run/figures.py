@@ -78,9 +78,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Noise:
-    """The variation of the figures: a run of the as-found program, and others under the same settings or disturbed
-    ones.
-    """
+    """The variation of the figures: a run of the program as found, and others under the same or disturbed settings."""
 
     base: Text
     runs: Sequence[Text]

@@ -106,7 +106,7 @@ class WholeRunGate:
         self._look_at_original(original, patched)
         ways = self._ways_out([original, patched])
         self._take([(name, program, recipe) for name, recipe in ways.items() for program in (original, patched)])
-        disturb = _disturbance(rounds_to) if gate is Gate.ROUNDING else None
+        disturb = max(_ROUNDS.get(rounds_to or "", 0.0), _FLOAT32_ROUNDS) if gate is Gate.ROUNDING else None
         told = self.runs.told(original) | self.runs.told(patched)
         for name, recipe in ways.items():
             before, after = self._seen[original.root, name], self._seen[patched.root, name]
@@ -262,11 +262,6 @@ def _first_other(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]
                 return f"pass {number} has {len(other)} batches instead of {len(one)}"
             return f"batch {place + 1} of pass {number} holds other samples"
     return "the patched program gave no batches"
-
-
-def _disturbance(rounds_to: str | None) -> float:
-    """By how much, relatively, a rounding fix moves what it computes with."""
-    return max(_ROUNDS.get(rounds_to or "", 0.0), _FLOAT32_ROUNDS)
 
 
 def _answer(name: str, compared: Compared, seen: str, *, reached: bool = True) -> GateCheck:

@@ -16,7 +16,7 @@ from diagnose.collect.records import BATCHES
 from diagnose.errors import InputError
 from diagnose.program import Program
 from diagnose.program.command import command_line
-from diagnose.program.shorten import shortened
+from diagnose.program.shorten import mark_loops
 from diagnose.program.source import read_source
 from diagnose.source.settings.command_line import COMMAND_LINE, split_command
 from diagnose.trial.process.arm import Workplace
@@ -118,7 +118,7 @@ class Runs:
         if root in self.copies.commands:
             texts[COMMAND_LINE] = self.copies.commands[root]
         if wanted.shortens:
-            texts |= shortened({**sources(wanted.program), **files})
+            texts |= mark_loops({**sources(wanted.program), **files})
         return self.copies.make(texts, name)
 
     def told(self, program: Program) -> Told:

@@ -53,7 +53,10 @@ def read_saved(path: Path) -> dict[str, Leaf] | None:
     try:
         data = path.read_bytes()
         if path.suffix in (".npy", ".npz"):
-            return _numpy(data)
+            loaded = np.load(io.BytesIO(data), allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return {"": loaded}
+            return {name: loaded[name] for name in loaded.files}
         if path.suffix == ".safetensors":
             return _safetensors(data)
         if zipfile.is_zipfile(io.BytesIO(data)):
@@ -163,13 +166,6 @@ def _archive(data: bytes) -> dict[str, Leaf] | None:
             return {name: archive.read(name) for name in sorted(archive.namelist())}
         value = _Inert(io.BytesIO(archive.read(pickles[0])), archive).load()
     return dict(_flat("", value))
-
-
-def _numpy(data: bytes) -> dict[str, Leaf]:
-    loaded = np.load(io.BytesIO(data), allow_pickle=False)
-    if isinstance(loaded, np.ndarray):
-        return {"": loaded}
-    return {name: loaded[name] for name in loaded.files}
 
 
 def _safetensors(data: bytes) -> dict[str, Leaf]:

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from diagnose.trial.whole_run.figures import Text, line_of
 
-__all__ = ["Told", "changed_options"]
-
 _DECLARED = re.compile(r"add_argument\(\s*((?:[\"'][^\"']+[\"']\s*,\s*)+)")
 _TELLING = frozenset({"print", "info", "debug", "warning", "log", "write"})
 _PLACES = re.compile(r"%[-+ #0-9.]*[a-zA-Z]|\{[^{}]*\}")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from watching import PROGRAMS, Ran, run
 
-from diagnose.cli.programs.watched_run import judged
+from diagnose.cli.programs.ending import judge_exit
 from diagnose.collect.launch import Outcome
 from diagnose.engine import diagnose
 from diagnose.model import Diagnosis, Severity
@@ -78,12 +78,12 @@ def test_what_would_bring_it_under_is_said_in_bytes_that_are_there(diagnosis: Di
 
 def test_the_run_says_by_its_name_how_it_ended(died: Ran) -> None:
     seen: Any = SimpleNamespace(outcome=Outcome(1, False, False, (0,)), traces=open_traces([died.folder]))
-    code, message = judged(seen, cancelled=False)
+    code, message = judge_exit(seen, cancelled=False)
     assert (code, message) == (3, "the program ran out of the device's memory, and ended with exit code 1")
     seen.traces = []
-    assert judged(seen, cancelled=False) == (3, "the program failed with exit code 1")
+    assert judge_exit(seen, cancelled=False) == (3, "the program failed with exit code 1")
     seen.outcome = Outcome(-signal.SIGSEGV, False, False, (0,))
-    _, message = judged(seen, cancelled=False)
+    _, message = judge_exit(seen, cancelled=False)
     assert message.startswith("the program failed with signal 11 (SIGSEGV), ")
     assert "PYTHONFAULTHANDLER=1" in message
 

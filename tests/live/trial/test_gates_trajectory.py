@@ -104,6 +104,19 @@ def test_a_wrong_fix_never_passes(check: Check, name: str) -> None:
     assert answer.detail.startswith(said), answer.detail
 
 
+def test_steps_whose_update_a_loss_scaler_leaves_out_are_not_compared(check: Check) -> None:
+    scaled = (
+        "    scaler = scaler if step else torch.amp.GradScaler('cpu')\n"
+        "    scaler.scale(loss).backward()\n"
+        "    if step < 20: model[0].weight.grad.fill_(float('inf'))\n"
+        "    scaler.step(optimizer)\n"
+        "    scaler.update()\n"
+    )
+    assert check("    loss.backward()\n    optimizer.step()\n", scaled).passed is True
+    never = scaled.replace("if step < 20: ", "")
+    assert check("    loss.backward()\n    optimizer.step()\n", never).passed is False
+
+
 def test_a_dropped_gradient_is_no_rounding_to_bfloat16(check: Check) -> None:
     dropped = "    model[4].bias.grad.zero_()\n    optimizer.step()"
     answer = check("    optimizer.step()", dropped, "bf16")

@@ -1,4 +1,4 @@
-"""Captures that begin early stop between two steps: with no lock in their hands, and without changing a number."""
+"""Captures that begin early stop before or between steps: with no lock in hand, and without changing a number."""
 
 from __future__ import annotations
 
@@ -86,6 +86,7 @@ def test_they_stop_with_all_their_processes_and_give_the_numbers_that_they_would
     again, (seed,) = bits(program, AGAIN), luck([program], 1, 20)
     keeper.begin([again, seed], [1.0, 1.0])
     assert all(keeper._stands(one, time.monotonic_ns() + LIMIT_NS) for one in keeper._begun)
+    assert not any(list(one.folder.glob("rank0/claim")) for one in keeper._begun)  # no step has ended
     keeper.rest(LIMIT_NS)
     assert [stopped(group) for group in keeper.groups()] == [2, 2]  # also the one that leads a session of its own
     rested, curve, fresh = keeper.taken(again, seed, bits(program))
@@ -139,3 +140,9 @@ def test_first_steps_that_are_not_stop_behind_one_of_them(
     assert one.stopped
     keeper.drop()
     assert one.group.exited
+
+
+def test_what_starts_early_leaves_the_cores_to_the_arms(keeper: Watched, program: Program) -> None:
+    keeper.begin([bits(program)], [1.0, 1.0])
+    (group,) = keeper.groups()
+    assert psutil.Process(group.pid).nice() == min(19, psutil.Process().nice() + 10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -14,7 +15,7 @@ from diagnose.compose.proposals import candidates
 from diagnose.compose.proposals.proposals import Proposal
 from diagnose.compose.proposals.proposed_edits import ProposedEdits, Variant
 from diagnose.compose.search.budget import Budget
-from diagnose.compose.search.budget_fit import better_apart
+from diagnose.compose.search.budget_fit import affordable, better_apart
 from diagnose.compose.search.bundle import Bundle
 from diagnose.compose.search.trials import Trials
 from diagnose.compose.stack.stack import Stack
@@ -156,6 +157,21 @@ def test_compiling_waits_where_time_is_short_and_another_fix_promises_most(
     bundle = Bundle(members, cast("Stack", None), cast("Stack", None))
     made = Budget(cast("Trials", Costly()), Deadline(left_ns, lambda: 0))
     assert better_apart(bundle, made) is apart
+
+
+@pytest.mark.parametrize(("promised_ns", "begun"), [(9, False), (1, True)], ids=["much", "little"])
+def test_no_bundle_is_risked_that_would_not_end_where_one_of_its_fixes_promises_much(
+    promised_ns: int, begun: bool
+) -> None:
+    class Dear(Costly):
+        def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
+            return 60 if plan.fixer.name == TOGETHER or not at_best else 20
+
+    made = Budget(cast("Trials", Dear()), Deadline(30, lambda: 0))
+    members = [promising(EXACT, promised_ns, "one"), *(promising(ROUNDS, 1, rule) for rule in ("two", "three"))]
+    bundle = Bundle(tuple(members), cast("Stack", None), cast("Stack", None))
+    stack = cast("Stack", SimpleNamespace(kept=()))
+    assert (affordable(bundle, stack, [], frozenset(Gate), made) is bundle) is begun
 
 
 def promising(one: Fixer, promised_ns: int, rule: str) -> ProposedEdits:

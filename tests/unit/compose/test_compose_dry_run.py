@@ -9,7 +9,7 @@ import pytest
 from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 
 from diagnose import compose
-from diagnose.cli.programs.fixer_selection import limited, names_in
+from diagnose.cli.programs.fixer_selection import limit_fixers, names_in
 from diagnose.compose.dry_run import NOT_ALLOWED, not_allowed
 from diagnose.compose.proposals.proposed_edits import Variant
 from diagnose.errors import UsageError
@@ -73,8 +73,8 @@ def test_names_may_stand_between_commas_or_each_by_itself() -> None:
 
 def test_only_and_skip_leave_the_fixers_that_the_user_wants() -> None:
     catalogue = Catalogue({}, {one.name: one for one in (LOADER, ITEM, HALF)})
-    assert list(limited(catalogue, ("no-item",), ()).fixers) == ["no-item"]
-    assert list(limited(catalogue, (), ("no-item",)).fixers) == ["faster-loader", "half-numbers"]
+    assert list(limit_fixers(catalogue, ("no-item",), ()).fixers) == ["no-item"]
+    assert list(limit_fixers(catalogue, (), ("no-item",)).fixers) == ["faster-loader", "half-numbers"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_only_and_skip_leave_the_fixers_that_the_user_wants() -> None:
 )
 def test_names_of_no_fixer_are_refused(only: tuple[str, ...], skip: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        limited(Catalogue({}, {one.name: one for one in (LOADER, ITEM)}), only, skip)
+        limit_fixers(Catalogue({}, {one.name: one for one in (LOADER, ITEM)}), only, skip)
 
 
 def test_what_is_not_allowed_says_why_it_changes_the_training() -> None:

@@ -17,7 +17,7 @@ from diagnose.fixer import Edits, Fixer, Request
 from diagnose.model import TOGETHER, Confidence, Decision, Finding, Gate
 from diagnose.session import TrialStarted, VerdictReached
 from diagnose.trial.schedule import Deadline
-from diagnose.what_if import Foresight
+from diagnose.what_if import StepWithout
 
 MODEL = fixer("narrow-model", replacing("model = 3", "model = 30"), Gate.ROUNDING)
 PIN = fixer("loader-pin", replacing("import torch\n", "import torch  # pin\n"))
@@ -43,11 +43,11 @@ def stage(
     """Three findings with a fixer each, and what is foreseen beside them; with the rules that were said to be gone."""
     asked: list[frozenset[str]] = []
 
-    def foresee(_trace: object, _catalogue: object, gone: frozenset[str]) -> Foresight:
+    def step_without(_trace: object, _catalogue: object, gone: frozenset[str]) -> StepWithout:
         asked.append(gone)
-        return Foresight(4_000_000, foreseen)
+        return StepWithout(4_000_000, foreseen)
 
-    monkeypatch.setattr(greedy_search, "foresee", foresee)
+    monkeypatch.setattr(greedy_search, "step_without", step_without)
     monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
     findings = [finding(f"rule {one.name}", 9 - at, one.name) for at, one in enumerate(trying)]
     fixers = (*trying, *more)

@@ -26,7 +26,7 @@ from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.watched_program import WatchedProgram
 from diagnose.units import NS_PER_MS, NS_PER_S
-from diagnose.what_if import Foresight
+from diagnose.what_if import StepWithout
 
 WATCHED_S = 35.0
 """Of the budget, until fixers were asked."""
@@ -89,7 +89,7 @@ class Session:
 def findings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "RESAMPLES", 400)
     monkeypatch.setattr(greedy_search, "review", lambda queue, *_: Review(tuple(queue)))
-    monkeypatch.setattr(greedy_search, "foresee", lambda *_: Foresight())
+    monkeypatch.setattr(greedy_search, "step_without", lambda *_: StepWithout())
 
 
 @pytest.mark.parametrize(("step_ms", "saves"), [(400, 0.57), (320, 0.2), (100, 0.57)])

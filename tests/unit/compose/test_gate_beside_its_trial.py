@@ -27,7 +27,7 @@ from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.watched_program import WatchedProgram
 from diagnose.units import NS_PER_MS, NS_PER_S
-from diagnose.what_if import Foresight
+from diagnose.what_if import StepWithout
 
 WATCHED_S = 45.0
 """Of the budget, until the first trial."""
@@ -107,7 +107,7 @@ class Session:
 def findings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "RESAMPLES", 400)
     monkeypatch.setattr(greedy_search, "review", lambda queue, *_: Review(tuple(queue)))
-    monkeypatch.setattr(greedy_search, "foresee", lambda *_: Foresight())
+    monkeypatch.setattr(greedy_search, "step_without", lambda *_: StepWithout())
 
 
 @pytest.mark.parametrize(("held_gib", "busy_cores"), [(12, 4.0), (20, 4.0), (24, 4.0), (20, 11.0), (24, 11.0)])

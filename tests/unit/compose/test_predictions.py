@@ -50,5 +50,5 @@ def test_what_was_not_measured_or_not_predicted_is_not_counted(verdict: Verdict)
 
 def test_all_predictions_are_summed_up() -> None:
     said = summed_up([MEASURED, FAR, MEASURED, Verdict("other", Decision.ADVICE, "")])
-    assert said == "2 of 3 measured savings lie in the interval predicted, as 90 % of earlier ones did."
+    assert said == "Predictions: 2 of 3 measured savings lay in the predicted interval; of earlier ones 90 % did."
     assert summed_up([Verdict("other", Decision.ADVICE, "")]) == ""

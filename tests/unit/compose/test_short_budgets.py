@@ -25,7 +25,7 @@ from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.watched_program import WatchedProgram
 from diagnose.units import NS_PER_MS, NS_PER_S
-from diagnose.what_if import Foresight
+from diagnose.what_if import StepWithout
 
 WATCHED_S = 24.0
 """Of the budget, until the program was diagnosed."""
@@ -95,7 +95,7 @@ def findings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits is asked for by each window again; fewer resamples than of a real trial are enough here."""
     monkeypatch.setattr(verdict, "RESAMPLES", 400)
     monkeypatch.setattr(greedy_search, "review", lambda queue, *_: Review(tuple(queue)))
-    monkeypatch.setattr(greedy_search, "foresee", lambda *_: Foresight())
+    monkeypatch.setattr(greedy_search, "step_without", lambda *_: StepWithout())
 
 
 PROGRAMS = {

@@ -28,7 +28,7 @@ from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.watched_program import WatchedProgram
 from diagnose.units import NS_PER_MS, NS_PER_S
-from diagnose.what_if import Foresight
+from diagnose.what_if import StepWithout
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Session:
 def findings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits is asked for by each window again; fewer resamples than of a real trial are enough here."""
     monkeypatch.setattr(verdict, "RESAMPLES", 400)
-    monkeypatch.setattr(greedy_search, "foresee", lambda *_: Foresight())
+    monkeypatch.setattr(greedy_search, "step_without", lambda *_: StepWithout())
 
 
 ROUNDS = Gate.ROUNDING

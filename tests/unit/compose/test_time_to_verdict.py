@@ -32,7 +32,7 @@ from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.watched_program import WatchedProgram
 from diagnose.units import NS_PER_MS, NS_PER_S
 from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING
-from diagnose.what_if import Foresight
+from diagnose.what_if import StepWithout
 
 PARTS = {"matmul": 282.0, "attention": 44.0, "norm": 4.0, "pointwise": 9.0, "clip": 6.0, "read": 4.0, "optimizer": 3.0}
 """Of a step, in ms: what each fix takes out or makes smaller; the vocabulary comes to light later."""
@@ -235,7 +235,7 @@ def slow_starts(folder: Path, budget_s: float) -> Session:
     return Session(folder, budget_s, machine, watched_s=30.4)
 
 
-FORESEEN = Foresight(
+FORESEEN = StepWithout(
     77_000_000,
     tuple(
         replace(one, recoverable_ns=round(ms * 1e6), share=ms / 77, confidence=Confidence.HINT)
@@ -255,7 +255,7 @@ def test_minutes_buy_what_promises_most_first(
     """With foresight seven minutes do what otherwise takes ten: what comes to light rides along in the first trial."""
     windows(monkeypatch)
     if foresees:
-        monkeypatch.setattr(greedy_search, "foresee", lambda *_: FORESEEN)
+        monkeypatch.setattr(greedy_search, "step_without", lambda *_: FORESEEN)
     session = slow_starts(tmp_path, 60 * minutes)
     outcome = session.run()
     assert outcome.final is not None, table(session.machine)
@@ -271,7 +271,7 @@ def test_what_a_first_common_trial_will_take_is_known_before(
     """No less than it takes, or it would end without its numbers; and not much more, or it would never begin."""
     windows(monkeypatch)
     if foresees:
-        monkeypatch.setattr(greedy_search, "foresee", lambda *_: FORESEEN)
+        monkeypatch.setattr(greedy_search, "step_without", lambda *_: FORESEEN)
     session = slow_starts(tmp_path, 600) if slow else Session(tmp_path, 600)
     told: dict[str, int] = {}
     took: dict[str, int] = {}
@@ -296,7 +296,7 @@ def test_what_a_first_common_trial_will_take_is_known_before(
 def test_a_budget_that_is_used_to_its_end_has_its_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both programs start at once and have the same time for it, and the numbers leave them that."""
     windows(monkeypatch)
-    monkeypatch.setattr(greedy_search, "foresee", lambda *_: FORESEEN)
+    monkeypatch.setattr(greedy_search, "step_without", lambda *_: FORESEEN)
     session = slow_starts(tmp_path, 300)
     outcome = session.run()
     assert outcome.final is not None, table(session.machine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,14 @@ def test_blocks_and_verdict_belong_to_the_trial_that_is_running() -> None:
     assert [len(trial.blocks) for trial in state.trials] == [0, 1]
     assert state.trials[-1].verdict == verdict
     assert [each.fixer for each in state.verdicts] == ["allow-tf32", "defer-item"]
+
+
+def test_a_run_folder_that_the_program_removed_is_not_made_again(tmp_path: Path) -> None:
+    heard: list[AnyEvent] = []
+    session = Session.create("x", heard.append, tmp_path)
+    shutil.rmtree(tmp_path)
+    session.record(STARTED)
+    assert session.write("diagnosis.json", "{}") is None
+    session.close()
+    assert not tmp_path.exists()
+    assert [type(event).__name__ for event in heard] == ["RunStarted", "Warned"]

@@ -29,13 +29,16 @@ class Made(Gatekeeper):
     """By program; that of others is their own name."""
     drifts: frozenset[str] = frozenset()
     """Programs whose losses go astray."""
+    missing: frozenset[str] = frozenset()
+    """Captures that cannot be taken."""
     took: list[tuple[str, str]] = field(default_factory=list)
 
     def _take(self, some: Sequence[Any]) -> None:
         for one in some:
             program = one.program.root.name
             self.took.append((program, one.name))
-            self._taken[one.key] = self._curve(program, one) if one.of_luck else self._capture(program)
+            taken = self._curve(program, one) if one.of_luck else self._capture(program)
+            self._taken[one.key] = "float64 is not known to its kernels" if one.name in self.missing else taken
 
     def _capture(self, program: str) -> Capture:
         bits = self.bits.get(program, program)
@@ -135,3 +138,11 @@ def test_what_was_captured_is_judged_after_the_time_is_up() -> None:
     late = made.check(Gate.TRAINING, FOUND, LAST)
     assert late.passed is None
     assert "the budget left no time" in late.detail
+
+
+def test_a_trajectory_that_decides_alone_says_what_was_not_seen() -> None:
+    made = keeper({}, missing=frozenset({"float64"}))
+    answer = made.check(Gate.TRAINING, FOUND, STACK, "bfloat16")
+    assert answer.passed
+    assert "first steps were not compared with float64: float64 is not known to its kernels" in answer.detail
+    assert "float64" not in keeper({}).check(Gate.TRAINING, FOUND, STACK, "bfloat16").detail

@@ -115,3 +115,12 @@ def test_nan_never_passes_and_in_the_original_itself_makes_it_unverified() -> No
     healthy, broken = capture({"w": [1.0]}), capture({"w": [float("nan")]})
     assert numerics.rounding(healthy, broken, healthy).passed is False
     assert numerics.rounding(broken, broken, healthy).passed is None
+
+
+def test_an_update_that_a_loss_scaler_leaves_out_is_no_gross_error_and_a_missing_gradient_is() -> None:
+    original = capture({"w": [1.0] * 2000, "bias": [1.0]})
+    left_out, dropped = capture({}), capture({"w": [1.0] * 2000})
+    assert numerics.gross(original, left_out, original, original) is None
+    answer = numerics.gross(original, dropped, original, original)
+    assert answer is not None
+    assert (answer.passed, answer.detail) == (False, "gradient bias of step 1 is missing")

@@ -239,6 +239,16 @@ def test_arms_that_do_not_fit_side_by_side_alternate() -> None:
     assert machine.alive == 0
 
 
+@pytest.mark.parametrize(("patched_ns", "pairs"), [(9.2e6, 4), (9.7e6, 10)], ids=["clear", "small"])
+def test_arms_that_alternate_end_with_the_first_pair_after_which_the_answer_is_clear(
+    patched_ns: float, pairs: int
+) -> None:
+    machine = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else patched_ns)
+    found = machine.run(schedule=replace(SCHEDULE, pairs=20), fits=False, resolution=0.01)
+    assert (len(found.pairs), found.ending) == (pairs, Ending.MEASURED)
+    assert machine.diary.count("trace A") == machine.diary.count("trace B") == 1
+
+
 def test_running_out_of_memory_beside_the_other_arm_is_tried_again_alone() -> None:
     machine = Machine(fails={PATCHED: ArmFailed(Trouble.OUT_OF_MEMORY, "CUDA out of memory")})
     found = machine.run()

@@ -97,10 +97,44 @@ def test_first_steps_are_there_before_anything_is_measured_and_long_captures_sta
     recorder.rest(NS_PER_S)
     assert [recorder.processes[one.name].diary[-1:] for one in (AGAIN_BITS, LONG)] == [["pause"], ["pause"]]
     assert all(isinstance(one, Capture) for one in recorder.take(SHORT, LONG))
-    assert recorder.processes[LONG.name].diary == ["ask", "pause", "resume"]
+    assert recorder.processes[LONG.name].diary == ["give_way", "ask", "pause", "resume"]
     recorder.drop()
     assert recorder.processes[AGAIN_BITS.name].diary[-1] == "end"
     assert recorder.started == 3
+
+
+def test_where_steps_have_no_room_processes_start_and_stand_before_the_first_one() -> None:
+    """Of 100 GiB, two arms take 78; each capture needs 42 for its steps, and 5 to stand before them."""
+    small_before_steps = Memory(None, 30 * GIB, 70 * GIB, 100 * GIB, 1, made_bytes=round(3.3 * GIB), made_host_bytes=1)
+    recorder = made(resting=tuple)
+    recorder.memory = small_before_steps
+    seeds = luck([ONE], 3, 50)
+    recorder.begin([SHORT, *seeds], [1.2, 1.4])
+    assert [recorder.processes[one.name].diary for one in (SHORT, *seeds)] == [["give_way", "ask"]] * 4
+    recorder.rest(NS_PER_S)
+    assert all(isinstance(one, Capture) for one in recorder.take(SHORT, *seeds))
+    assert recorder.started == 4
+
+
+def test_what_stands_before_its_steps_goes_on_when_they_have_room() -> None:
+    recorder = made(hangs=("seed-0",))
+    recorder.memory = Memory(None, 60 * GIB, 40 * GIB, 100 * GIB, 1, made_bytes=GIB, made_host_bytes=1)
+    seeds = luck([ONE], 2, 50)
+    recorder.begin(seeds, [])
+    recorder.rest(NS_PER_S)
+    first, second = (recorder.processes[one.name] for one in seeds)
+    assert (first.diary, second.diary) == (["give_way", "ask", "pause"], ["give_way", "ask", "pause"])
+    recorder.limit_ns = 0  # the one that hangs is ended, and its room is free
+    recorder.take(*seeds)
+    assert first.diary[3] == "resume"
+    assert second.diary[3] == "resume"
+
+
+def test_where_it_is_not_known_what_a_model_takes_a_capture_needs_room_for_its_steps() -> None:
+    recorder = made()
+    recorder.memory = Memory(None, 30 * GIB, 70 * GIB, 100 * GIB, 1)
+    recorder.begin([SHORT, LONG], [1.2, 1.4])
+    assert recorder.started == 0
 
 
 def test_what_is_not_captured_in_time_stands_still_and_goes_on_at_the_gate() -> None:
@@ -119,8 +153,8 @@ def test_what_does_not_get_to_stand_still_is_ended_and_taken_at_the_gate() -> No
     recorder = made(restless=(LONG.name,))
     recorder.begin([AGAIN_BITS, LONG], [])
     recorder.rest(NS_PER_S)
-    assert recorder.processes[LONG.name].diary == ["ask", "end"]
-    assert recorder.processes[AGAIN_BITS.name].diary == ["ask", "pause"]
+    assert recorder.processes[LONG.name].diary == ["give_way", "ask", "end"]
+    assert recorder.processes[AGAIN_BITS.name].diary == ["give_way", "ask", "pause"]
     (taken,) = recorder.take(LONG)
     assert isinstance(taken, Capture)
     assert recorder.started == 3
@@ -133,7 +167,7 @@ def test_what_stands_already_is_not_waited_for_again() -> None:
     before_ns = recorder.waited_ns
     recorder.rest(100 * NS_PER_S)
     assert recorder.waited_ns - before_ns < 50 * NS_PER_S
-    assert recorder.processes[SHORT.name].diary == ["ask", "pause"]
+    assert recorder.processes[SHORT.name].diary == ["give_way", "ask", "pause"]
 
 
 def test_arms_that_rest_leave_captures_less_memory_and_go_where_it_runs_out() -> None:

@@ -9,7 +9,7 @@ from diagnose.trial.ab.result import Comparison
 from diagnose.trial.planning.cost_model import FIRST_COMPILE_NS, LEAST_COMPILE_NS, WARM_SHARE, WINDOW_NS, CostModel
 from diagnose.trial.schedule import Schedule
 from diagnose.units import NS_PER_MS, NS_PER_S
-from diagnose.verdict import Pair
+from diagnose.verdict import LEAST_PAIRS, Pair
 
 SCHEDULE = Schedule(pairs=8, generations=2, block_ns=200 * NS_PER_MS, usual_steps=8, drop_steps=2)
 BLOCK_NS = 12 * 20 * NS_PER_MS  # 10 steps fill 200 ms, and 2 are dropped
@@ -69,8 +69,18 @@ def test_at_best_compiling_is_short_until_it_was_seen() -> None:
 def test_a_patched_program_that_is_faster_has_shorter_blocks() -> None:
     known = costs()
     blocks_ns = TURNS_NS - 2 * 5 * NS_PER_S
-    assert known.check_ns(0.5) == TURNS_NS - blocks_ns // 4
-    assert known.trial_ns(1) - known.trial_ns(1, saved=0.5) == blocks_ns // 4
+    assert known.check_ns(0.1) == TURNS_NS - blocks_ns // 20
+    assert known.trial_ns(1) - known.trial_ns(1, saved=0.1) == blocks_ns // 20
+
+
+def test_a_large_saving_is_sure_after_the_first_processes() -> None:
+    of_one_generation_ns = 5 * NS_PER_S + (2 + 2 * LEAST_PAIRS) * BLOCK_NS
+    assert costs().check_ns(0.5) == of_one_generation_ns - (2 + 2 * LEAST_PAIRS) * BLOCK_NS // 4
+
+
+def test_the_first_pair_of_what_compiles_comes_after_it_has_compiled() -> None:
+    known = costs()
+    assert known.least_ns(compiles=True) - known.least_ns() == LEAST_COMPILE_NS
 
 
 def test_what_compiles_no_less_at_every_start_has_no_first_one_that_takes_longer() -> None:

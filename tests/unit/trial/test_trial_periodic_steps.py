@@ -210,7 +210,8 @@ def test_a_program_that_ends_before_it_has_longer_blocks_is_compared_by_short_on
 def test_pairs_are_kept_where_no_time_is_left_for_longer_blocks() -> None:
     assert saving().held_steps > 0
     found = saving(deadline=Deadline(20 * NS_PER_S, clock=lambda: 0))
-    assert (found.held_steps, len(found.pairs)) == (0, Schedule().pairs)
+    assert found.held_steps == 0
+    assert len(found.pairs) >= Schedule().pairs
 
 
 def test_of_the_time_left_a_first_look_at_longer_blocks_takes_no_more_than_half() -> None:

@@ -14,7 +14,7 @@ from diagnose.trial.ab.result import ORIGINAL, Comparison, Ending
 from diagnose.trial.ab.sequential import worth
 from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline
-from diagnose.verdict import CLEAR_SAVING, LEAST_PAIRS, Pair
+from diagnose.verdict import CLEAR_SAVING, LEAST_PAIRS, Pair, estimate
 
 PLAN = replace(SCHEDULE, pairs=20, look_every=6)
 FULL = Memory(peak_bytes=100, reserved_bytes=1 << 40, free_bytes=0, device_bytes=1 << 40, host_bytes=1)
@@ -134,8 +134,8 @@ def test_a_saving_that_only_other_processes_show_has_all_the_pairs_that_are_left
     machine.step_ns = lambda side: 9.2e6 if side != ORIGINAL and machine.diary.count("start B") > 1 else 10e6
     found = machine.run(schedule=PLAN, resolution=0.02)
     assert found.ending is Ending.MEASURED
-    assert (len(found.pairs), found.generations) == (20, 2)
     assert sum(pair.generation == 1 for pair in found.pairs) == 16
+    assert (len(found.pairs), found.generations) == (40, 4), "and as many again, since two disagree"
 
 
 @pytest.mark.parametrize(("step_ns", "pairs"), [(1e7, 4), (1.2e9, 4)])
@@ -166,3 +166,42 @@ def test_equal_parts_of_what_is_left_of_a_deadline() -> None:
     assert Deadline(30, lambda: 10).part(2).at_ns == 20
     assert Deadline(30, lambda: 40).part(2).at_ns == 40
     assert Deadline(30, lambda: 40).part(2).passed
+
+
+def saves_a_tenth_or_not(generations: int = 2) -> Machine:
+    """A tenth on the whole, of which the first so many generations leave open whether it is anything at all."""
+    machine = Machine()
+    times = itertools.cycle([7e6, 11e6, 8e6, 9.5e6, 10.5e6])
+
+    def step_ns(side: int) -> float:
+        early = machine.diary.count("start B") <= generations
+        return 10e6 if side == ORIGINAL else next(times) if early else 9e6
+
+    machine.step_ns = step_ns
+    return machine
+
+
+def test_what_pairs_leave_undecided_has_as_many_again_once() -> None:
+    found = saves_a_tenth_or_not().run(schedule=PLAN, resolution=ASSUMED)
+    assert (len(found.pairs), found.generations, found.looks) == (40, 4, 2)
+    assert found.saving is not None
+    assert found.saving.low > estimate(found.pairs[:20]).low
+    assert found.saving.low < estimate(found.pairs).low, "each of two looks has half of the error"
+    never = saves_a_tenth_or_not(generations=9).run(schedule=PLAN, resolution=ASSUMED)
+    assert (len(never.pairs), never.generations) == (40, 4)
+
+
+@pytest.mark.parametrize("more", [{"control": True, "resolution": None}, {"reassures": True}])
+def test_a_control_and_a_saving_that_was_shown_before_have_no_more_pairs(more: dict[str, object]) -> None:
+    found = saves_a_tenth_or_not().run(schedule=PLAN, **{"resolution": ASSUMED, **more})
+    assert len(found.pairs) <= 20
+
+
+@pytest.mark.parametrize(("spare", "pairs"), [(0, 20), (4 * 26, 40)])
+def test_more_pairs_take_at_most_half_of_the_time_that_is_left(spare: int, pairs: int) -> None:
+    """On a clock that ticks 26 times in a generation."""
+    machine = saves_a_tenth_or_not()
+    deadline = Deadline(2 * 26 + 4 + spare, lambda: len(machine.diary))
+    found = machine.run(schedule=PLAN, resolution=ASSUMED, deadline=deadline, trace=False)
+    assert len(found.pairs) == pairs
+    assert found.ending is Ending.MEASURED

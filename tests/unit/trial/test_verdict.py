@@ -7,8 +7,11 @@ import pytest
 
 from diagnose.model import Decision, Gate, GateResult, Interval, Mechanism
 from diagnose.verdict import (
+    LEAST_PAIRS,
     Pair,
+    beyond,
     clear,
+    confidence_of_each,
     estimate,
     floor,
     hopeless,
@@ -125,6 +128,15 @@ def test_each_generation_has_the_same_say_however_many_pairs_it_has() -> None:
     assert estimate(pairs).estimate == pytest.approx(1 - np.sqrt(0.8))
 
 
+def test_of_four_pairs_the_middle_two_decide() -> None:
+    assert estimate([Pair(0, 100.0, patched) for patched in (50.0, 100.0, 100.0, 200.0)]).estimate == 0.0
+    assert estimate([Pair(0, 100.0, patched) for patched in (20.0, 100.0, 100.0, 100.0)]).estimate == 0.0
+
+
+def test_several_looks_share_the_error_of_one() -> None:
+    assert [confidence_of_each(looks) for looks in (0, 1, 2, 50)] == pytest.approx([0.95, 0.95, 0.975, 0.999])
+
+
 def test_without_pairs_there_is_no_estimate() -> None:
     with pytest.raises(ValueError, match="nothing was measured"):
         estimate([])
@@ -164,6 +176,32 @@ def test_who_looks_often_asks_more_of_each_look() -> None:
     assert [sure(LONE_LOW, looks) for looks in (0, 1, 50)] == [True, True, False]
 
 
+def test_the_fewest_pairs_are_enough_to_stop_on_and_one_less_is_not() -> None:
+    for enough in (True, False):
+        same, halved, doubled = (
+            [Pair(0, 100.0, patched)] * (LEAST_PAIRS if enough else LEAST_PAIRS - 1) for patched in (100.0, 50.0, 200.0)
+        )
+        assert hopeless(doubled, 0.0, looks=1) is enough
+        assert nothing_in_sight(doubled, 0.0, looks=1) is enough
+        assert clear(halved, 0.0, looks=1) is enough
+        assert sure(halved, looks=1) is enough
+        assert precise(same, looks=1) is enough
+
+
+def test_what_must_be_exceeded_is_not_exceeded_by_as_much() -> None:
+    halved = [Pair(0, 100.0, 50.0)] * LEAST_PAIRS
+    seen = estimate(halved)
+    assert not clear(halved, 0.0, looks=1, beyond=seen.low)
+    assert not nothing_in_sight(halved, 0.0, looks=1, needed=seen.high)
+    assert not precise(halved, looks=1, enough=resolution(seen))
+
+
+def test_a_saving_is_beyond_a_share_where_each_pair_is() -> None:
+    assert beyond([Pair(0, 100.0, 89.0), Pair(0, 100.0, 50.0)], 0.10)
+    assert not beyond([Pair(0, 100.0, 90.0), Pair(0, 100.0, 50.0)], 0.10)
+    assert not beyond([Pair(0, 100.0, 95.0), Pair(0, 100.0, 50.0)], 0.10)
+
+
 def test_a_promising_or_unclear_trial_goes_on() -> None:
     assert not hopeless(simulate(1, 0.10, pairs=5, generations=1), 0.001, looks=4)
     assert not hopeless(simulate(1, 0.0, pairs=5, generations=1, noise=0.05), 0.001, looks=4)
@@ -183,59 +221,146 @@ def test_a_fix_that_keeps_all_its_promises_is_kept_and_says_the_figures() -> Non
     assert answer.summary == "20 % of the step saved (20 pairs, +18.0 % … +22.0 %); equal bit for bit"
 
 
-def test_times_alone_settle_what_is_not_faster() -> None:
-    no_change = ruling_on_time(Interval(0.001, -0.003, 0.006), 20, 2, 0.004)
-    assert no_change is not None
-    assert no_change.decision is Decision.NO_CHANGE
-    assert no_change.summary == "no difference to build on (20 pairs, −0.3 % … +0.6 %; more than 1.0 % needed)"
-    slower = ruling_on_time(Interval(-0.10, -0.12, -0.08), 20, 2, 0.004)
-    assert slower is not None
-    assert slower.decision is Decision.SLOWER
-    assert ruling_on_time(CLEAR_GAIN, 20, 2, 0.004) is None
-
-
-def test_a_gain_within_the_resolution_of_the_machine_is_no_change() -> None:
-    answer = ruling_on_time(Interval(0.03, 0.02, 0.04), 20, 2, 0.025)
-    assert answer is not None
-    assert answer.decision is Decision.NO_CHANGE
-    assert answer.summary == "faster, though not surely by enough (20 pairs, +2.0 % … +4.0 %; more than 2.5 % needed)"
-
-
-def test_too_few_pairs_or_generations_never_make_a_keep() -> None:
-    few = ruling_on_time(CLEAR_GAIN, 3, 2, 0.004)
-    nothing = ruling_on_time(None, 0, 0, 0.004)
-    one_generation = ruling_on_time(CLEAR_GAIN, 10, 1, 0.004)
-    assert few is not None
-    assert nothing is not None
-    assert one_generation is not None
-    assert few.decision is nothing.decision is Decision.FAILED
-    assert one_generation.decision is Decision.NOT_TRIED
+NO_CHANGE, SLOWER, FAILED, NOT_TRIED = Decision.NO_CHANGE, Decision.SLOWER, Decision.FAILED, Decision.NOT_TRIED
 
 
 @pytest.mark.parametrize(
-    ("gate", "mechanism", "memory", "decision"),
+    ("saving", "smallest", "decision", "summary"),
     [
-        (GateResult(Gate.BITWISE, False, "loss of step 2 differs"), MOVED, None, Decision.CHANGES_NUMBERS),
-        (GateResult(Gate.BITWISE, None, "no loss was seen"), MOVED, None, Decision.UNVERIFIED),
-        (PASSED, Mechanism("sync_calls", 4, 4, "count", False), None, Decision.UNEXPLAINED),
-        (PASSED, Mechanism("compute", None, None, "ns", None), None, Decision.UNEXPLAINED),
-        (PASSED, MOVED, 1 << 30, Decision.OUT_OF_MEMORY),
-        (GateResult(Gate.BITWISE, False, "x"), Mechanism("compute", 1, 1, "ns", False), None, Decision.CHANGES_NUMBERS),
+        (
+            Interval(0.001, -0.003, 0.006),
+            0.004,
+            NO_CHANGE,
+            "no measurable saving (20 pairs, −0.3 % … +0.6 %; more than 1.0 % needed)",
+        ),
+        (
+            Interval(0.003, 0.0, 0.006),
+            0.004,
+            NO_CHANGE,
+            "no measurable saving (20 pairs, +0.0 % … +0.6 %; more than 1.0 % needed)",
+        ),
+        (
+            Interval(0.03, 0.02, 0.04),
+            0.025,
+            NO_CHANGE,
+            "faster, though not surely by enough (20 pairs, +2.0 % … +4.0 %; more than 2.5 % needed)",
+        ),
+        (
+            Interval(0.03, 0.025, 0.04),
+            0.025,
+            NO_CHANGE,
+            "faster, though not surely by enough (20 pairs, +2.5 % … +4.0 %; more than 2.5 % needed)",
+        ),
+        (Interval(-0.10, -0.12, -0.08), 0.004, SLOWER, "slower by 10 % of the step (20 pairs, −12.0 % … −8.0 %)"),
+        (
+            Interval(-0.10, -0.12, 0.0),
+            0.004,
+            NO_CHANGE,
+            "no measurable saving (20 pairs, −12.0 % … +0.0 %; more than 1.0 % needed)",
+        ),
+        # longer by a quarter is, with the sides swapped, a fifth saved: what the machine can just not tell
+        (
+            Interval(-0.25, -0.30, -0.20),
+            0.20,
+            NO_CHANGE,
+            "no measurable saving (20 pairs, −30.0 % … −20.0 %; more than 20 % needed)",
+        ),
+    ],
+)
+def test_times_alone_settle_what_is_not_faster(
+    saving: Interval, smallest: float, decision: Decision, summary: str
+) -> None:
+    answer = ruling_on_time(saving, 20, 2, smallest)
+    assert answer is not None
+    assert (answer.decision, answer.summary) == (decision, summary)
+
+
+def test_times_alone_do_not_settle_what_is_faster() -> None:
+    assert ruling_on_time(CLEAR_GAIN, 20, 2, 0.004) is None
+    assert ruling_on_time(CLEAR_GAIN, LEAST_PAIRS, 2, 0.004) is None
+    assert ruling_on_time(CLEAR_GAIN, 20, 1, 0.004, beyond_luck=True) is None
+
+
+def test_a_trial_that_stopped_early_says_so() -> None:
+    answer = ruling_on_time(Interval(0.001, -0.003, 0.006), 8, 1, 0.004, stopped_early=True)
+    assert answer is not None
+    assert answer.summary.endswith("(8 pairs, −0.3 % … +0.6 %, stopped early; more than 1.0 % needed)")
+
+
+@pytest.mark.parametrize(
+    ("saving", "pairs", "generations", "decision", "summary"),
+    [
+        (CLEAR_GAIN, 3, 2, FAILED, "too few steps to compare: 3 pairs of blocks measured"),
+        (CLEAR_GAIN, 1, 1, FAILED, "too few steps to compare: 1 pair of blocks measured"),
+        (None, 0, 0, FAILED, "too few steps to compare: 0 pairs of blocks measured"),
+        (
+            CLEAR_GAIN,
+            10,
+            1,
+            NOT_TRIED,
+            "looked faster (10 pairs, +18.0 % … +22.0 %), but there was time for one generation of processes only",
+        ),
+    ],
+)
+def test_too_few_pairs_or_generations_never_make_a_keep(
+    saving: Interval | None, pairs: int, generations: int, decision: Decision, summary: str
+) -> None:
+    answer = ruling_on_time(saving, pairs, generations, 0.004)
+    assert answer is not None
+    assert (answer.decision, answer.summary) == (decision, summary)
+
+
+GAIN = "20 % of the step saved"
+MEASURED = "20 % of the step saved (20 pairs, +18.0 % … +22.0 %)"
+
+
+@pytest.mark.parametrize(
+    ("gate", "mechanism", "memory", "decision", "summary"),
+    [
+        (
+            GateResult(Gate.BITWISE, False, "loss of step 2 differs"),
+            MOVED,
+            None,
+            Decision.CHANGES_NUMBERS,
+            f"{GAIN}, but the numbers change: loss of step 2 differs",
+        ),
+        (
+            GateResult(Gate.BITWISE, None, "no loss was seen"),
+            MOVED,
+            None,
+            Decision.UNVERIFIED,
+            f"{MEASURED}, but the numbers could not be checked: no loss was seen",
+        ),
+        (
+            PASSED,
+            Mechanism("syncs", 4, 4, "kernels", False),
+            None,
+            Decision.UNEXPLAINED,
+            f"{MEASURED}, but syncs, which it should lower, went from 4 kernels to 4 kernels",
+        ),
+        *(
+            (
+                PASSED,
+                Mechanism("syncs", before, after, "kernels", moved),
+                None,
+                Decision.UNEXPLAINED,
+                f"{MEASURED}, but syncs, which it should lower, could not be measured",
+            )
+            for before, after, moved in ((None, None, None), (4, None, False), (None, 4, False), (4, 4, None))
+        ),
+        (PASSED, MOVED, 1 << 30, Decision.OUT_OF_MEMORY, f"{GAIN}, but it peaks at 2.00 GiB of 1.00 GiB"),
+        (PASSED, MOVED, 1 << 31, Decision.KEPT, f"{MEASURED}; equal bit for bit"),
+        (
+            GateResult(Gate.BITWISE, False, "x"),
+            Mechanism("compute", 1, 1, "ns", False),
+            None,
+            Decision.CHANGES_NUMBERS,
+            f"{GAIN}, but the numbers change: x",
+        ),
     ],
 )
 def test_a_faster_fix_that_breaks_a_promise_is_not_kept(
-    gate: GateResult, mechanism: Mechanism, memory: int | None, decision: Decision
+    gate: GateResult, mechanism: Mechanism, memory: int | None, decision: Decision, summary: str
 ) -> None:
-    assert ruling(CLEAR_GAIN, 20, gate, mechanism, (1 << 29, 1 << 31), memory).decision is decision
-
-
-@pytest.mark.parametrize(
-    ("after", "moved", "says"),
-    [
-        (4, False, "syncs, which it should lower, went from 4 kernels to 4 kernels"),
-        (None, None, "syncs, which it should lower, could not be measured"),
-    ],
-)
-def test_a_gain_without_its_mechanism_says_what_did_not_move(after: int | None, moved: bool | None, says: str) -> None:
-    answer = ruling(CLEAR_GAIN, 20, PASSED, Mechanism("syncs", 4, after, "kernels", moved))
-    assert answer.summary == f"20 % of the step saved (20 pairs, +18.0 % … +22.0 %), but {says}"
+    answer = ruling(CLEAR_GAIN, 20, gate, mechanism, (1 << 29, 1 << 31), memory)
+    assert (answer.decision, answer.summary) == (decision, summary)

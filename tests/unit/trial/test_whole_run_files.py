@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from diagnose.program.shorten import shortened
+from diagnose.program.shorten import mark_loops
 from diagnose.trial.whole_run.comparison import _values
 from diagnose.trial.whole_run.file_history import differences, history
 from diagnose.trial.whole_run.observation import listed
@@ -156,12 +156,12 @@ MARKED = {
 
 @pytest.mark.parametrize("text", MARKED)
 def test_loops_over_a_range_that_train_are_marked_where_they_stand(text: str) -> None:
-    assert shortened({"train.py": text}).get("train.py") == MARKED[text]
+    assert mark_loops({"train.py": text}).get("train.py") == MARKED[text]
 
 
 def test_a_loop_trains_where_a_function_of_another_file_does() -> None:
     texts = {"main.py": "for e in range(3):\n    fit(e)\n", "engine.py": "def fit(e):\n    scaler.step(opt)\n"}
-    assert shortened(texts) == {"main.py": "for e in diagnose_shortened(range(3)):\n    fit(e)\n"}
+    assert mark_loops(texts) == {"main.py": "for e in diagnose_shortened(range(3)):\n    fit(e)\n"}
 
 
 def test_files_of_the_compiler_are_not_the_programs(tmp_path: Path) -> None:

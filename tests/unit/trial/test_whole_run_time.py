@@ -8,8 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from diagnose.model import Gate, GateAnswer
+from diagnose.fixer import Fixer
+from diagnose.model import Decision, Gate, GateAnswer, GateResult
 from diagnose.program import Program
+from diagnose.trial.ab.result import Comparison, Ending
+from diagnose.trial.decision import measured
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.planning.cost_model import CostModel
 from diagnose.trial.planning.numerics_check import NumericsChecks
@@ -22,6 +25,7 @@ from diagnose.trial.whole_run.observation import Observation
 from diagnose.trial.whole_run.runs import NoTimeToRun, Runs, Wanted
 from diagnose.trial.whole_run.told_options import Told
 from diagnose.units import NS_PER_S
+from diagnose.verdict import Pair
 
 
 def program(name: str) -> Program:
@@ -83,6 +87,33 @@ def test_what_time_cut_short_is_unverified_and_asked_again_where_there_is_time()
     looks.gatekeeper.deadline = Deadline(1000 * NS_PER_S, lambda: runner.now_ns[0])
     (check,) = looks.whole_runs(Gate.BITWISE, ORIGINAL, PATCHED)
     assert check.answer is GateAnswer.PASSED
+
+
+@pytest.mark.parametrize(
+    ("left_s", "may_wait", "runs"),
+    [(200, True, False), (210, True, True), (200, False, True)],
+    ids=["short", "enough", "no later check"],
+)
+def test_whole_runs_of_one_fix_wait_for_the_last_check_where_they_would_take_most_of_the_rest(
+    left_s: int, may_wait: bool, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would take 51 s."""
+    looks, runner = checks(left_s)
+    monkeypatch.setattr(looks.gatekeeper, "check", lambda gate, *_given, **_more: GateResult(gate, True, "as gated"))
+    fixer = Fixer("faster", lambda _request: None, Gate.BITWISE, "idle.input")
+    pairs = [Pair(0, 2e7, 1e7) for _ in range(4)]
+    found = Comparison(pairs, generations=1, ending=Ending.SURE, step_ns=20_000_000, input_ns=(1e7, 0.0))
+    verdict = looks.judged(
+        measured(fixer, found, 0.01), fixer, found, ORIGINAL, PATCHED, halfway=None, may_wait=may_wait
+    )
+    assert verdict.decision is Decision.KEPT
+    assert verdict.gate is not None
+    assert (runner.now_ns != [0]) is runs
+    assert [check.answer for check in verdict.gate.checks] == [GateAnswer.PASSED if runs else GateAnswer.UNVERIFIED]
+    last_ns = looks.costs.final_ns(held=True)
+    looks.check(Gate.BITWISE, ORIGINAL, PATCHED)  # of all kept fixes
+    assert runner.now_ns != [0]
+    assert (looks.costs.final_ns(held=True) < last_ns) is not runs  # time is set aside for what was put off
 
 
 def test_no_run_begins_after_the_deadline() -> None:
