@@ -17,8 +17,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["finish_saving", "save_in_background"]
-
 _Stamp = tuple[int, int, int]
 _Kind = tuple[object, ...]
 _Copy = tuple[torch.Tensor, "_Kind | None", torch.Tensor]
@@ -180,7 +178,7 @@ def _forget(save: _Save) -> None:
 
 
 def _stamp(path: str) -> _Stamp | None:
-    """What tells a file from the one that was there before."""
+    """Return the stamp that tells a file from the one that was there before."""
     try:
         found = pathlib.Path(path).stat()
     except OSError:
@@ -196,7 +194,7 @@ def _rank_of() -> tuple[int, int]:
 
 
 def _has_room_for(size: float) -> bool:
-    """Whether all processes of this host could take that, with a lot to spare, of its memory and their control groups'.
+    """Whether the host's memory and control groups have ample room for `size` bytes in each of its processes.
 
     Cached files count as taken, though the system would give some of that up.
     """

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -26,15 +27,14 @@ from typing import Any
 
 from diagnose.collect import environment, processes
 from diagnose.collect.counters import Counters, claims
-from diagnose.collect.log_length import LogLength
 from diagnose.collect.progress import CounterValues, PhaseBegan, Progress, StepsEnded, Tail
 from diagnose.collect.recipe import Recipe
 from diagnose.collect.records import END
-from diagnose.collect.stall_notice import StallNotice
 from diagnose.collect.traced_ranks import SLOWEST, Slowest
 from diagnose.collect.watchdog import outlived
 from diagnose.errors import UsageError
 from diagnose.program.atomic import write_atomic
+from diagnose.units import format_seconds
 
 LOOK_EVERY_S = 0.1
 COUNTERS_EVERY_S = 1.0
@@ -223,3 +223,51 @@ def _read_terminal(master: int, on_output: Callable[[str], None]) -> None:
         if not data:
             return
         on_output(decoder.decode(data).replace("\r\n", "\n"))
+
+
+class LogLength:
+    """Counts the steps of its ranks, and the time since all were traced."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._steps: Counter[int] = Counter()
+        self._since_s: float | None = None
+
+    def grew(self, rank: int, steps: int, *, anew: bool = False) -> None:
+        """A rank has come so many steps further; `anew`: in a log that has begun again."""
+        self._steps[rank] = steps + (0 if anew else self._steps[rank])
+
+    def suffices(self, now_s: float) -> bool:
+        """Asked once all ranks are traced: whether the log is long enough too, or has had its time."""
+        if self._since_s is None:
+            self._since_s = now_s
+        recipe = self._recipe
+        long = max(self._steps.values(), default=0) >= recipe.log_steps
+        return recipe.stop_after_trace and (long or now_s - self._since_s >= recipe.most_log_s)
+
+
+FIRST_S = 15.0
+"""Silence is told after so long, then whenever it has become twice as long."""
+
+
+class StallNotice:
+    """Asked again and again, it answers when a wait has become worth a word. Times are seconds of any one clock."""
+
+    def __init__(self, now_s: float) -> None:
+        self._since_s = now_s
+        self._tell_after_s = FIRST_S
+        self._stepped = False
+
+    def broken(self, now_s: float) -> None:
+        """A step has ended."""
+        self._stepped = True
+        self._since_s, self._tell_after_s = now_s, FIRST_S
+
+    def words(self, now_s: float) -> str | None:
+        """`30 s so far`; None where there is nothing new to say."""
+        silent_s = now_s - self._since_s
+        if silent_s < self._tell_after_s:
+            return None
+        while self._tell_after_s <= silent_s:
+            self._tell_after_s *= 2
+        return f"{format_seconds(silent_s)} {'since the last step' if self._stepped else 'so far'}"

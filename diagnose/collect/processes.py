@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -41,6 +42,18 @@ def of_run(root: int | None, folder: Path) -> list[psutil.Process]:
             if marker in process.environ().get(RECIPE_VARIABLE, ""):
                 found[process.pid] = process
     return list(found.values())
+
+
+def run_folder_of(pid: int) -> Path | None:
+    """The folder that a watched program writes to, by its process or by one that started it; None where there is none,
+    or where it is another user's.
+    """
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for one in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error, OSError, ValueError, KeyError, TypeError):
+                return Path(json.loads(one.environ()[RECIPE_VARIABLE])["folder"])
+    return None
 
 
 def let_go_on(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Writes a rank's files from a thread of its own, so that the training thread never waits for a disk.
 
 Sources are asked for what is new twice a second; each line is written whole, so that a killed run leaves files that
-still read. The thread is a daemon; `close` writes the rest.
+still read. It holds up no exit; `close` writes the rest.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from .guard import contained, guarded
 from .size_limit import unsignalled
+from .unlisted_thread import UnlistedThread
 
 FLUSH_S = 0.4
 
@@ -35,7 +36,7 @@ class Writer:
         self._wake = threading.Event()
         self._stop = False
         self._draining = threading.RLock()
-        self._thread = threading.Thread(target=contained(self._run), name="diagnose-writer", daemon=True)
+        self._thread = UnlistedThread(contained(self._run))
 
     def add(self, source: Source) -> None:
         """Ask `source` at every flush, in the order of adding."""
@@ -68,8 +69,7 @@ class Writer:
         """Stop the thread and write the rest."""
         self._stop = True
         self._wake.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout=5)
+        self._thread.join(timeout=5)
         self.flush()
 
     def _run(self) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from watching import run
 
-from diagnose.cli.programs.watched_run import judged
+from diagnose.cli.programs.ending import judge_exit
 from diagnose.collect.inside.hooks import inductor_cache_workaround
 from diagnose.collect.launch import Outcome
 from diagnose.trace.readers import open_traces
@@ -111,7 +111,7 @@ def test_a_watched_program_that_dies_of_it_before_its_first_step_says_so(tmp_pat
     ran = run(tmp_path, "-c", DIES)
     assert ran.returncode == 1
     seen: Any = SimpleNamespace(outcome=Outcome(1, False, False, (0,)), traces=open_traces([tmp_path]))
-    code, message = judged(seen, cancelled=False)
+    code, message = judge_exit(seen, cancelled=False)
     assert (code, message) == (3, f"the program failed with exit code 1: {inductor_cache_workaround.REMEDY}")
 
 

@@ -30,3 +30,7 @@ def test_modes_of_the_program_see_its_own_calls_only(tmp_path: Path) -> None:
 
 def test_the_compiler_looks_at_the_same_functions(tmp_path: Path) -> None:
     assert "compiled_step.py step" in printed_the_same(tmp_path, "compiled_step.py")
+
+
+def test_a_program_that_waits_for_all_threads_finds_its_own_alone(tmp_path: Path) -> None:
+    assert printed_the_same(tmp_path, "joins_threads.py").endswith("['MainThread'] ['current_thread', 'own_thread']\n")

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from diagnose.collect.inside.guard import failures
 from diagnose.collect.inside.hooks.sites import Sites
 from diagnose.collect.inside.probes.blocks.block_probe import KIND, OPERATORS, Blocks, repeated
 from diagnose.collect.inside.probes.blocks.saved_tensors import SavedTensors
-from diagnose.memory import Recorded, recorded
+from diagnose.memory import RecordedBlocks, read_blocks
 from diagnose.model import Site
 
 ORIGINAL = nn.Module.__call__
@@ -76,8 +77,8 @@ def train(probe: tuple[Blocks, Sites], net: nn.Module, steps: int = OPERATORS + 
     return [line for line in lines if line["kind"] == KIND]
 
 
-def chain_of(found: list[dict[str, Any]]) -> Recorded:
-    known = recorded([Site(**one) for one in found])
+def chain_of(found: list[dict[str, Any]]) -> RecordedBlocks:
+    known = read_blocks([Site(**one) for one in found])
     assert known is not None
     return known
 
@@ -305,3 +306,15 @@ def test_weights_without_a_storage_of_their_own_make_no_count_and_no_noise() -> 
         assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
     finally:
         counted.close()
+
+
+def test_a_torch_that_does_not_tell_who_asked_for_saved_tensors_gets_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As 2.6, with which a failure was noted at every forward pass."""
+    monkeypatch.delattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+    switch_off = torch._C._autograd._saved_tensors_hooks_disable
+    counted, noted = SavedTensors(torch), list(failures)
+    assert counted.begin(nn.Linear(2, 2)) is False
+    counted.end()
+    assert not counted.whole
+    assert failures == noted
+    assert torch._C._autograd._saved_tensors_hooks_disable is switch_off

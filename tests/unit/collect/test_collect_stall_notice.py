@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.collect.stall_notice import StallNotice
+from diagnose.collect.launch import StallNotice
 
 
 def told(silence: StallNotice, *, until_s: int, since_s: int = 0) -> list[str]:

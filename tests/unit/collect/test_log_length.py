@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from diagnose.collect.log_length import LogLength
+from diagnose.collect.launch import LogLength
 from diagnose.collect.progress import StepsEnded, Tail
 from diagnose.collect.recipe import Recipe
 from diagnose.collect.records import CLAIM, STEPS

@@ -15,6 +15,7 @@ from typing import Any
 from ...records import SITES
 from ..guard import guarded
 from ..imports import after_import
+from ..resident_memory import resident_bytes
 from ..source_ownership import Ownership
 from ..transparency import unseen
 from ..writer import encode
@@ -186,7 +187,18 @@ def _optimizer(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) 
         "elements": sum(parameter.numel() for parameter in parameters),
         "devices": ",".join(sorted({parameter.device.type for parameter in parameters})),
         "groups": len(optimizer.param_groups),
+        "reserved_bytes": _reserved_bytes(parameters),
+        "resident_bytes": resident_bytes(),
     }
+
+
+def _reserved_bytes(parameters: list[Any]) -> int | None:
+    """Return the device memory that this process has reserved; None where the parameters are on the host."""
+    if not any(parameter.device.type == "cuda" for parameter in parameters):
+        return None
+    import torch
+
+    return int(torch.cuda.memory_reserved())
 
 
 def _ddp(wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

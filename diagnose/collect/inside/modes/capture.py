@@ -35,7 +35,7 @@ from ..process.garbage_collection import pass_over_torch
 from ..process.rendezvous import meet_apart
 from ..process.write_protection import protect
 from ..transparency import unseen
-from .capture_pause import stand_still
+from .capture_pause import stand_before_steps, stand_still
 from .step_state import State
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ class _Capture:
 
             install(torch, self._recipe.get("rounds_to"))
         after_import("torch._inductor.config", _draw_as_eager_does)
+        stand_before_steps(self._hub, torch)
         self._watch(self._torch)
 
     def step_ended(self, index: int) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..unlisted_thread import UnlistedThread
+
 WINDOW_AT = "window_at"
 """The file of the run folder that holds the step."""
 AHEAD = 3
@@ -39,7 +41,7 @@ class TraceAgreement:
         self._spans = spans_hosts(world_size)
         self._rank = rank
         self._heard: int | None = None
-        self._asking: threading.Thread | None = None
+        self._asking: UnlistedThread | None = None
 
     def say(self, index: int, step_ns: int) -> int:
         """Rank 0, after step `index`: choose the step, and tell all others."""
@@ -57,7 +59,7 @@ class TraceAgreement:
             with contextlib.suppress(OSError, ValueError):
                 self._heard = int(self._path.read_text())
         if self._heard is None and self._spans and self._asking is None and self._distributed is not None:
-            self._asking = threading.Thread(target=self._ask, name="diagnose-window", daemon=True)
+            self._asking = UnlistedThread(self._ask)
             self._asking.start()
         return self._heard
 

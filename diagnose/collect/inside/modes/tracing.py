@@ -10,7 +10,6 @@ The lead-out step is not counted either: it is slower than the others, because t
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +25,7 @@ from ..probes.syncs import SyncWatch
 from ..process.termination import Termination
 from ..process_hooks import ProcessHooks
 from ..size_limit import unsignalled
+from ..unlisted_thread import UnlistedThread
 from ..writer import encode
 from .profiler_window import Window
 from .steadiness import MOST_NS, MOST_STEPS, Steadiness
@@ -68,7 +68,7 @@ class Tracing:
         self._open_at: int | None = None
         self._announcement: TraceAgreement | None = None
         self._left_out = False
-        self._exporter: threading.Thread | None = None
+        self._exporter: UnlistedThread | None = None
         self._termination = Termination(on_terminated)
         self._syncs: SyncWatch | None = None
         self._steps_after = 0
@@ -235,7 +235,7 @@ class Tracing:
             self._window.stop()
         self._termination.disarm()
         # Not on the training thread: writing a window takes longer than a step.
-        self._exporter = threading.Thread(target=guarded(self._save), name="diagnose-export", daemon=True)
+        self._exporter = UnlistedThread(guarded(self._save))
         self._exporter.start()
 
     def _tell_closing(self) -> None:

@@ -3,14 +3,14 @@
 Nothing is made deterministic and nothing waits for the device: each step leaves one number there, the sum of what its
 backward passes started from (without the factor of a GradScaler), and all are read at the end. `trajectory.json` in
 `rank<k>/` has them with the memory held after every step, and what the optimizers were made of after the first step
-and after step `FULL`. A program that ends before leaves the steps that it took.
+and after step `FULL`. A program that ends before leaves the steps that it took. Steps whose update a loss scaler leaves
+out change nothing, and are not counted: the next one is as far as the original was.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import os
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -22,15 +22,19 @@ from ..process.garbage_collection import pass_over_torch
 from ..process.rendezvous import meet_apart
 from ..process.seeds import Seeds
 from ..process.write_protection import protect
+from ..resident_memory import resident_bytes
 from ..transparency import unseen
 from .capture import leave
-from .capture_pause import stand_still
+from .capture_pause import stand_before_steps, stand_still
 
 if TYPE_CHECKING:
     from ..process_hooks import ProcessHooks
 
 FULL = 50
 """Steps after which the optimizers are looked at again."""
+MOST_LEFT_OUT = 24
+"""Steps without an update that are not counted: GradScaler halves its factor of 65,536 in each, which then is below
+0.01. A program that leaves out more has another reason."""
 _UNSCALED = "_diagnose_unscaled"
 
 
@@ -57,6 +61,9 @@ class _Trajectory:
         self._losses: list[Any] = []
         self._memory: list[int] = []
         self._made_of: dict[int, Any] = {}
+        self._updates = 0
+        """Optimizers' steps so far."""
+        self._left_out = 0
         seeds.set_all()
         Compiling(hub)
 
@@ -65,6 +72,7 @@ class _Trajectory:
         self._seeds.set_all(torch)
         self._seeds.shift(torch)
         self._optimizers = Optimizers()
+        stand_before_steps(self._hub, torch)
         _keep_unscaled(torch)
         self._watch_backward(torch)
 
@@ -83,17 +91,29 @@ class _Trajectory:
 
         torch.autograd.backward = backward
 
-    def step_ended(self, index: int) -> None:
+    def step_ended(self, _index: int) -> None:
         """After every step."""
         now, self._now = self._now, None
-        self._losses.append(now)
-        self._memory.append(self._held())
-        if index + 1 in (1, FULL) and self._optimizers is not None:
-            self._made_of[index + 1] = self._optimizers.made_of()
-        if index + 1 >= self._steps:
+        if self._has_no_update():
+            self._left_out += 1
+        else:
+            self._losses.append(now)
+            self._memory.append(self._held())
+            self._look_at_optimizers(len(self._losses))
+        if len(self._losses) >= self._steps:
             self.write()
             leave(0)
         stand_still(self._hub)
+
+    def _has_no_update(self) -> bool:
+        """Whether a loss scaler left the update of the newest step out."""
+        steps, before = self._hub.steps, self._updates
+        self._updates = steps.optimizer_calls
+        return steps.found_by == "optimizer" and self._updates == before and self._left_out < MOST_LEFT_OUT
+
+    def _look_at_optimizers(self, steps: int) -> None:
+        if steps in (1, FULL) and self._optimizers is not None:
+            self._made_of[steps] = self._optimizers.made_of()
 
     def clear(self) -> None:
         """Steps turned out to be something else: none so far."""
@@ -117,11 +137,8 @@ class _Trajectory:
         """Bytes of live tensors on the device; resident memory where no device is in use."""
         if self._hub.uses_cuda:
             return int(self._torch.cuda.memory_allocated())
-        try:
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-        except OSError:
-            return -1
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        held = resident_bytes()
+        return -1 if held is None else held
 
 
 def _keep_unscaled(torch: Any) -> None:

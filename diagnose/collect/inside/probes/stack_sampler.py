@@ -14,7 +14,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 
 from ...records import MOST_SAMPLES, SAMPLES, STACKS
 from ..guard import contained
+from ..unlisted_thread import UnlistedThread
 from ..writer import encode
 
 PERIOD_S = 0.005
@@ -62,7 +62,7 @@ class Sampler:
         self._given = 0
         """Samples that `drain` gave."""
         self._stop = False
-        self._thread = threading.Thread(target=contained(self._run), name="diagnose-sampler", daemon=True)
+        self._thread = UnlistedThread(contained(self._run))
 
     def start(self) -> None:
         """Begin to sample."""
@@ -76,8 +76,7 @@ class Sampler:
     def stop(self) -> None:
         """End sampling; returns when the thread has seen it."""
         self._stop = True
-        if self._thread.is_alive():
-            self._thread.join(timeout=1)
+        self._thread.join(timeout=1)
 
     def drain(self) -> Iterator[tuple[str, str]]:
         """New stacks, then new samples, as lines of their files."""

@@ -2,7 +2,8 @@
 
 autograd hands what it saves to the last one who asked for it; somebody else who asks is left alone. Transforms of
 `torch.func` refuse to begin while anybody asks at all: to them it steps aside. What could not be counted (a tensor
-without a storage of its own, as sparse ones are) makes the whole count worthless, and then there is none.
+without a storage of its own, as sparse ones are) makes the whole count worthless, and then there is none. Nor is there
+one with a torch that does not tell who asked last, as 2.6 does not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ...guard import guarded
 from ...transparency import unseen
 
 _SWITCH_OFF = "_saved_tensors_hooks_disable"
+_WHO_ASKED = "_top_saved_tensors_default_hooks"
 
 
 class SavedTensors:
@@ -22,12 +24,13 @@ class SavedTensors:
     def __init__(self, torch: Any) -> None:
         self.sizes: dict[int, int] = {}
         """Bytes by address of the storage; the caller empties it."""
-        self.whole = True
-        """False once something could not be counted."""
         self._autograd = torch._C._autograd
+        self._top: Callable[..., Any] | None = getattr(self._autograd, _WHO_ASKED, None)
+        self.whole = self._top is not None
+        """False once something could not be counted."""
         self._weights: frozenset[int] = frozenset()
         self._hooks = (self._pack, lambda tensor: tensor)
-        self._switch_off: Callable[..., Any] | None = getattr(self._autograd, _SWITCH_OFF, None)
+        self._switch_off: Callable[..., Any] | None = getattr(self._autograd, _SWITCH_OFF, None) if self._top else None
         if self._switch_off is not None:
             setattr(self._autograd, _SWITCH_OFF, self._stepping_aside(self._switch_off))
         self.begin: Callable[[Any], bool | None] = guarded(self._begin)
@@ -60,7 +63,7 @@ class SavedTensors:
             self._autograd._pop_saved_tensors_default_hooks()
 
     def _asked(self) -> Any:
-        return self._autograd._top_saved_tensors_default_hooks(True)
+        return self._top(True) if self._top is not None else None
 
     def _is_asked(self) -> bool:
         top = self._asked()
