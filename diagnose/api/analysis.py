@@ -16,7 +16,7 @@ from diagnose.measure.profile.step_profile import slowest_profile
 from diagnose.model import Diagnosis, Finding, StepProfile
 from diagnose.plugins import load_rules
 from diagnose.program.atomic import write_atomic
-from diagnose.program.settings import settings_of, without_ignored
+from diagnose.program.settings import drop_ignored, settings_of
 from diagnose.report import formats
 from diagnose.report.style.vocabulary import named_count
 from diagnose.report.terminal.text import WIDTH, render
@@ -113,6 +113,6 @@ def analysis_of(traces: Sequence[Trace], rules: Path | None = None) -> Analysis:
     """Ranks that were read, diagnosed."""
     catalogue = load_rules(rules)
     problems = tuple(f"{problem.module} was left out: {problem.message}" for problem in catalogue.problems)
-    diagnosis = without_ignored(diagnose(traces, catalogue), settings_of(Path.cwd()))
+    diagnosis = drop_ignored(diagnose(traces, catalogue), settings_of(Path.cwd()))
     diagnosis = replace(diagnosis, warnings=(*problems, *diagnosis.warnings))
     return Analysis(diagnosis, slowest_profile(traces, diagnosis))

@@ -306,7 +306,7 @@ class LoopWatch(Generic[Batch]):
 
 
 def _folders_of_cells() -> list[str]:
-    """Where ipykernel says that the cells of a notebook lie."""
+    """Return the folders in which ipykernel keeps the cells of a notebook."""
     if "ipykernel" not in sys.modules:
         return []
     return [str(Path(tempfile.gettempdir()) / f"ipykernel_{os.getpid()}")]

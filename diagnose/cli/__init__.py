@@ -13,15 +13,13 @@ import argparse
 import difflib
 import errno
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TextIO
 
 import diagnose
 from diagnose.cli.encoding_fallback import speak
-from diagnose.cli.streams import talk, terminal_is_lost
+from diagnose.cli.streams import abandon, replace_closed_streams, talk, terminal_is_lost
 from diagnose.errors import Cancelled, DiagnoseError, UsageError
 
 COMMANDS = {
@@ -64,6 +62,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (without the program's name); returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         speak(stream)
     try:
@@ -72,24 +71,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         run = _module(args.command).run
         return int(run(args))
     except DiagnoseError as error:
-        _last_word(f"diagnose: {error}")
+        talk(f"diagnose: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        _last_word("diagnose: interrupted")
+        talk("diagnose: interrupted")
         return Cancelled.exit_code
     except BrokenPipeError:
         # The reader of stdout went away (`diagnose … | head`): nothing is left to say, to anyone.
-        _abandon(sys.stdout)
+        abandon(sys.stdout)
         return 0
     except OSError as error:
         if error.errno == errno.EIO and terminal_is_lost():
-            _abandon(sys.stdout)
+            abandon(sys.stdout)
             return Cancelled.exit_code
         if error.errno not in _OUTSIDE:
             raise
-        _abandon(sys.stdout)
+        abandon(sys.stdout)
         where = f"{error.filename}: " if error.filename else ""
-        _last_word(f"diagnose: {where}{error.strerror}; {_OUTSIDE[error.errno]}")
+        talk(f"diagnose: {where}{error.strerror}; {_OUTSIDE[error.errno]}")
         return DiagnoseError.exit_code
 
 
@@ -103,23 +102,6 @@ _OUTSIDE = {
     errno.EMFILE: "allow more open files (`ulimit -n`)",
 }
 """What the machine refuses at a place where nobody expects it, and what its user can do. Other errors are ours."""
-
-
-def _last_word(text: str) -> None:
-    """Say how it ended; where stderr's reader went away, too (`2>&1 | head`), the exit code says it alone."""
-    try:
-        talk(text)
-    except BrokenPipeError:
-        _abandon(sys.stderr)
-
-
-def _abandon(stream: TextIO) -> None:
-    """What is left in its buffer goes nowhere: at exit, flushing it would fail a second time."""
-    try:
-        descriptor = stream.fileno()
-    except (OSError, ValueError):  # it is no file, as where something catches what is printed
-        return
-    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def _parsed(words: list[str]) -> argparse.Namespace:

@@ -77,7 +77,7 @@ def _hint(words: str, docs: dict[str, tuple[str, str]]) -> str:
 
 
 def _offered(fixer: str, catalogue: Catalogue) -> str:
-    """Which findings call for a fixer, and how to have it tried alone."""
+    """Return the findings that call for a fixer, and the command that tries it alone."""
     rules = [name for name, rule in catalogue.rules.items() if fixer in rule.fixers]
     allow = " --allow training" if catalogue.fixers[fixer].gate is Gate.TRAINING else ""
     return (
@@ -87,7 +87,7 @@ def _offered(fixer: str, catalogue: Catalogue) -> str:
 
 
 def _tried(rule: Rule, catalogue: Catalogue) -> str:
-    """Which of the fixes in the text are made by a fixer: a rule may name some that nobody has written yet."""
+    """Return the fixers that a rule's text names; a rule may name some that nobody has written yet."""
     there = [name for name in rule.fixers if catalogue.offers(name)]
     return f"\n\nTried by `diagnose fix`\n    {', '.join(there) or 'Nothing yet: this is to be fixed by hand.'}"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from diagnose.cli.patches import apply, revert
 from diagnose.cli.programs.argv_split import program_of
-from diagnose.cli.programs.watched_run import PAGE, on_one_host, require_torch
+from diagnose.cli.programs.preconditions import on_one_host, require_torch
 from diagnose.errors import InputError, UsageError
 from diagnose.program import Program, patch
 from diagnose.program.atomic import write_atomic
-from diagnose.report import formats
+from diagnose.report import PAGE, formats
 from diagnose.session import State
 from diagnose.trial.skip_request import SkipRequest
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 
 def result(text: str) -> None:
@@ -16,13 +18,38 @@ def result(text: str) -> None:
 
 
 def talk(text: str) -> None:
-    """Say something about the work on stderr; when its terminal went away, to nobody: the work is still to be ended."""
+    """Say something about the work on stderr, or to nobody where its reader or its terminal went away, or its disk is
+    full: the work goes on, and a program that trains must not end of a word about it.
+    """
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
     except OSError as error:
         if error.errno != errno.EIO:
-            raise
+            _say_to_nobody("stderr")
+
+
+def abandon(stream: TextIO) -> None:
+    """Drop what is left in a stream's buffer: at exit, flushing it would fail a second time."""
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError):  # it is no file, as where something catches what is printed
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def replace_closed_streams() -> None:
+    """Print into nothing where a stream was closed before the start (`2>&-`)."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            _say_to_nobody(name)
+
+
+def _say_to_nobody(name: str) -> None:
+    """Print into nothing from now on; what is started has the stream as it was, broken or closed."""
+    lowest = os.open(os.devnull, os.O_WRONLY)
+    setattr(sys, name, os.fdopen(fcntl.fcntl(lowest, fcntl.F_DUPFD_CLOEXEC, 3), "w"))
+    os.close(lowest)
 
 
 def terminal_is_lost() -> bool:

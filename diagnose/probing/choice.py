@@ -1,4 +1,4 @@
-"""Which probes would settle the findings that matter most. Pure."""
+"""Chooses the probes that would settle the findings that matter most. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAST_SHARE = 0.01
 
 @dataclass(frozen=True)
 class Probing:
-    """Which probes to run."""
+    """The probes to run, and their budget."""
 
     names: tuple[str, ...] = ()
     """Empty for those that would settle the top findings."""

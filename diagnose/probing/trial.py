@@ -76,7 +76,7 @@ def _results(
             if left_ns is not None and left_ns < bench.check_ns():
                 yield ProbeResult(probe.name, setting, refused=NO_TIME)
                 continue
-            record(PhaseChanged(phase=f"probing {probe.name}", detail=described(setting)))
+            record(PhaseChanged(phase=f"probing {probe.name}", detail=describe_setting(setting)))
             probed = bench.probed_copy(probe.name, setting, compiles=probe.compiles)
             found = bench.probe(original, probed, f"probe-{probe.name}")
             result = result_of(probe.name, setting, found, bench.resolution)
@@ -86,7 +86,7 @@ def _results(
                 break  # it would refuse its other settings for the same reason
 
 
-def described(setting: Mapping[str, Any]) -> str:
+def describe_setting(setting: Mapping[str, Any]) -> str:
     """A setting in words; empty for none."""
     return ", ".join(f"{name}={value}" for name, value in setting.items())
 
@@ -97,7 +97,7 @@ def result_of(name: str, setting: Mapping[str, Any], found: Comparison, resoluti
     if refused:
         return ProbeResult(name, setting, refused=refused, pairs=len(found.pairs))
     assert found.saving is not None  # or there would be a reason
-    saving = found.saving if found.generations >= LEAST_GENERATIONS else _widened(found.saving, resolution)
+    saving = found.saving if found.generations >= LEAST_GENERATIONS else _widen(found.saving, resolution)
     return ProbeResult(
         probe=name,
         setting=setting,
@@ -111,7 +111,7 @@ def result_of(name: str, setting: Mapping[str, Any], found: Comparison, resoluti
     )
 
 
-def _widened(saving: Interval, resolution: float) -> Interval:
+def _widen(saving: Interval, resolution: float) -> Interval:
     """The interval of one generation, with what two processes of one program may differ by."""
     return Interval(saving.estimate, saving.low - resolution, saving.high + resolution)
 

@@ -25,14 +25,17 @@ class Left(NamedTuple):
     state: State
     wants_fix: bool
     """To have fixes tried on the program that was shown."""
+    goes_on: bool = False
+    """The work goes on without the screen: the user detached, or the screen failed."""
 
 
 def run_screen(work: Work, cancel: Callable[[], None] | None = None, actions: Actions | None = None) -> Left:
     """Run `work(tell)` in a thread and show the events that it tells; its exit code is the answer's.
 
-    The screen stays after the work has ended, until the user leaves it. Leaving earlier asks, then calls `cancel`,
-    which must make `work` return soon; it is called in the screen's thread and must not block. What `work` raises is
-    raised here, after the terminal is as it was. Signals arrive at the main thread: this one.
+    The screen stays after the work has ended, until the user leaves it. Leaving earlier asks. Where the work is to end,
+    `cancel` is called, which must make `work` return soon; it is called in the screen's thread and must not block. Else
+    `work` is left where it is: the caller sees to it that it goes on. What `work` raises is raised here, after the
+    terminal is as it was. Signals arrive at the main thread: this one.
     """
     app = DiagnoseApp(Feed(), work, cancel, clock=time.time_ns, explain=explain, actions=actions)
     with forgotten_when_lost():
@@ -40,7 +43,7 @@ def run_screen(work: Work, cancel: Callable[[], None] | None = None, actions: Ac
     app.let_work_end(_CLEARING_S)
     if app.error is not None:
         raise app.error
-    return Left(code if code is not None else app.return_code or 0, app.state, app.wants_fix)
+    return Left(code if code is not None else app.return_code or 0, app.state, app.wants_fix, app.left_at_work)
 
 
 def view_journal(path: Path, actions: Actions | None = None) -> Left:

@@ -41,7 +41,8 @@ class RunCommands(App[int]):
         *(Binding(each.key, each.name, show=False) for each in COMMANDS),
     ]
 
-    state: reactive[State] = reactive(State, always_update=True)
+    # What shows it is bound to it and draws itself: the application would draw the whole screen.
+    state: reactive[State] = reactive(State, always_update=True, repaint=False)
     active: reactive[str] = reactive("overview")
 
     def __init__(self, actions: Actions | None = None) -> None:

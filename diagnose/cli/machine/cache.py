@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 def _list(own: Path, args: argparse.Namespace) -> None:
     choices = _read(own)
     if args.json:
-        result(_json(file=str(own), entries=[_entry(key, choice) for key, choice in sorted(choices.items())]))
+        result(_json(file=str(own), entries=[asdict(key) | asdict(choice) for key, choice in sorted(choices.items())]))
         return
     talk(f"{own}: {_counted(len(choices))}")
     above: tuple[str, str] | None = None
@@ -119,10 +119,6 @@ def _read(path: Path) -> Mapping[Key, Choice]:
         raise InputError(path, str(problem)) from problem
     except OSError as problem:
         raise InputError(path, f"cannot be read: {problem.strerror}") from problem
-
-
-def _entry(key: Key, choice: Choice) -> dict[str, Any]:
-    return asdict(key) | asdict(choice)
 
 
 def _json(**fields: Any) -> str:

@@ -49,7 +49,7 @@ def _members(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure here, as one rank of a job, or start the ranks."""
-    from diagnose.cli.programs.watched_run import require_torch
+    from diagnose.cli.programs.preconditions import require_torch
 
     require_torch()
     try:

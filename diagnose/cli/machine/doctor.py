@@ -92,7 +92,7 @@ def _gpus() -> str | None:
 
 
 def _without_gpu() -> str:
-    """What a run without a GPU cannot tell; where the driver knows of one, that this PyTorch does not see it."""
+    """Yield what a run without a GPU cannot tell; where the driver knows of one, that this PyTorch does not see it."""
     count = _with_nvml(lambda nvml: nvml.nvmlDeviceGetCount()) or 0
     if count:
         return (
@@ -108,7 +108,7 @@ def _nvml() -> str | None:
 
 
 def _with_nvml(ask: Callable[[Any], Any]) -> Any:
-    """What NVML answers; None where there is no driver, or it does not know."""
+    """Return NVML's answer; None where there is no driver, or it does not know."""
     import pynvml
 
     try:

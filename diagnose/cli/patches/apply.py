@@ -89,13 +89,13 @@ def afterwards(folder: Path, change: Patch) -> list[str]:
 
 def _some(run: Path, whole: Patch, args: argparse.Namespace) -> tuple[Path, Patch]:
     """The patch with some of its fixes, and the folder that is to keep it. Says that it is not what was measured."""
-    from diagnose.cli.programs.fixer_selection import known, names_in
+    from diagnose.cli.programs.fixer_selection import check_names, names_in
     from diagnose.compose.stack import stack_store  # brings LibCST and numpy along
     from diagnose.plugins import load
 
     kept = stack_store.names(run)
     named = names_in(args.only or args.without)
-    known(named, kept, f"fix that {run.name} kept; it kept {', '.join(kept)}")
+    check_names(named, kept, f"fix that {run.name} kept; it kept {', '.join(kept)}")
     stay = tuple(name for name in kept if (name in named) == bool(args.only))
     if not stay:
         raise UsageError("that leaves no fix to write")
@@ -134,7 +134,7 @@ def run_folders(project: Path = Path()) -> list[Path]:
     return [manifest.parent for manifest in sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
 
 
-def named(name: str) -> Path | None:
+def run_folder_of(name: str) -> Path | None:
     """The folder that a word of the command line means: a path, or the name of a run below `.diagnose`."""
     return next((folder for folder in (Path(name), RUNS / name, FOREIGN / name) if folder.is_dir()), None)
 
@@ -188,7 +188,7 @@ def _chosen(name: str | None) -> tuple[Path, Patch]:
         if newest is not None and not (newest / patch.MANIFEST).exists():
             talk(f"diagnose: the latest run, {newest.name}, left no patch; this is the one of {runs[0].name}")
         return runs[0], patch.load(runs[0])
-    folder = named(name)
+    folder = run_folder_of(name)
     if folder is not None:
         runs = _runs(folder) if is_project(folder) else []
         folder = runs[0] if runs else folder
@@ -205,9 +205,7 @@ def _runs(project: Path) -> list[Path]:
 
 
 def _explained(error: PatchConflict, folder: Path, change: Patch) -> PatchConflict:
-    """Add the way out to a conflict: which patch of ours stands in the way, or how to merge with what the user
-    edited.
-    """
+    """Add the way out to a conflict: which patch of ours is in the way, or how to merge with what the user edited."""
     paths = {change.root / each.path for each in change.changes}
     for other in run_folders(folder.parent.parent.parent):
         if other.resolve() == folder.resolve() or patch.applied_at(other) is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from diagnose.cli.patches.apply import by_hand, elsewhere, is_project, named, report, require_near, run_folders
+from diagnose.cli.patches.apply import by_hand, elsewhere, is_project, report, require_near, run_folder_of, run_folders
 from diagnose.cli.streams import result
 from diagnose.errors import PatchConflict, UsageError
 from diagnose.program import patch
@@ -51,7 +51,7 @@ def _chosen(name: str | None) -> Path:
             near = elsewhere("revert", _applied)
             raise UsageError(f"no patch is applied here{near}; `diagnose apply` would write one")
         return applied[0]
-    folder = named(name)
+    folder = run_folder_of(name)
     if folder is None:
         raise UsageError(f"{name}: no such run; name a folder below .diagnose/runs")
     applied = _applied(folder) if is_project(folder) else [folder]

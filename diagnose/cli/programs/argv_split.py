@@ -1,4 +1,4 @@
-"""Where `diagnose`'s own options end and the user's program begins.
+"""Splits a command line where `diagnose`'s own options end and the user's program begins.
 
     diagnose run [options] SCRIPT ARGS…
     diagnose run [options] -m PACKAGE ARGS…
@@ -63,7 +63,7 @@ def split(words: list[str]) -> Split:
 
 def program_of(words: list[str], command: str = "run") -> Split:
     """Split the words of a `command` that cannot do without a program. Raises UsageError when there is none."""
-    return required(split(words), f"{command} train.py")
+    return require_program(split(words), f"{command} train.py")
 
 
 def split_named(words: list[str], instead: str) -> tuple[str | None, Split]:
@@ -76,7 +76,7 @@ def split_named(words: list[str], instead: str) -> tuple[str | None, Split]:
     return found.program[0], replace(rest, options=[*found.options, *rest.options])
 
 
-def required(found: Split, example: str) -> Split:
+def require_program(found: Split, example: str) -> Split:
     """Return the split if it contains a program. Raises UsageError otherwise."""
     if not found.program:
         what = {(True, False): "a module after -m", (False, True): "a command after --"}

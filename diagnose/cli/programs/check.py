@@ -48,9 +48,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Watch briefly, ask, gate, print."""
-    from diagnose.cli.programs.argv_split import required, split_named
-    from diagnose.cli.programs.fixer_selection import known
-    from diagnose.cli.programs.watched_run import budget_of, on_one_host, require_torch
+    from diagnose.cli.programs.argv_split import require_program, split_named
+    from diagnose.cli.programs.fixer_selection import check_names
+    from diagnose.cli.programs.preconditions import on_one_host, require_torch
+    from diagnose.cli.programs.watched_run import budget_of
     from diagnose.cli.recordings.findings import terminal_width, wants_colour
     from diagnose.cli.streams import result, standard_output_to_stderr
     from diagnose.plugins import load
@@ -65,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--setting is of one fixer; name that instead of --all")
     catalogue = load(args.rules, args.fixers)
     if name is not None:
-        known([name], catalogue.fixers, "fixer (`diagnose explain` lists all)")
-    required(words, "check --all train.py" if args.all else f"check {name} train.py")
+        check_names([name], catalogue.fixers, "fixer (`diagnose explain` lists all)")
+    require_program(words, "check --all train.py" if args.all else f"check {name} train.py")
     on_one_host(words)
     program = Program.parse(words.program, module=words.module, launcher=words.launcher)
     require_torch()
@@ -95,7 +96,8 @@ def _checked(
     program: Program, catalogue: Catalogue, names: Sequence[str], setting: dict[str, str], budget_ns: int | None
 ) -> list[EditCheck]:
     """The answers. Raises ProgramFailed where the program fails as found, and Cancelled."""
-    from diagnose.cli.programs.watched_run import INTERRUPTED, judged, leaving_on, plain_lines
+    from diagnose.cli.programs.ending import INTERRUPTED, judge_exit
+    from diagnose.cli.programs.watched_run import leaving_on, plain_lines
     from diagnose.collect.recipe import Recipe
     from diagnose.compose.check import check
     from diagnose.observe import observe
@@ -107,7 +109,7 @@ def _checked(
     try:
         with leaving_on(stop):
             seen = observe(program, Recipe.brief().within(budget_ns), session, catalogue, stop)
-            code, message = judged(seen, stop.is_set())
+            code, message = judge_exit(seen, stop.is_set())
             if code == INTERRUPTED:
                 raise Cancelled
             if code:

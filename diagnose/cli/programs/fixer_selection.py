@@ -16,7 +16,7 @@ def names_in(words: list[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in parts if name))
 
 
-def known(names: Iterable[str], among: Iterable[str], what: str) -> None:
+def check_names(names: Iterable[str], among: Iterable[str], what: str) -> None:
     """Raise UsageError for a name that is not `among`; `what` says which names those are."""
     there = list(among)
     for name in names:
@@ -25,9 +25,9 @@ def known(names: Iterable[str], among: Iterable[str], what: str) -> None:
             raise UsageError(f"{name} is no {what}" + (f"; did you mean {near[0]}?" if near else ""))
 
 
-def limited(catalogue: Catalogue, only: tuple[str, ...], skip: tuple[str, ...]) -> Catalogue:
+def limit_fixers(catalogue: Catalogue, only: tuple[str, ...], skip: tuple[str, ...]) -> Catalogue:
     """The catalogue with those fixers alone that the user wants. Raises UsageError for one that does not exist."""
-    known((*only, *skip), catalogue.fixers, "fixer (`diagnose explain` lists all)")
+    check_names((*only, *skip), catalogue.fixers, "fixer (`diagnose explain` lists all)")
     wanted = {name: fixer for name, fixer in catalogue.fixers.items() if (not only or name in only)}
     wanted = {name: fixer for name, fixer in wanted.items() if name not in skip}
     if not wanted:

@@ -30,8 +30,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """List the probes, or watch until traced, then probe."""
-    from diagnose.cli.programs.argv_split import required, split_named
-    from diagnose.cli.programs.fixer_selection import known
+    from diagnose.cli.programs.argv_split import require_program, split_named
+    from diagnose.cli.programs.fixer_selection import check_names
     from diagnose.cli.programs.watched_run import probing_of, watching
     from diagnose.cli.streams import result
     from diagnose.collect.experiments import load_probes
@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
     name, words = split_named(args.words[1:], "--list")
     if name is None:
         raise UsageError("a probe is missing; for example `diagnose probe cached-input train.py`, or --list")
-    known([name], load_probes(), "probe (`diagnose probe --list` shows all)")
-    required(words, f"probe {name} train.py")
+    check_names([name], load_probes(), "probe (`diagnose probe --list` shows all)")
+    require_program(words, f"probe {name} train.py")
     watched = watching(args, "probe", words)
     watched.probing = probing_of(args, (name,), words)
     return watched.carry_out(None, plain=True, as_json=args.json)

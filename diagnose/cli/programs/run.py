@@ -52,22 +52,22 @@ def add_watch_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Watch, diagnose, print; with --fix, try fixes; with --probe, run experiments."""
-    from diagnose.cli.programs.fixer_selection import known, names_in
+    from diagnose.cli.programs.fixer_selection import check_names, names_in
     from diagnose.cli.programs.watched_run import fixing_of, probing_of, watching
-    from diagnose.cli.recordings.findings import failed
+    from diagnose.cli.recordings.findings import exit_code_of
     from diagnose.collect.experiments import load_probes
     from diagnose.errors import UsageError
 
     named = names_in(args.probe)
     if named and args.fix:
         raise UsageError("--probe and --fix each want the whole budget: run one after the other")
-    known(named, ["auto", *load_probes()], "probe (`diagnose probe --list` shows all)")
+    check_names(named, ["auto", *load_probes()], "probe (`diagnose probe --list` shows all)")
     watched = watching(args, "fix" if args.fix else "run")
     if named:
         watched.probing = probing_of(args, () if "auto" in named else named)
     code = watched.carry_out(fixing_of(args) if args.fix else None, args.plain, args.json)
     diagnosis = watched.state.diagnosis
-    return code or (failed(diagnosis, args.fail_on) if diagnosis else 0)
+    return code or (exit_code_of(diagnosis, args.fail_on) if diagnosis else 0)
 
 
 def _ranks(text: str) -> str | tuple[int, ...]:

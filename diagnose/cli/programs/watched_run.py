@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
-import json
 import os
 import signal
 import sys
@@ -17,23 +15,24 @@ from pathlib import Path
 
 import diagnose
 from diagnose import compose
-from diagnose.cli.programs.argv_split import Split
-from diagnose.cli.programs.fixer_selection import limited, names_in
+from diagnose.cli.programs import background
+from diagnose.cli.programs.argv_split import Split, program_of
+from diagnose.cli.programs.ending import INTERRUPTED, PROGRAM_FAILED, error_of, judge_exit, ran_out_of_memory
+from diagnose.cli.programs.fixer_selection import limit_fixers, names_in
+from diagnose.cli.programs.preconditions import on_one_host, require_torch
 from diagnose.cli.recordings.findings import terminal_width, wants_colour
+from diagnose.cli.screen_actions import RunActions, start_fix
 from diagnose.cli.streams import result, standard_output_to_stderr, talk
-from diagnose.collect.inside.hooks import inductor_cache_workaround
 from diagnose.collect.recipe import Recipe
-from diagnose.collect.records import END
-from diagnose.errors import Cancelled, DiagnoseError, EnvironmentLacks, ProgramFailed, UsageError
+from diagnose.errors import Cancelled, DiagnoseError, UsageError
 from diagnose.model import Gate
 from diagnose.observe import Observation, observe
 from diagnose.plugins import Catalogue, load
 from diagnose.probing.choice import Probing
 from diagnose.probing.trial import run_probes
 from diagnose.program import Program
-from diagnose.program.rendezvous import names_several_hosts
-from diagnose.report import formats
-from diagnose.report.style.vocabulary import how_it_ended, named_count
+from diagnose.report import PAGE, formats
+from diagnose.report.style.vocabulary import named_count
 from diagnose.report.terminal import probes, text
 from diagnose.report.terminal.progress import Progress
 from diagnose.session import AnyEvent, RunEnded, RunStarted, Session, State, Warned
@@ -42,20 +41,15 @@ from diagnose.trial.skip_request import SkipRequest
 from diagnose.units import NS_PER_S, format_ns, parse_duration_ns, printable
 
 DEFAULT_BUDGET, NO_BUDGET = "10m", "none"
-INTERRUPTED = Cancelled.exit_code
 CLOSING_NS = 3 * NS_PER_S
 """The part of a budget that ends processes, removes copies and writes the report; starting Python counts too."""
-PAGE = "report.html"
-PROGRAM_FAILED = ProgramFailed.exit_code
-_SILENT = (-signal.SIGSEGV, -signal.SIGBUS)
-"""Ends of a program that leave no word of it."""
 
 Tell = Callable[[AnyEvent], None]
 
 
 @dataclass(frozen=True)
 class Fixing:
-    """How to go on once the program is diagnosed."""
+    """Settings of the trials that follow the diagnosis."""
 
     budget_ns: int | None = None
     allow_training: bool = False
@@ -97,29 +91,48 @@ class Watching:
 
     def carry_out(self, fixing: Fixing | None, plain: bool, as_json: bool) -> int:
         """Watch the program, with `fixing` try fixes too, print the answer; returns the exit code."""
-        goes_on = False
+        wants_fix = detached = False
         try:
             with leaving_on(self._stop):
                 if wants_screen(plain or as_json):
-                    # Textual takes about 0.3 s to import: only a screen pays for it.
-                    from diagnose.cli.screen_actions import RunActions
-                    from diagnose.tui.open import run_screen
-
-                    actions = RunActions(self.session.path, self.skip if fixing is not None else None)
-                    left = run_screen(lambda show: self._work(fixing, show, on_screen=True), self._stop.set, actions)
-                    code, goes_on = left.code, left.wants_fix
+                    code, wants_fix, detached = self._on_screen(fixing)
                 else:
                     with standard_output_to_stderr(as_json):
                         code = self._work(fixing, plain_lines(), on_screen=False)
         finally:
             self.session.close()
+        if detached:
+            return code
         result(self._answer(as_json))
         self._keep_page()
-        if goes_on:
-            from diagnose.cli.screen_actions import start_fix
-
+        if wants_fix:
             return start_fix(self.state)
         return code
+
+    def _on_screen(self, fixing: Fixing | None) -> tuple[int, bool, bool]:
+        """Work in a process of its own and show it here; returns the exit code, whether the user left to have fixes
+        tried, and whether the work goes on without the screen.
+        """
+
+        def work(tell: Tell) -> int:
+            self.session.hand_over()
+            return self._work(fixing, tell, on_screen=True)
+
+        def follow(show: Tell) -> int:
+            self._show = show
+            return behind.follow(self._happened, self._stop, self.skip)
+
+        behind = background.start(work, self._stop, self.skip, self._keep_page)
+        # Textual takes about 0.3 s to import: only a screen pays for it.
+        from diagnose.tui.open import run_screen
+
+        left = run_screen(follow, self._stop.set, RunActions(self.session.path, self.skip if fixing else None))
+        if left.goes_on:
+            behind.detach()
+            talk(f"Detached: {printable(self.program.typed)} keeps running.")
+            talk(f"View:   diagnose view {self.session.path.name}")
+            talk(f"End:    kill {behind.pid}")
+        return left.code, left.wants_fix, left.goes_on
 
     def _keep_page(self) -> None:
         """Leave the report in the run folder as a page too, and say where all of it lies."""
@@ -174,14 +187,14 @@ class Watching:
         recipe = self.recipe if bounded is None else self.recipe.ending_within(bounded.budget_ns)
         seen = observe(self.program, recipe, self.session, self.catalogue, self._stop, on_screen)
         self._returncode = seen.outcome.returncode
-        code, message = judged(seen, self._stop.is_set(), _error_of(self.session.path))
+        code, message = judge_exit(seen, self._stop.is_set(), error_of(self.session.path))
         spent_ns = time.monotonic_ns() - began_ns + CLOSING_NS
         left = fixing.after(spent_ns) if fixing is not None else None
         if code == 0 and self.probing is not None:
             message = self._probe(seen, self.probing.after(spent_ns))
         elif code == 0 and left is not None:
             message, _ = self._fix(seen, left)
-        elif code == PROGRAM_FAILED and left is not None and _ran_out_of_memory(seen):
+        elif code == PROGRAM_FAILED and left is not None and ran_out_of_memory(seen):
             said, runs = self._fix(seen, left, died=True)
             code, message = (0, said) if runs else (code, f"{message}; {said}")
         return code, message
@@ -260,20 +273,16 @@ def watching(args: argparse.Namespace, command: str, words: Split | None = None)
     """Return the settings of `run`, `fix` and `probe` from their arguments. `words` is the program's command line where
     the caller has found it. Raises UsageError, InputError or EnvironmentLacks.
     """
-    from diagnose.cli.programs.argv_split import program_of
-
     words = words or program_of(args.words[1:], args.words[0])
     program = Program.parse(words.program, module=words.module, launcher=words.launcher)
     recipe = Recipe(args.steps, args.warmup, args.stop_after_trace, ranks=args.trace_ranks)
     catalogue = load(args.rules, args.fixers)
     only, skip = names_in(getattr(args, "only", None)), names_in(getattr(args, "skip", None))
-    return Watching(program, recipe, limited(catalogue, only, skip) if only or skip else catalogue, command)
+    return Watching(program, recipe, limit_fixers(catalogue, only, skip) if only or skip else catalogue, command)
 
 
 def fixing_of(args: argparse.Namespace) -> Fixing:
     """The options of `fix`. Raises UsageError for a budget that is no duration, and for a job on several hosts."""
-    from diagnose.cli.programs.argv_split import program_of
-
     on_one_host(program_of(args.words[1:], args.words[0]))
     return Fixing(
         budget_of(args, DEFAULT_BUDGET),
@@ -286,19 +295,8 @@ def fixing_of(args: argparse.Namespace) -> Fixing:
 
 def probing_of(args: argparse.Namespace, names: tuple[str, ...], words: Split | None = None) -> Probing:
     """The options of `probe`; no names stand for those that would settle the top findings. Raises UsageError."""
-    from diagnose.cli.programs.argv_split import program_of
-
     on_one_host(words or program_of(args.words[1:], args.words[0]))
     return Probing(names, budget_of(args, DEFAULT_BUDGET), getattr(args, "quick", False))
-
-
-def on_one_host(words: Split) -> None:
-    """Raise UsageError for a job on several hosts."""
-    if words.launcher and names_several_hosts(words.program, os.environ):
-        raise UsageError(
-            "the arms of a trial live on one host, and this launcher waits for others: try fixes on the ranks of one "
-            "(--nnodes 1); to see all hosts, start `diagnose run` on each, then `diagnose gather`"
-        )
 
 
 def budget_of(args: argparse.Namespace, default: str = NO_BUDGET) -> int | None:
@@ -311,15 +309,6 @@ def budget_of(args: argparse.Namespace, default: str = NO_BUDGET) -> int | None:
     if budget_ns is not None and not said.strip()[-1].isalpha():
         talk(f"diagnose: --budget {said} is taken as {format_ns(budget_ns)}; write {said}m for minutes")
     return budget_ns
-
-
-def require_torch() -> None:
-    """Raise EnvironmentLacks where the program could not import torch."""
-    if importlib.util.find_spec("torch") is None:
-        raise EnvironmentLacks(
-            f"PyTorch is not installed beside {sys.executable}; install diagnose into the environment in which the "
-            "program runs, or PyTorch into this one (analyze, view and report work without it)"
-        )
 
 
 def wants_screen(plain: bool) -> bool:
@@ -336,43 +325,3 @@ def plain_lines() -> Tell:
             talk(line if line.startswith("diagnose") else f"diagnose: {line}")
 
     return tell
-
-
-def _error_of(run: Path) -> str:
-    """The exception that ended the program, as the first rank that failed of one left it; empty where none did."""
-    for path in sorted(run.glob(f"rank*/{END}")):
-        try:
-            error = json.loads(path.read_bytes()).get("error")
-        except (OSError, ValueError, AttributeError):
-            continue
-        if isinstance(error, str) and error:
-            return printable(error)
-    return ""
-
-
-def judged(seen: Observation, cancelled: bool, error: str = "") -> tuple[int, str]:
-    """Exit code and a word on how the program ended; `error` is the exception that it ended of."""
-    outcome = seen.outcome
-    if cancelled or outcome.interrupted:
-        return INTERRUPTED, "interrupted"
-    if outcome.returncode == 0 or outcome.stopped:
-        return 0, ""
-    how = how_it_ended(outcome.returncode)
-    if _ran_out_of_memory(seen):
-        return PROGRAM_FAILED, f"the program ran out of the device's memory, and ended with {how}"
-    if _left(seen, inductor_cache_workaround.DIED):
-        return PROGRAM_FAILED, f"the program failed with {how}: {inductor_cache_workaround.REMEDY}"
-    if error:
-        return PROGRAM_FAILED, f"the program failed: {error}; {how}"
-    where = ", which says nothing: PYTHONFAULTHANDLER=1 has Python say where" if outcome.returncode in _SILENT else ""
-    return PROGRAM_FAILED, f"the program failed with {how}{where}"
-
-
-def _ran_out_of_memory(seen: Observation) -> bool:
-    """Whether the program ended because an allocation found no room."""
-    return _left(seen, "out of memory")
-
-
-def _left(seen: Observation, kind: str) -> bool:
-    """Whether the program left a site of this kind."""
-    return any(site.kind == kind for trace in seen.traces for site in trace.sites)

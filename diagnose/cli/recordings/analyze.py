@@ -47,18 +47,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Read, diagnose, print."""
-    from diagnose.cli.recordings.findings import failed, print_diagnosis
+    from diagnose.cli.recordings.findings import exit_code_of, print_diagnosis
     from diagnose.engine import diagnose
     from diagnose.measure.roofline.calibrations import with_calibrations
     from diagnose.plugins import load_rules
-    from diagnose.program.settings import settings_of, without_ignored
-    from diagnose.trace.readers.io.limits import lifted
+    from diagnose.program.settings import drop_ignored, settings_of
+    from diagnose.trace.readers.io.limits import without_limits
 
     catalogue = load_rules(args.rules)
     for problem in catalogue.problems:
         talk(f"diagnose: {problem.module} was left out: {problem.message}")
     if args.on is None:
-        with lifted() if args.any_size else nullcontext():
+        with without_limits() if args.any_size else nullcontext():
             traces = _opened(args.paths)
             if args.calibration is not None:
                 traces = with_calibrations(traces, args.calibration)
@@ -71,9 +71,9 @@ def run(args: argparse.Namespace) -> int:
         from diagnose.cluster import diagnose_on, parse
 
         diagnosis = diagnose_on(parse(args.on), args.paths, catalogue, args.rules)
-    diagnosis = without_ignored(diagnosis, settings_of(Path.cwd()))
+    diagnosis = drop_ignored(diagnosis, settings_of(Path.cwd()))
     result(print_diagnosis(diagnosis, as_json=args.json))
-    return failed(diagnosis, args.fail_on)
+    return exit_code_of(diagnosis, args.fail_on)
 
 
 def _opened(paths: list[Path]) -> list[Trace]:
@@ -100,7 +100,7 @@ def _opened(paths: list[Path]) -> list[Trace]:
 
 
 def _without_recording(runs: list[Path]) -> InputError | None:
-    """What is wrong where a program was run and ended before anything of it was recorded."""
+    """Return the error for a program that ended before anything of it was recorded."""
     from diagnose.session import JOURNAL
     from diagnose.trace.readers.run_folder import is_run_folder
 

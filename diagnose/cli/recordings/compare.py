@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pair(args: argparse.Namespace) -> tuple[Portrait, Portrait] | None:
-    """What is compared, the earlier first; None where the baseline has only now been written."""
+    """Return the two sides to compare, the earlier first; None where the baseline has only now been written."""
     from diagnose.comparison import read_baseline, to_baseline
     from diagnose.program.atomic import write_atomic
 

@@ -18,7 +18,7 @@ def print_diagnosis(diagnosis: Diagnosis, as_json: bool) -> str:
     return text.render(diagnosis, width=terminal_width(), colour=wants_colour())
 
 
-def failed(diagnosis: Diagnosis, fail_on: str | None) -> int:
+def exit_code_of(diagnosis: Diagnosis, fail_on: str | None) -> int:
     """1 when a finding is at least as severe as `fail_on`, else 0."""
     if fail_on is None:
         return 0

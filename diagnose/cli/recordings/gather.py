@@ -36,13 +36,13 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.plugins import load_rules
     from diagnose.report.export import contract
     from diagnose.session import DiagnosisMade, Session, StepsProfiled
-    from diagnose.session.gathering import check, gather, given, missing
+    from diagnose.session.gathering import check, gather, missing, read_host_run
     from diagnose.trace.readers import open_traces
     from diagnose.units import format_ns
 
     if len(args.runs) < 2:
         raise UsageError("name the run folders of at least two hosts")
-    folders = [given(_folder(path)) for path in args.runs]
+    folders = [read_host_run(_folder(path)) for path in args.runs]
     check(folders)
     gather(folders, args.output)
     for one in folders:

@@ -29,7 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="RUN|TRACE",
         nargs="?",
         type=Path,
-        help="a run folder, its name, or a trace; the latest run when left out",
+        help="a run folder, its name, the id of its process, or a trace; the latest run when left out",
     )
     parser.add_argument(
         "--format",
@@ -53,7 +53,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Read, render, print or write."""
     from diagnose.cli.recordings.findings import terminal_width, wants_colour
-    from diagnose.cli.recordings.target import diagnosis_of, explored, run_of, state_of
+    from diagnose.cli.recordings.target import diagnosis_of, explore, run_of, state_of
     from diagnose.program.atomic import write_atomic
     from diagnose.report import formats
     from diagnose.report.terminal import checklist, text
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     if journal is not None:
         subject = state_of(journal)
     else:
-        subject = explored(args.target) if name == "html" else diagnosis_of(args.target)
+        subject = explore(args.target) if name == "html" else diagnosis_of(args.target)
     if args.checklist:
         if args.format is not None or args.output is not None:
             raise UsageError("--checklist is printed as text; leave out --format and -o, or redirect it to a file")
@@ -105,13 +105,13 @@ def _refuse_input(output: Path, target: Path | None) -> None:
 
 
 def _write_trace(target: Path, output: Path | None) -> int:
-    from diagnose.cli.recordings.target import diagnosed
+    from diagnose.cli.recordings.target import diagnose_ranks
     from diagnose.program.atomic import write_atomic
     from diagnose.report.export.trace_events import render
 
     if output is None:
         raise UsageError("the trace is a file for ui.perfetto.dev; name it: -o trace.json")
-    traces, diagnosis = diagnosed(target.parent if target.is_file() and target.name == JOURNAL else target)
+    traces, diagnosis = diagnose_ranks(target.parent if target.is_file() and target.name == JOURNAL else target)
     try:
         write_atomic(output, render(traces, diagnosis))
     except OSError as error:
@@ -121,11 +121,11 @@ def _write_trace(target: Path, output: Path | None) -> int:
 
 
 def _write_events(target: Path, folder: Path) -> int:
-    from diagnose.cli.recordings.target import diagnosed
+    from diagnose.cli.recordings.target import diagnose_ranks
     from diagnose.program.atomic import write_atomic
     from diagnose.report.export.tensorboard import FILE, render
 
-    traces, diagnosis = diagnosed(target.parent if target.is_file() and target.name == JOURNAL else target)
+    traces, diagnosis = diagnose_ranks(target.parent if target.is_file() and target.name == JOURNAL else target)
     try:
         for run, data in render(traces, diagnosis).items():
             write_atomic(folder / run / FILE, data)

@@ -33,9 +33,20 @@ def run_of(target: Path | None) -> Path | None:
             return path
     if target.is_dir() and (newest := _newest_below(target)) is not None:
         return newest
+    if target.name.isdecimal() and not target.exists() and (watched := _of_process(target.name)) is not None:
+        return watched
     if not target.exists():
         raise InputError(target, f"no such file, and no run of that name below {session.RUNS}")
     return None
+
+
+def _of_process(pid: str) -> Path | None:
+    """The run that a process belongs to."""
+    from diagnose.collect.processes import run_folder_of  # psutil, for the few who name a process
+
+    folder = run_folder_of(int(pid))
+    around = () if folder is None else (folder, *folder.parents)  # copies under trial lie within the run
+    return next((path for path in around if (path / session.JOURNAL).is_file()), None)
 
 
 def _newest_below(folder: Path) -> Path | None:
@@ -58,27 +69,27 @@ def state_of(run: Path) -> State:
 
 def diagnosis_of(target: Path) -> Diagnosis:
     """A recording, diagnosed."""
-    return diagnosed(target)[1]
+    return diagnose_ranks(target)[1]
 
 
-def explored(target: Path) -> State:
+def explore(target: Path) -> State:
     """A recording, diagnosed, with the tables and the timeline of its slowest rank."""
     from diagnose.measure.profile.step_profile import slowest_profile
 
-    traces, diagnosis = diagnosed(target)
+    traces, diagnosis = diagnose_ranks(target)
     return State(diagnosis=diagnosis, profile=slowest_profile(traces, diagnosis))
 
 
-def diagnosed(target: Path) -> tuple[list[Trace], Diagnosis]:
+def diagnose_ranks(target: Path) -> tuple[list[Trace], Diagnosis]:
     """The ranks of a recording, and their diagnosis without what the project ignores."""
     # Readers, measures and rules bring numpy, 0.15 s that a report of a run does not need.
     from diagnose.engine import diagnose
     from diagnose.plugins import load_rules
-    from diagnose.program.settings import settings_of, without_ignored
+    from diagnose.program.settings import drop_ignored, settings_of
     from diagnose.trace.readers import open_traces
 
     catalogue = load_rules()
     for problem in catalogue.problems:
         talk(f"diagnose: {problem.module} was left out: {problem.message}")
     traces = open_traces([target])
-    return traces, without_ignored(diagnose(traces, catalogue), settings_of(Path.cwd()))
+    return traces, drop_ignored(diagnose(traces, catalogue), settings_of(Path.cwd()))

@@ -17,14 +17,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="RUN|TRACE",
         nargs="?",
         type=Path,
-        help="a run folder, its name, or a trace; the latest run when left out",
+        help="a run folder, its name, the id of its process, or a trace; the latest run when left out",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON instead of opening a screen")
 
 
 def run(args: argparse.Namespace) -> int:
     """Open the screen until the user leaves it."""
-    from diagnose.cli.recordings.target import explored, run_of
+    from diagnose.cli.recordings.target import explore, run_of
 
     if args.json:
         from diagnose.cli.recordings import report
@@ -38,6 +38,6 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.tui.open import view_journal, view_state
 
     if journal is None:
-        return view_state(explored(args.target), RunActions(None)).code
+        return view_state(explore(args.target), RunActions(None)).code
     left = view_journal(journal, RunActions(journal if journal.is_dir() else journal.parent))
     return start_fix(left.state) if left.wants_fix else left.code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich.text import Text
@@ -14,6 +15,8 @@ from diagnose.report.wording.phrases import is_priced, sentence, share
 from diagnose.tui.theme import FAINT
 from diagnose.units import format_ns
 
+_OF_STEP = re.compile(r" of each [a-z ]*step of [^()]*(?=\()")
+"""The words of `diagnose.measure.steps.step_share` that name the step: where there is one line, its end says more."""
 _PLACE = 32  # columns; a longer place pushes what follows it aside
 
 
@@ -47,7 +50,7 @@ def finding_line(finding: Finding, root: str | None, width: int, place_width: in
         line.append("   ").append(spot)
         room -= len(spot) + 3
     if room >= 24:
-        line.append("   ").append(clipped(sentence(finding.summary), room), FAINT)
+        line.append("   ").append(clipped(_OF_STEP.sub(" ", sentence(finding.summary)), room), FAINT)
     line.rstrip()
     line.truncate(max(width, 1))
     return line

@@ -25,7 +25,7 @@ KEYS = (
     ("s S r", "tables: sort by the next column; reverse"),
     *((command.shown, command.about) for command in COMMANDS),
     ("ctrl+p", "all commands by name"),
-    ("q", "quit; asks first while the program runs"),
+    ("q", "quit; while the program runs, detach from it or end it"),
 )
 
 

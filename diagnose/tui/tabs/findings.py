@@ -15,7 +15,8 @@ from diagnose.report.style.paths import clipped, clipped_path, place
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import GOOD, MUTED, SEVERITIES
 from diagnose.report.wording.cannot_tell import unsure
-from diagnose.report.wording.phrases import gain, is_healthy, measure, sentence, value
+from diagnose.report.wording.health import is_healthy
+from diagnose.report.wording.phrases import gain, measure, sentence, value
 from diagnose.session import State
 from diagnose.tui.drawing.code import AROUND, ReadSource, context, read_source
 from diagnose.tui.drawing.finding_line import cost, finding_line, place_width

@@ -17,8 +17,10 @@ from diagnose.report.style.paths import clipped
 from diagnose.report.style.step_bar import bar, legend, slices
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import ACCENT, BAD, GOOD
+from diagnose.report.wording.compute_bounds import bounds_of_compute
+from diagnose.report.wording.health import is_healthy, is_quiet, quiet_news, unexplained
 from diagnose.report.wording.mean_vs_median import on_average
-from diagnose.report.wording.phrases import arithmetic, final, is_healthy, is_quiet, quiet_news
+from diagnose.report.wording.phrases import arithmetic, final
 from diagnose.session import State
 from diagnose.tui.drawing.finding_line import finding_line, place_width
 from diagnose.tui.header import INTERRUPTED
@@ -46,11 +48,15 @@ class AccountingPanel(Panel):
         slowest = ", slowest rank" if diagnosis.ranks > 1 else ""
         beside = styled(format_ns(diagnosis.accounting.total_ns), "bold").append(f" median traced step{slowest}", FAINT)
         solid, thick = not self.app.no_color, 2 if self.app.size.height >= _TALL else 1
-        done = arithmetic(diagnosis) if thick > 1 else ""
-        uneven = on_average(diagnosis)
-        said = [styled(line) for line in wrap(uneven, width)] if uneven else []
-        said += [styled(line, FAINT) for line in wrap(done, width)] if done else []
+        told = beneath_the_bar(diagnosis, tall=thick > 1)
+        said = [styled(line, style) for words, style in told if words for line in wrap(words, width)]
         return [spread(title, beside, width), *[bar(parts, width, solid)] * thick, *legend(parts, width, solid), *said]
+
+
+def beneath_the_bar(diagnosis: Diagnosis, *, tall: bool) -> list[tuple[str, str]]:
+    """Sentences about the step, with their styles; what explains the compute only where there is room."""
+    told = [(on_average(diagnosis), ""), (unexplained(diagnosis), "")]
+    return [*told, (bounds_of_compute(diagnosis), FAINT), (arithmetic(diagnosis), FAINT)] if tall else told
 
 
 class FirstFindings(Choices):

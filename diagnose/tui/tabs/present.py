@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diagnose.report.wording.cannot_tell import unsure
 from diagnose.session import State
 from diagnose.tui.tabs.diff import shown_diff
 from diagnose.tui.tabs.ranks_tab import rank_numbers
@@ -37,7 +38,7 @@ def present(state: State) -> list[str]:
     goes_on = state.started is not None and state.ended is None
     there = {
         "overview": True,
-        "findings": goes_on or (diagnosis is not None and bool(diagnosis.findings or diagnosis.cannot_tell)),
+        "findings": goes_on or (diagnosis is not None and bool(diagnosis.findings or unsure(state))),
         "timeline": profile is not None and profile.timeline is not None and bool(profile.timeline.lanes),
         "kernels": profile is not None and bool(profile.kernels),
         "operators": profile is not None and bool(profile.operators),

@@ -243,7 +243,7 @@ def test_a_disk_that_fails_is_told_and_not_taken_for_a_terminal_that_went_away(
         raise OSError(errno.EIO, "Input/output error")  # as reading an open file does: without its name
 
     monkeypatch.setattr("diagnose.cli.explain.run", fail)
-    monkeypatch.setattr("diagnose.cli._abandon", lambda _stream: None)
+    monkeypatch.setattr("diagnose.cli.abandon", lambda _stream: None)
     assert main(["explain"]) == 2
     assert "Input/output error; the storage fails" in capsys.readouterr().err
 

@@ -14,6 +14,7 @@ import journals
 import msgspec
 import pytest
 import tinygpt
+from screens import drawn_at_once  # noqa: F401 - it holds for each test here
 from textual.pilot import Pilot
 from textual.widgets import ContentSwitcher
 from watching import LIMIT_S
@@ -21,7 +22,7 @@ from watching import LIMIT_S
 from diagnose.errors import ProgramFailed
 from diagnose.model import Diagnosis, Place
 from diagnose.session import AnyEvent, DiagnosisMade, ProgramOutput, RunEnded, RunStarted, State, fold
-from diagnose.tui.app import DiagnoseApp
+from diagnose.tui.app import DiagnoseApp, FollowingEnded
 from diagnose.tui.drawing.trial import trial_lines
 from diagnose.tui.feed import Feed
 from diagnose.tui.header import INTERRUPTED
@@ -148,6 +149,24 @@ async def test_no_event_is_lost_however_fast_they_come() -> None:
         assert app.state.output.splitlines() == [str(number) for number in range(count)]
 
 
+def test_events_that_follow_each_other_fast_are_drawn_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diagnose.tui.app.DRAW_EVERY_S", float(LIMIT_S))
+
+    @driven
+    async def test() -> None:
+        feed = Feed()
+        app = DiagnoseApp(feed)
+        async with app.run_test() as pilot:
+            for text in ("1", "2"):
+                feed.accept(ProgramOutput(text=text))
+                await pilot.pause()
+                assert app.state.output == ""
+            app.post_message(FollowingEnded())  # the last word is drawn at once
+            await settled(pilot, lambda: app.state.output == "12")
+
+    test()
+
+
 @driven
 async def test_quitting_while_the_program_runs_asks_first() -> None:
     release = threading.Event()
@@ -170,6 +189,26 @@ async def test_quitting_while_the_program_runs_asks_first() -> None:
         await settled(pilot, lambda: not app.at_work)
     assert release.is_set()
     assert app.return_value == 0, "the code that the work returned after it was cancelled"
+
+
+@driven
+async def test_a_program_that_runs_can_be_left_to_go_on() -> None:
+    cancelled, release = threading.Event(), threading.Event()
+
+    def work(tell: Tell) -> int:
+        tell(journals.waiting()[0])
+        release.wait(LIMIT_S)
+        return 0
+
+    app = DiagnoseApp(Feed(), work, cancel=cancelled.set)
+    async with app.run_test() as pilot:
+        await pilot.press("q")
+        await settled(pilot, lambda: asked(app))
+        await pilot.press("d")
+        await settled(pilot, lambda: app.return_value is not None)
+    assert app.left_at_work
+    assert not cancelled.is_set()
+    release.set()
 
 
 async def left_at_once(pilot: Pilot[int], app: DiagnoseApp) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import journals
 import pytest
 import tinygpt
+from screens import drawn_at_once  # noqa: F401 - it holds for each test here
 from textual.command import CommandPalette
 from textual.pilot import Pilot
 from textual.widgets import Input

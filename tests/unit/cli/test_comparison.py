@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from diagnose.cli import main
-from diagnose.comparison import Comparison, Portrait, Spent, compare, portrait_of, read_baseline, to_baseline
+from diagnose.comparison import Comparison, Portrait, TimeSpent, compare, portrait_of, read_baseline, to_baseline
 from diagnose.comparison.changes import PROCESSES
 from diagnose.comparison.identity import Identity
 from diagnose.comparison.portrait import PORTRAIT
@@ -124,8 +124,8 @@ def test_a_padded_vocabulary_recomputation_or_unknown_layers_are_noted(identity:
 
 
 def test_kernels_that_appeared_vanished_or_changed_come_with_what_they_moved() -> None:
-    before = portrait(kernels={"gone": Spent(2, 5 * MS), "same": Spent(1, MS), "longer": Spent(1, 2 * MS)})
-    after = portrait(kernels={"new": Spent(1, 3 * MS), "same": Spent(1, MS), "longer": Spent(1, 4 * MS)})
+    before = portrait(kernels={"gone": TimeSpent(2, 5 * MS), "same": TimeSpent(1, MS), "longer": TimeSpent(1, 2 * MS)})
+    after = portrait(kernels={"new": TimeSpent(1, 3 * MS), "same": TimeSpent(1, MS), "longer": TimeSpent(1, 4 * MS)})
     moved = compare(before, after).kernels
     assert [(one.name, round(one.delta_ns / MS)) for one in moved] == [("gone", -5), ("new", 3), ("longer", 2)]
     text = render(compare(before, after), 80)
@@ -143,7 +143,7 @@ def test_findings_are_resolved_new_or_still_there() -> None:
 
 
 def test_no_line_is_wider_than_asked_for() -> None:
-    before = portrait(kernels={"a kernel with a very long name " * 9: Spent(1, 9 * MS)})
+    before = portrait(kernels={"a kernel with a very long name " * 9: TimeSpent(1, 9 * MS)})
     assert max(map(len, render(compare(before, portrait()), 80).splitlines())) <= 80
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import journals
 import pytest
+from screens import drawn_at_once  # noqa: F401 - it holds for each test here
 from textual.widgets import DataTable
 
 from diagnose import plugins

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from rich.cells import cell_len
 
+from diagnose.measure.steps.step_share import of_step
 from diagnose.model import Confidence, Finding, Place, Severity
 from diagnose.tui.drawing.finding_line import finding_line, place_width
 
@@ -51,3 +52,9 @@ def test_a_hint_shows_no_time_as_if_it_were_sure() -> None:
     said = finding_line(replace(LEAK, recoverable_ns=5_000_000, share=0.1), None, 80).plain
     assert "perhaps" in said
     assert "5.00 ms" not in said
+
+
+def test_one_line_spends_no_room_on_the_step_that_stands_above_the_list() -> None:
+    said = of_step(289_000_000, 390_000_000, 1, "traced step")
+    line = finding_line(replace(LEAK, summary=f"{said} go to matrix products"), None, 120).plain
+    assert "289 ms (74 %) go to matrix products" in line

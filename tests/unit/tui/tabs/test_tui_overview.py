@@ -1,12 +1,12 @@
-"""What the first tab says of fixes while they are tried."""
+"""What the first tab says of the step, and of fixes while they are tried."""
 
 from __future__ import annotations
 
 from diagnose.compose.journal import NOTHING_TO_CHANGE
-from diagnose.model import Decision, Verdict
+from diagnose.model import Accounting, Decision, Diagnosis, Steps, Verdict
 from diagnose.session import PatchAccepted, RunEnded, RunStarted, State, TrialStarted, TrialState
 from diagnose.tui.header import TabStrip
-from diagnose.tui.tabs.overview import Outcome
+from diagnose.tui.tabs.overview import Outcome, beneath_the_bar
 
 STARTED = TrialStarted(fixer="drop-debug", setting={}, predicted_ns=None, summary="no checks", diff="")
 
@@ -42,3 +42,11 @@ def test_a_fixer_without_an_edit_is_no_fix_in_the_tab_s_count() -> None:
     tabs = TabStrip()
     tabs.state = State(verdicts=(kept, idle), patch=PatchAccepted(diff="+x = 1\n", fixers=["other"]))
     assert "2 Fixes 1/1" in tabs.draw(80, None)[0].plain
+
+
+def test_what_bounds_the_compute_is_said_where_there_is_room() -> None:
+    spent = Accounting(compute=10**8, compute_by={"memory": 9 * 10**7, "matmul": 10**7})
+    diagnosis = Diagnosis(1, ("rank0",), 1, "NVIDIA H200", Steps(1, 10**8), spent, has_device=True)
+    bounds = "Of the compute, by what bounds it: 90 % kernels that wait for memory, 10 % matrix products."
+    for tall in (True, False):
+        assert (bounds in [words for words, _ in beneath_the_bar(diagnosis, tall=tall)]) == tall
