@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test test-all lint types imports check format snapshots reference docs overhead nightly bench-ingest bench-rules bench-fixers bench-kernels accuracy sickbay safety clean
+.PHONY: help demo test test-all lint types imports check format snapshots picture reference docs overhead nightly bench-ingest bench-rules bench-fixers bench-kernels accuracy sickbay safety matrix clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -38,6 +38,9 @@ format: $(VENV)/ready-to-test ## format the code
 
 snapshots: $(VENV)/ready-to-test ## make the pictures of the screens again; look at them before you commit them
 	$(BIN)/python -m pytest tests/unit/tui/test_tui_snapshots.py --snapshot-update
+
+picture: $(VENV)/ready-to-test ## make the README's picture of the screen again; look at it before you commit it
+	$(BIN)/python -m diagnose.cli.screen_picture sample_traces/h200_naive_gpt docs/screen.svg --size 120x36
 
 reference: $(VENV)/ready-to-test ## write the reference anew: rules, fixers, commands, Python, JSON
 	$(BIN)/diagnose explain --markdown > docs/rules-and-fixers.md
@@ -75,6 +78,9 @@ sickbay: $(VENV)/ready-to-test ## fix the programs of the sick bay and time them
 safety: $(VENV)/ready-to-test ## run every edit that the fixers propose for the adversarial suite, and ask the gates about wrong ones; takes hours
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/safety.py build/safety
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/wrong_edits.py build/safety
+
+matrix: $(VENV)/ready-to-test ## try other versions of Python, torch and the dependencies, an environment of some GB each
+	$(BIN)/python benchmarks/matrix.py build/matrix
 
 clean: ## remove what was installed and cached
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

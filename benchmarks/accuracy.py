@@ -1,4 +1,4 @@
-"""How often the diagnosis is right, on the programs of the sick bay.
+"""Measures how often the diagnosis of the sick bay's programs is right.
 
     python benchmarks/accuracy.py record OUT [--only NAME …] [--part I/N] [--device cuda|cpu] [--ranks N]
     python benchmarks/accuracy.py score OUT [--only NAME …] [--without NAME …] [--json | --markdown]

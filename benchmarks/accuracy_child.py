@@ -115,7 +115,7 @@ class Steps:
             self._profile.step()
 
     def write(self, seconds: float) -> None:
-        """What was timed. Raises SystemExit where the script ended too early."""
+        """Write the timings. Raises SystemExit where the script ended too early."""
         if self._left or self._profile is not None:
             raise SystemExit(f"the script ended after {self._count} steps, before all was taken")
         record = {"step_ns": self._step_ns, "timed_steps": TIMED, "seconds": round(seconds, 2)}

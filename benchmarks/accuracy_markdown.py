@@ -34,7 +34,7 @@ def _programs(answers: Sequence[Answer]) -> Iterator[str]:
 
 
 def _cell(answer: Answer) -> str:
-    """Where the ailment stands, how far its saving is off, and whether its line is wrong."""
+    """Format the rank of the ailment, the error of its saving, and whether its line is wrong."""
     if not answer.ailment:
         return f"`{answer.first}`" if answer.first else "nothing"
     if answer.place is None:

@@ -51,7 +51,7 @@ class Program:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """Which of its scripts there are."""
+        """The program's scripts that exist."""
         return tuple(arm for arm in ARMS if (self.folder / f"{arm}.py").exists())
 
     def ranks_of(self, arm: str) -> int:

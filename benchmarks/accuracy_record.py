@@ -101,7 +101,7 @@ class CaptureRunner:
                 print(line(task, record), flush=True)
 
     def _carry_out(self, task: Task, ordinal: str | None) -> str | None:
-        """What went wrong, or None."""
+        """Carry out one task; returns what went wrong, or None."""
         target = self._out / task.program.name / task.arm / task.kind
         shutil.rmtree(target, ignore_errors=True)
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(python_path()))
@@ -149,7 +149,7 @@ KINDS = ("run", "plain")
 
 
 def tasks(programs: Sequence[Program], results: dict[str, Any]) -> Iterator[Task]:
-    """What is not recorded yet."""
+    """Return the tasks that are not recorded yet."""
     for program in programs:
         for arm in program.arms:
             for kind in KINDS:
@@ -185,7 +185,7 @@ def line(task: Task, record: dict[str, Any]) -> str:
 
 
 def read_results(out: Path) -> dict[str, Any]:
-    """What an earlier call recorded; else nothing yet."""
+    """Read the results of an earlier call; empty where there is none."""
     path = out / RESULTS
     if path.exists():
         results: dict[str, Any] = json.loads(path.read_text())

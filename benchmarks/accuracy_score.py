@@ -24,7 +24,7 @@ _WEIGHTY = (Severity.HIGH, Severity.MEDIUM)
 
 @dataclass(frozen=True)
 class Answer:
-    """What was said of one program in one view, beside the truth."""
+    """The diagnosis of one program in one view, beside the truth."""
 
     program: str
     view: str

@@ -1,4 +1,4 @@
-"""What `diagnose calibrate` finds on the devices of this host, with and without NVLink.
+"""Runs `diagnose calibrate` on the devices of this host, with and without NVLink.
 
     python benchmarks/calibrate_ranks.py OUT [--ranks 2,4] [--seconds 90] [--tiny]
 
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def in_use(out: Path, ranks: int, name: str, settings: Mapping[str, str], tiny: bool) -> str:
-    """What `diagnose ranks` says of a program that was watched where the calibration of so many ranks holds."""
+    """Return `diagnose ranks` of a program that was watched under the calibration of this number of ranks."""
     place = out / f"in use, {name}"
     place.mkdir(parents=True, exist_ok=True)
     program = [str(ROOT / "benchmarks" / "sickbay" / "straggler" / "healthy.py"), "--steps", "60"]

@@ -20,14 +20,14 @@ from probed_blocks import probed
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
-from diagnose.memory import Plan, Recorded, recorded
+from diagnose.memory import Plan, RecordedBlocks, read_blocks
 
 _TIMED = 2
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What is trained."""
+    """The model and batch that are trained."""
 
     blocks: int = 24
     width: int = 1024
@@ -89,7 +89,7 @@ class Transformer(nn.Module):
 
 @dataclass(frozen=True)
 class Turns:
-    """What one choice took in its turns, one step's time a turn."""
+    """The step times of one choice, one a turn."""
 
     plan: Plan
     steps_ms: tuple[float, ...]
@@ -124,9 +124,9 @@ class Bench:
         self.optimizer.step()
         return loss
 
-    def measured_blocks(self) -> Recorded:
-        """What the probe of a watched run learns in its steps."""
-        known = recorded(probed(self.step))
+    def measured_blocks(self) -> RecordedBlocks:
+        """Measure the blocks as the probe of a watched run does."""
+        known = read_blocks(probed(self.step))
         assert known is not None, "the probe found no blocks"
         return known
 

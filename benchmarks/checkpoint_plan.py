@@ -1,4 +1,4 @@
-"""How good planned checkpointing is: a transformer under caps of 60, 40 and 25 % of its uncheckpointed peak.
+"""Compares planned checkpointing on a transformer under caps of 60, 40 and 25 % of its uncheckpointed peak.
 
     python benchmarks/checkpoint_plan.py --out OUT [--seconds 200] [--device cuda|cpu] [--tiny]
 
@@ -40,7 +40,7 @@ import checkpoint_bench  # first: it sets what torch reads when it is imported
 import torch
 from checkpoint_bench import TINY, Bench, Turns, whole_blocks
 
-from diagnose.memory import Chain, Plan, cheapest, cheapest_split
+from diagnose.memory import Chain, Plan, cheapest_plan, cheapest_split
 from diagnose.units import format_bytes
 
 CAPS = (0.60, 0.40, 0.25)
@@ -117,7 +117,7 @@ def plans_for(cap: float, chain: Chain, peaks: Sequence[int], fragment_bytes: in
     room = budget - fragment_bytes
     fewest = next((k for k, peak in enumerate(peaks) if peak <= budget), None)
     split = cheapest_split(chain, room)
-    plans = [cheapest(chain, room), *([split] if split is not None else [])]
+    plans = [cheapest_plan(chain, room), *([split] if split is not None else [])]
     return [Asked(cap, budget, plan, fewest) for plan in plans]
 
 
@@ -135,17 +135,17 @@ def worth_a_turn(asked: Sequence[Asked], count: int) -> list[Plan]:
 
 
 def spread(k: int, count: int) -> Plan:
-    """As many blocks, evenly over the model."""
+    """Return the plan that recomputes `k` blocks, spread evenly over the model."""
     return whole_blocks([at for at in range(count) if (at + 1) * k // count > at * k // count])
 
 
 def without_figures(plan: Plan) -> Plan:
-    """What of a plan decides its steps: two that are alike in it are one."""
+    """Drop a plan's estimates: plans that agree in the rest run the same steps."""
     return replace(plan, peak_bytes=0, recompute_ns=0)
 
 
 def without_allocator(chain: Chain) -> Chain:
-    """Where there is no allocator: the sum of what autograd keeps stands for the peaks."""
+    """Estimate the peaks without an allocator: by the sum of what autograd keeps."""
     held, blocks = 0, []
     for block in chain.blocks:
         held += block.kept_bytes
@@ -175,12 +175,12 @@ def compared(one: Asked, measured: dict[Plan, Turns], peaks: Sequence[int], ever
 
 
 def first(measured: dict[Plan, Turns], k: int | None) -> Turns | None:
-    """What the first k blocks took; None where they had no turn."""
+    """Return the turns of the plan that recomputes the first `k` blocks; None where it had none."""
     return None if k is None else measured.get(whole_blocks(range(k)))
 
 
 def behind(one: Turns, other: Turns) -> tuple[float, float, float]:
-    """By which part one takes longer than the other: lower end, median and upper end of the ratios of rounds.
+    """Return the relative slowdown of one side over rounds: lower end, median and upper end.
 
     The ends are the median's 95 % interval by ranks; with fewer than six rounds, all that was seen.
     """

@@ -115,7 +115,7 @@ def _table(part: str, ranks: int, rows: Rows, problem: str | None) -> list[str]:
 
 
 def _exposed(row: dict[str, float | None]) -> str:
-    """What a recording of all ranks says, beside the bound."""
+    """Format the exposed communication of a recording of all ranks, beside the bound."""
     names = ("exposed_ms", "waiting_ms", "tail_ms", "least_ms")
     every, waiting, tail, least = ("unknown" if row[name] is None else f"{row[name]:.2f} ms" for name in names)
     return f"exposed {every}, of it waiting {waiting}; after the backward pass {tail}, any buckets leave {least}"

@@ -254,7 +254,7 @@ def fsdp(job: Job, micro: int) -> list[Configuration]:
 
 
 def _row(one: Configuration, against: float | None) -> dict[str, Any]:
-    """Of the table: the median step, the quartiles and the number of them, and its rate as a multiple of `against`.
+    """Format a row of the table: the median step, its quartiles and count, and its rate as a multiple of `against`.
 
     None for what is not known, of a configuration that has had no turn, all.
     """

@@ -45,7 +45,7 @@ def traced(job: Job, begin: Any, folder: Path, name: str) -> list[Path]:
 
 
 def exposed(files: list[Path]) -> dict[str, float | None]:
-    """Of a step, in ms, None where it is not known.
+    """The exposed communication of a step in ms; None where it is unknown.
 
     Of the mean rank, communication that nothing hides, and what of it is waiting for other ranks. Of the rank that
     waits least, what its gradients leave exposed after the backward pass, and what any choice of buckets does.

@@ -1,4 +1,4 @@
-"""How long the derived tables of a large trace take: interval algebra, the operators' tree, launches joined with work.
+"""Times the derived tables of a large trace: interval algebra, the operators' tree, launches joined with work.
 
     python benchmarks/derived.py [--millions 10] [--rounds 5]
 

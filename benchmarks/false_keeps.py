@@ -1,4 +1,4 @@
-"""How often a patch that changes nothing is kept: trials of a program against itself, on a machine that is busy.
+"""Measures how often a patch that changes nothing is kept: trials of a program against itself on a busy machine.
 
     python benchmarks/false_keeps.py OUTPUT.jsonl [--trials 200] [--per-control 10] [--minutes 60]
 

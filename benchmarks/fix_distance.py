@@ -1,4 +1,4 @@
-"""How far the fixers go on each program of the sick bay, as text: beside its healthy twin, and without a device.
+"""Compares the fixers' edits of each sick-bay program with its healthy twin, as text, without a device.
 
     python benchmarks/fix_distance.py RECORDED... [--only NAME...] [--arm healthy] [--run] [--diff]
 
@@ -40,6 +40,7 @@ from diagnose.model import (
     Facts,
     Finding,
     Gate,
+    GateCheck,
     GateResult,
     Interval,
     Place,
@@ -81,7 +82,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @dataclass(frozen=True)
 class Distance:
-    """What became of one program."""
+    """The outcome of one program."""
 
     name: str
     ailment: str
@@ -104,7 +105,7 @@ class Distance:
 
     @property
     def cured(self) -> str:
-        """How the lines in which the twin differs fare in the fixed text."""
+        """Counts of the twin's differing lines that the fix took away and added."""
         gone, come = _differing(self.found, self.twin)
         have = [line.strip() for line in self.fixed.splitlines()]
         left = sum(line in have for line in gone)
@@ -145,7 +146,7 @@ class Believing:
         """Nobody leaves."""
 
     def prepare(self, original: Program) -> None:
-        """Nothing runs."""
+        """Do nothing: no process is started."""
 
     def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]:
         return list(range(len(candidates)))
@@ -160,6 +161,8 @@ class Believing:
         halfway: PartialStack | None = None,
         promised: float = 0.0,
         on_sure: Callable[[Verdict], None] = lambda _verdict: None,
+        *,
+        may_wait: bool = False,
     ) -> Trial:
         return Trial(Verdict(fixer.name, Decision.KEPT, "believed", saving=_BELIEVED, saving_ns=1))
 
@@ -187,6 +190,15 @@ class Believing:
         loading: bool = False,
     ) -> GateResult:
         return GateResult(gate, True, "believed")
+
+    @property
+    def owes_whole_runs(self) -> bool:
+        return False
+
+    def whole_runs(
+        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, loading: bool = False
+    ) -> tuple[GateCheck, ...]:
+        return ()
 
     def step_alone(self, program: Program, name: str, steps: int) -> int | None:
         return _STEP_NS
@@ -325,7 +337,7 @@ def _ran(distance: Distance, folder: Path, script: str, fixed: Mapping[str, str]
 
 
 def _losses(folder: Path, script: str) -> list[float]:
-    """What `backward` is called on, turn by turn. Raises RuntimeError where the program fails."""
+    """Return the losses that `backward` is called on, in order. Raises RuntimeError where the program fails."""
     words = [sys.executable, "-c", _LOSSES, script, "--tiny", "--steps", "3"]
     environment = {**os.environ, "TORCHDYNAMO_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(

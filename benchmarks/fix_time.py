@@ -1,4 +1,4 @@
-"""Where the time of a `diagnose fix` goes: by phase, until the first kept fix, and how much of it is measuring.
+"""Divides the time of a `diagnose fix` by phase, until the first kept fix, and by measuring against waiting.
 
     python benchmarks/fix_time.py RUN_FOLDER…
 

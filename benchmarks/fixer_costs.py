@@ -1,4 +1,4 @@
-"""How long it takes to ask all fixers what they would change in a program, and which of them take longest.
+"""Times all fixers on programs, and lists the slowest.
 
     python benchmarks/fixer_costs.py PROGRAM [PROGRAM…]              # folders of training programs
     python benchmarks/fixer_costs.py PROGRAM --limit 5               # ends with 1 where one of them takes more seconds

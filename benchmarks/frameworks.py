@@ -46,7 +46,7 @@ def written(folder: Path, name: str, changes: Sequence[tuple[str, str]]) -> Path
 
 
 def fixed(folder: Path, words: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
-    """What `diagnose fix` says, as JSON; its talk is kept beside the program."""
+    """Run `diagnose fix` and return its JSON; its log is kept beside the program."""
     command = [sys.executable, "-m", "diagnose", "fix", "--json", "--only", "loader-workers", *options]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     with (folder / "talk.txt").open("w") as talk:

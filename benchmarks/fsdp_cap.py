@@ -67,7 +67,7 @@ def _row(
 
 
 def _job(out: Path, ranks: int, until: float, way: str, plan: dict[str, Any], *, tiny: bool) -> object:
-    """What one way told by a moment of the monotonic clock; words where it failed."""
+    """Run one way until a moment of the monotonic clock; returns its result, or the error's text where it failed."""
     name = f"cap-{way.replace(' ', '-')}{'-capped' if plan else ''}"
     target = out / f"{name}.json"
     target.unlink(missing_ok=True)

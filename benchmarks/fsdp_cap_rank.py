@@ -25,7 +25,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
 from diagnose.kernels import offload_state
-from diagnose.memory import cheapest, cheapest_split, recorded, state_shares
+from diagnose.memory import cheapest_plan, cheapest_split, read_blocks, state_shares
 from diagnose.model import Site
 
 WARM_UP = 2
@@ -78,7 +78,7 @@ def checkpointed(blocks: Any, plan: dict[str, Any]) -> None:
 
 
 def measured(training: Training) -> list[Site]:
-    """What the probe of a watched run learns of the blocks, and the optimizer."""
+    """Measure the blocks as the probe of a watched run does; returns them with the optimizer."""
     blocks = probed(training.step)
     local = sum(getattr(one, "_local_tensor", one).numel() for one in training.model.parameters())
     optimizer = Site("optimizer", "", 0, None, {"name": "AdamW", "elements": local})
@@ -90,11 +90,11 @@ def planned(sites: list[Site], cap_bytes: int, count: int) -> dict[str, Any]:
 
     Without a cap, or the peaks of a step, half of both.
     """
-    known = recorded(sites)
+    known = read_blocks(sites)
     if known is None or not known.whole or not cap_bytes:
         return {"again": list(range(count // 2)), "keeping": [], "operators": [], "share": 0.5}
     room = int(ROOM * cap_bytes) - known.fragment_bytes
-    found = [plan for plan in (cheapest(known.chain, room), cheapest_split(known.chain, room)) if plan is not None]
+    found = [plan for plan in (cheapest_plan(known.chain, room), cheapest_split(known.chain, room)) if plan is not None]
     shares = state_shares(known, cap_bytes, sites)
     if not found:
         return {"again": list(range(count)), "keeping": [], "operators": [], "share": shares[0] if shares else 1.0}
@@ -104,7 +104,7 @@ def planned(sites: list[Site], cap_bytes: int, count: int) -> dict[str, Any]:
 
 
 def agreed(job: Job, found: object) -> Any:
-    """What rank 0 found, on all ranks."""
+    """Broadcast rank 0's value to all ranks."""
     told = [found]
     dist.broadcast_object_list(told, src=0, device=job.device)
     return told[0]
@@ -175,7 +175,7 @@ def timed(job: Job, training: Training, end_at: float) -> dict[str, Any]:
 
 
 def said(way: str, plan: dict[str, Any]) -> str:
-    """What a way does, for people."""
+    """Describe a way in words."""
     if way == "checkpoints":
         return f"{len(plan.get('again', ()))} blocks computed again, {len(plan.get('keeping', ()))} in part"
     return f"{plan.get('share', 0):.1%} of the state" if way == "state on the host" else "as torch does it"

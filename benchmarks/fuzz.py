@@ -138,7 +138,7 @@ def _no_constant(name: str) -> None:
 
 
 class Collected:
-    """What was found: one file for each place where something broke."""
+    """The failures found, one file for each place of the code."""
 
     def __init__(self, folder: Path, target: Target) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""How the fuzzer changes an input: single bytes, and the numbers, nesting and types that formats are made of.
+"""Mutations of the fuzzer: single bytes, and the numbers, nesting and types that formats are made of.
 
 The choices depend on the seed alone, so that a run can be repeated.
 """

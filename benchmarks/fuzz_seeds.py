@@ -25,7 +25,7 @@ _OPERATIONS = 200_000
 
 
 def seeds() -> dict[str, tuple[bytes, ...]]:
-    """By format, inputs of the fuzzer."""
+    """Return the fuzzer's inputs by format."""
     return {
         "torch.profiler": tuple(
             form + text

@@ -50,7 +50,7 @@ LEFT_S = 5.0
 
 @dataclass(frozen=True)
 class Size:
-    """How large the model and its batch are."""
+    """The size of the model and its batch."""
 
     layers: int = 4
     hidden: int = 4096
@@ -160,7 +160,7 @@ def main() -> int:
 
 
 def in_children(ways: Sequence[str], tiny: bool, out: Path, ends: float) -> dict[str, dict[str, Any]]:
-    """What each way gave. Where one ended the process, a new one goes on behind it."""
+    """Run each way in a child process; a new child goes on after a way that ended its process."""
     left = list(ways)
     while left and (seconds := ends - time.monotonic()) > 0:
         ended = in_a_child(left, tiny, out, seconds)
@@ -301,7 +301,7 @@ def header(tiny: bool) -> str:
 
 
 def line(way: str, row: dict[str, Any]) -> str:
-    """What is known, or why nothing is."""
+    """Format a result, or the reason why there is none."""
     if "quartiles_ms" not in row:
         problem = (
             row.get("problem") or f"the time ended {'after' if 'first_step_s' in row else 'within'} its first step"

@@ -1,4 +1,4 @@
-"""How fast a trace is read and diagnosed, beside `json.loads` and Holistic Trace Analysis on the same file.
+"""Times reading and diagnosing a trace, beside `json.loads` and Holistic Trace Analysis on the same file.
 
     python benchmarks/ingest.py                                  # a trace of 100 MB, made of one that ships
     python benchmarks/ingest.py trace.json.gz --rounds 9 --json ingest-results.json
@@ -146,7 +146,7 @@ def plain_text(path: Path) -> bytes:
 
 
 def size(path: Path) -> Result:
-    """How much JSON there is."""
+    """The size of the JSON in bytes."""
     return {"bytes": len(plain_text(path))}
 
 

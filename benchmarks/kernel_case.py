@@ -1,4 +1,4 @@
-"""What the benchmark of kernels measures: one kernel at one size, with inputs and the ways to compute it."""
+"""A case of the kernel benchmark: one kernel at one size, with inputs and the ways to compute it."""
 
 from __future__ import annotations
 

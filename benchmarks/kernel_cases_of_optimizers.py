@@ -51,7 +51,7 @@ def adamw(largest: int) -> Iterator[Case]:
 
 
 def _copied_masters(params: Sequence[Tensor]) -> Callable[[], None]:
-    """As programs keep masters: gradients are widened, torch's fused kernel updates, the masters are rounded."""
+    """Update master weights as programs do: widen the gradients, run torch's fused kernel, round the masters."""
     masters = [param.float() for param in params]
     for master in masters:
         master.grad = torch.empty_like(master)

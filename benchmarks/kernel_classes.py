@@ -1,4 +1,4 @@
-"""How often the class of a kernel is right, and how near its bytes are, against what Nsight Compute counted.
+"""Checks kernels' classes and bytes against what Nsight Compute counted.
 
     python benchmarks/kernel_classes.py RECORDING COUNTERS.csv [RECORDING COUNTERS.csv …] [--json]
 
@@ -83,7 +83,7 @@ def compared(recording: Path, counters: Path) -> Iterator[Compared]:
 
 
 def _predicted(trace: Trace) -> dict[tuple[KernelKey, int], list[tuple[int, str, int]]]:
-    """By kernel and grid: length, class and bytes of every recorded launch."""
+    """Return length, class and bytes of every recorded launch by kernel and grid."""
     measures = Measures(trace)
     bounds, device, sms = measures.kernel_bounds, trace.device, multiprocessors(trace)
     if sms is None:

@@ -150,7 +150,7 @@ def mark() -> Any:
 
 
 def copied_bytes_per_s(device: torch.device, size: int) -> float:
-    """What a copy within the device reaches, reads and writes counted."""
+    """Return the bandwidth of a copy within the device, reads and writes counted."""
     source = torch.ones(size, dtype=torch.int8, device=device)
     target = torch.empty_like(source)
     return 2 * size / _fastest_s(lambda: target.copy_(source), device)

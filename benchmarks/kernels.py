@@ -148,7 +148,7 @@ def machine(tiny: bool) -> dict[str, Any]:
 
 
 def title(machine: dict[str, Any]) -> str:
-    """What was measured on, in a line."""
+    """Return the device and the versions, in one line."""
     return (
         f"{machine['device']}, torch {machine['torch']}, {machine['kernels']} kernels, bfloat16; ceilings measured: "
         f"copy {machine['bytes_per_s'] / 1e9:,.0f} GB/s, product {machine['operations_per_s'] / 1e12:,.1f} TFLOP/s"
@@ -199,7 +199,7 @@ def linear_cross_entropy(largest: int) -> Iterator[Case]:
 
 
 def chunks_of_rows(largest: int) -> Iterator[Case]:
-    """What sizes of chunks cost, of which the default is one."""
+    """Yield cases of several chunk sizes, the default among them."""
     for rows, width, classes in sizes(largest, (8192, 4096, 128256), (8192, 768, 50257)):
         call = partial(with_target, kernels.linear_cross_entropy, labels(rows, classes))
         ways: Ways = {f"ours, {size} rows a chunk": partial(call, chunk_rows=size) for size in (512, 1024, 2048, 4096)}

@@ -110,7 +110,7 @@ class Template:
 
 
 def events_of(data: bytes) -> tuple[int, int]:
-    """Where the events lie: behind the array's bracket, and behind the last event."""
+    """Return the bounds of the events: behind the array's bracket, and behind the last event."""
     found = _ARRAY.search(data)
     start = found.end() if found else data.index(b"[") + 1
     # Latin-1 gives every byte one character, so positions in the text are positions in the bytes.
@@ -119,7 +119,7 @@ def events_of(data: bytes) -> tuple[int, int]:
 
 
 def _shift(kind: int, numbers: Sequence[int], kinds: Sequence[int], events: bytes) -> int:
-    """What one copy adds to the numbers of a kind: enough that no two copies share one."""
+    """Return the offset of one copy's numbers of a kind, so that no two copies share one."""
     mine = [number for number, its in zip(numbers, kinds, strict=True) if its == kind]
     return _length_us(events) + _PAUSE_US if kind == 0 else max(mine) - min(mine) + 1 if mine else 0
 

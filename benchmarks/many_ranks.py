@@ -1,4 +1,4 @@
-"""What a job of many ranks costs: to reduce one rank, to carry its digest, and to make one diagnosis of all digests.
+"""Measures the cost of a job of many ranks: to reduce one rank, carry its digest, and diagnose all digests.
 
     python benchmarks/many_ranks.py FOLDER_OF_RANKS --megabytes 100 --repeats 5
 
@@ -35,7 +35,7 @@ RANKS = (8, 64, 256, 1024)
 
 @dataclass(frozen=True)
 class Cost:
-    """What one rank's reduction took."""
+    """The cost of one rank's reduction."""
 
     read_s: float
     digest_s: float
@@ -79,7 +79,7 @@ def spread(values: list[float]) -> str:
 
 
 def enlarged(path: Path, folder: Path, megabytes: float) -> Path:
-    """The same trace, repeated."""
+    """Repeat a trace."""
     from make_trace import Template, plain_bytes
 
     template = Template.of(plain_bytes(path))
@@ -128,7 +128,7 @@ def merged_s(digests: list[Digest], ranks: int) -> tuple[float, float]:
 
 
 def numbered(digest: Digest, rank: int, world_size: int) -> Digest:
-    """The same digest as that of another rank."""
+    """Return a digest as another rank's."""
     record = replace(digest.record, rank=rank, world_size=world_size)
     return replace(digest, rank=rank, world_size=world_size, record=record)
 

@@ -119,7 +119,7 @@ def _copy(name: str, told: Mapping[str, Any]) -> Row:
 
 
 def _thread(event: Mapping[str, Any]) -> int:
-    """As nsys numbers threads: the process in the middle, the thread in the lowest 24 bits."""
+    """Return a global thread id as nsys forms it: the process in the middle, the thread in the lowest 24 bits."""
     tid = str(event.get("tid", ""))
     return (1 << 24) | (int(tid) & 0xFFFFFF if tid.isdigit() else 0)
 

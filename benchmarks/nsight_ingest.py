@@ -1,4 +1,4 @@
-"""How fast an Nsight Systems database is read, against the plain way: `fetchall`, then an array.
+"""Times reading an Nsight Systems database, against the plain way: `fetchall`, then an array.
 
     python benchmarks/nsight_ingest.py [--kernels 2000000] [--rounds 5]
 
@@ -92,13 +92,13 @@ def by_fetchall(database: Path) -> int:
 
 
 def by_numbers(database: Path) -> int:
-    """The same columns as the readers get them, kept whole."""
-    from diagnose.trace.readers.io.sqlite_file import opened
+    """Read the columns as the readers do, and keep them whole."""
+    from diagnose.trace.readers.io.sqlite_file import open_database
     from diagnose.trace.readers.io.sqlite_numbers import numbers
 
     # Identifiers and sizes fit 32 bits, as in the trace's tables; times and process ids do not.
     types = [np.int64 if name in ("start", "end", "globalPid") else np.int32 for name in COLUMNS]
-    with opened(database) as opened_database:
+    with open_database(database) as opened_database:
         parts = [
             [column.astype(kind) for column, kind in zip(part, types, strict=True)]
             for part in numbers(opened_database, KERNELS, COLUMNS)

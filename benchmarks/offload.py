@@ -1,4 +1,4 @@
-"""What offloading costs: the blocks of a plan kept on the host, beside computing the same blocks again.
+"""Measures the cost of offloading a plan's blocks to the host, against recomputing the same blocks.
 
     python benchmarks/offload.py --out OUT [--device cuda|cpu] [--tiny]
 
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def offloading(bench: Bench, context: Callable[[], AbstractContextManager[object]]) -> Offloading:
-    """The same weights in a model that keeps what its blocks save elsewhere."""
+    """Return a model with these weights whose blocks offload their saved tensors."""
     model = Offloading(bench.shape).to(bench.device)
     model.load_state_dict(bench.model.state_dict())
     model.context = context

@@ -1,4 +1,4 @@
-"""What it costs to keep an optimizer's state on the host between steps, brought back by the step or before it.
+"""Measures the cost of keeping an optimizer's state on the host, brought back by the step or before it.
 
     python benchmarks/offload_state.py --out OUT [--seconds 120] [--device cuda|cpu] [--tiny]
 

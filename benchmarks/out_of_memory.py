@@ -1,4 +1,4 @@
-"""What is said of programs that run out of memory on a real device, against what they know of themselves.
+"""Checks the findings on programs that run out of memory on a real device against the programs' own figures.
 
     python benchmarks/out_of_memory.py --out OUT [--seconds 230]
     python benchmarks/out_of_memory.py --out OUT --tiny         # without a device: the error is raised by hand
@@ -272,7 +272,7 @@ def deviation(found: int, true: int) -> str:
 
 
 def judged(name: str, diagnosis: Mapping[str, Any], truth: Mapping[str, int]) -> tuple[str, ...]:
-    """What was said first of a program that died, its line, and what is said to have held the memory."""
+    """Return the first finding on a program that died, its line, and the memory's named holder."""
     category, *lines = EXPECTED[name]
     findings = diagnosis["findings"]
     nothing: dict[str, Any] = {"rule": "nothing", "where": [], "fixers": []}
@@ -335,7 +335,7 @@ _SEGMENT_FREE = 5
 
 
 def cost(out: Path, turns: int) -> tuple[str, ...]:
-    """What noting adds to a step."""
+    """Measure the time that noting allocations adds to a step."""
     path = out / "cost.json"
     ran = run([sys.executable, "-c", COST, str(path), str(turns)], out, 90)
     if ran.returncode:

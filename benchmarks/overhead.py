@@ -1,4 +1,4 @@
-"""What watching costs: the step of a small training run, watched and not, outside the profiler window.
+"""Measures the overhead of watching: a small training step, watched and not, outside the profiler window.
 
     python benchmarks/overhead.py [--device cuda] [--pairs 60] [--processes 4]
 

@@ -1,4 +1,4 @@
-"""What other tools say of the sick bay's recordings, beside what `diagnose` says.
+"""Compares other tools' answers on the sick bay's recordings with those of `diagnose`.
 
     python benchmarks/peers.py OUT [--view bare|stack] [--gpu-idle PYTHON] [--hta PYTHON] [--only NAME …]
 
@@ -49,7 +49,7 @@ _HTA = Path(__file__).resolve().parent / "peers_hta.py"
 
 @dataclass(frozen=True)
 class Heard:
-    """What the tools said of one program; None where a tool was not asked."""
+    """The tools' answers on one program; None where a tool was not asked."""
 
     program: Program
     ours: Answer | None
@@ -107,7 +107,7 @@ def gpu_idle(python: str, path: Path, folder: Path, ailment: str) -> str:
 
 
 def judged(causes: Sequence[str], ailment: str) -> str:
-    """What an answer is worth, given its causes in order."""
+    """Grade an answer, given its causes in order."""
     if not causes:
         return "no bottleneck"
     if causes == [UNKNOWN]:
@@ -138,7 +138,7 @@ def hta(python: str, path: Path, folder: Path) -> str:
 
 
 def _asked(command: Sequence[str]) -> Any:
-    """What a tool printed, from JSON; None where it failed or took too long."""
+    """Return a tool's output, decoded from JSON; None where it failed or took too long."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
         return json.loads(done.stdout.splitlines()[-1])

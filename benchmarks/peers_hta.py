@@ -1,4 +1,4 @@
-"""What Holistic Trace Analysis says of one trace, as one line of JSON. Runs under the interpreter that has it.
+"""Prints Holistic Trace Analysis's answer on one trace as a line of JSON. Runs under the interpreter that has it.
 
     HTA_PYTHON benchmarks/peers_hta.py TRACE.json.gz
 

@@ -1,4 +1,4 @@
-"""What traceml-ai says of live runs of the sick bay's programs, beside what `diagnose run` says of the same programs.
+"""Compares traceml-ai's answers on live runs of the sick bay's programs with those of `diagnose run`.
 
     python benchmarks/peers_live.py OUT --traceml PYTHON [--only NAME …] [--steps N] [--device cpu|cuda]
 
@@ -84,7 +84,7 @@ def _wanted(chosen: Sequence[Program], has_traceml: bool) -> Iterator[tuple[Prog
 
 
 def _answer(program: Program, arm: str, way: str, asked: argparse.Namespace) -> dict[str, Any]:
-    """What is said of one run; `failed` is the end of what it wrote where nothing is."""
+    """The answer on one run; `failed` is the end of its output where there is none."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""} if asked.device == "cpu" else dict(os.environ)
     environment.update(program.environment.get(arm, {}))
     steps = max(asked.steps, program.run_steps)
@@ -189,7 +189,7 @@ def _traceml(logs: Path) -> dict[str, Any]:
 
 
 def judged(answer: Mapping[str, Any] | None, program: Program, arm: str, way: str) -> str:
-    """What an answer is worth: that of a healthy twin is judged by whether it accuses it of anything."""
+    """Grade an answer; on a healthy twin, any accusation is wrong."""
     if answer is None:
         return "–"
     if "failed" in answer:

@@ -1,4 +1,4 @@
-"""What nsys-ai says of programs of the sick bay, beside what `diagnose analyze` says of the very same files.
+"""Compares nsys-ai's answers on the sick bay's programs with those of `diagnose analyze` on the same files.
 
     python benchmarks/peers_nsys.py OUT --nsys-ai PYTHON [--only NAME …]
 
@@ -103,7 +103,7 @@ def table(rows: Sequence[tuple[Program, str, list[str], list[str] | None]]) -> I
 
 
 def judged(program: Program, arm: str, patterns: Sequence[str] | None) -> str:
-    """What the patterns are worth: on a healthy program each is false."""
+    """Grade the patterns; on a healthy program each is false."""
     if patterns is None:
         return "–"
     if arm == "healthy" or not program.ailment:

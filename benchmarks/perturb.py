@@ -34,7 +34,7 @@ _WEIGHTY = (Severity.HIGH, Severity.MEDIUM)
 
 @dataclass(frozen=True)
 class Said:
-    """What was said of a profile and of a changed copy."""
+    """The findings on a profile and on a changed copy."""
 
     recording: str
     change: str
@@ -88,7 +88,7 @@ def main() -> int:
 
 
 def answers(folder: Path, ailment: str, changes: list[Perturbation], catalogue: Catalogue) -> Iterator[Said]:
-    """What is said of the profiles of one folder, changed in each way."""
+    """Diagnose the profiles of one folder, changed in each way."""
     ranks = sorted(folder.glob("rank*.json.gz"))
     if not ranks:
         return

@@ -1,4 +1,4 @@
-"""The same profile as somebody else might have recorded it: what the first finding must not depend on.
+"""Changes of a profile that the first finding must not depend on, such as step marks, names and the machine's speed.
 
     profile = json.loads(text)
     for perturbation in PERTURBATIONS:
@@ -58,12 +58,12 @@ def _is_mark(event: Event) -> bool:
 
 
 def _without_marks(profile: Profile) -> Profile:
-    """As a profiler without a schedule records it."""
+    """Take the step marks away, as a profiler without a schedule records it."""
     return _only(profile, lambda event: not _is_mark(event))
 
 
 def _marked_by_annotations(profile: Profile) -> Profile:
-    """As `record_function("train_step")` around each step leaves it."""
+    """Mark steps by ranges, as `record_function("train_step")` around each step does."""
     return _each(profile, lambda event: {**event, "name": "train_step"} if _is_mark(event) else event)
 
 
@@ -73,7 +73,7 @@ def _without_frames(profile: Profile) -> Profile:
 
 
 def _without_arrows(profile: Profile) -> Profile:
-    """As some exporters write it: launches and kernels know each other by correlation alone."""
+    """Take the flow arrows away: some exporters tie launches and kernels by correlation alone."""
     return _only(profile, lambda event: event.get("cat") not in _ARROWS)
 
 
@@ -88,7 +88,7 @@ def _without_arguments(*names: str) -> Callable[[Profile], Profile]:
 
 
 def _stretched(factor: float) -> Callable[[Profile], Profile]:
-    """As a machine would record it on which all takes longer by this factor."""
+    """Stretch all times by a factor, as a slower machine would record them."""
 
     def change(event: Event) -> Event:
         return {**event, **{name: float(event[name]) * factor for name in _TIMES if name in event}}
@@ -120,7 +120,7 @@ def _renamed_kernels(profile: Profile) -> Profile:
 
 
 def _on_device(name: str | None) -> Callable[[Profile], Profile]:
-    """The same times on a device of another name; None: the file does not say."""
+    """Rename the device; None takes its name away."""
 
     def change(profile: Profile) -> Profile:
         if name is None:
@@ -194,7 +194,7 @@ def _backwards(profile: Profile) -> Profile:
 
 
 def _without_optimizer_ranges(profile: Profile) -> Profile:
-    """As a training loop that updates its parameters itself leaves it."""
+    """Take the optimizer's ranges away, as a loop that updates its parameters itself records it."""
     return _only(
         profile,
         lambda event: not (event.get("cat") in _ANNOTATIONS and str(event.get("name", "")).startswith("Optimizer.")),
@@ -202,12 +202,12 @@ def _without_optimizer_ranges(profile: Profile) -> Profile:
 
 
 def _unmarked(profile: Profile) -> Profile:
-    """As profilers record it that know nothing of PyTorch: where steps end, only the work itself tells."""
+    """Take PyTorch's ranges away: only the work itself tells where steps end."""
     return _without_optimizer_ranges(_without_marks(profile))
 
 
 def _from_within_a_step(profile: Profile) -> Profile:
-    """As a profiler without a schedule records it that starts while a step is under way."""
+    """Cut the first step, as a profiler records it that starts while a step is under way."""
     events = profile["traceEvents"]
     steps = [event for event in events if _is_mark(event) and event.get("cat") == "user_annotation"]
     if not steps:

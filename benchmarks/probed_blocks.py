@@ -1,4 +1,4 @@
-"""What the probe of a watched run learns of a model's blocks, for programs that are not watched."""
+"""Measures a model's blocks as the probe of a watched run does, for programs that are not watched."""
 
 from __future__ import annotations
 

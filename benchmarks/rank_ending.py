@@ -1,4 +1,4 @@
-"""How a rank of a benchmark leaves its job."""
+"""Ends a rank of a benchmark's job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which goals of training on several ranks the rows of a benchmark meet.
+"""Checks the rows of a benchmark against the goals of training on several ranks.
 
     goals("ddp", rows)  # ["plan at least 3 % faster than the default: planned 42.00 against 46.20 ms, 1.10 x: held"]
 
@@ -77,7 +77,7 @@ def _as_fast_as_the_sweep(rows: Sequence[Row]) -> str:
 
 
 def _near_the_bound(rows: Sequence[Row]) -> Iterator[str]:
-    """What each plan leaves exposed, beside what any buckets leave."""
+    """Format each plan's exposed communication, beside the lower bound for any buckets."""
     found = [row for row in rows if row["name"].startswith("planned")]
     if not found:
         yield "exposed communication beside its bound: not measured, there is no plan"

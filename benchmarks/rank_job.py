@@ -53,7 +53,7 @@ def exit_code(
 
 
 def python_path() -> list[str]:
-    """Where a program's process finds `diagnose`: in this repository, whatever is installed."""
+    """Return the `PYTHONPATH` under which a process imports `diagnose` from this repository, whatever is installed."""
     return [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
 
 

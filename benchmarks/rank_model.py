@@ -68,7 +68,7 @@ TINY = {"ddp": _TINY_DDP, "ddp-sockets": _TINY_DDP, "fsdp": _TINY_FSDP, "fsdp-8"
 
 @dataclass(frozen=True)
 class Job:
-    """What all configurations share."""
+    """The settings that all configurations share."""
 
     device: torch.device
     sizes: Sizes

@@ -148,7 +148,7 @@ def laid_out(case: Case, folder: Path) -> Path:
 def beside_each_other(
     runs: Mapping[str, tuple[Path, Sequence[str]]], environment: Mapping[str, str]
 ) -> dict[str, _Record]:
-    """How each run ends, with its last loss and its peak. Nothing is timed, and so they share the device."""
+    """Run all programs at once; returns how each ended, with its last loss and its peak. Nothing is timed."""
     ends_at = time.monotonic() + RUN_LIMIT_S
     started = {}
     for name, (script, words) in runs.items():
@@ -214,26 +214,26 @@ def said(name: str, record: _Record) -> list[str]:
 
 
 def setting(tried: _Record) -> str:
-    """What a fix was tried with."""
+    """Format the setting that a fix was tried with."""
     return "".join(f" {name} {value}" for name, value in (tried["setting"] or {}).items())
 
 
 def gate(tried: _Record) -> str:
-    """How its numbers were looked at."""
+    """Format how the numbers of a fix were checked."""
     found = tried["gate"] or {}
     words = {True: "passed", False: "failed", None: "not compared"}
     return f"{found.get('gate')}: {words[found.get('passed')]}"
 
 
 def how(run: _Record) -> str:
-    """How a run ended."""
+    """Format how a run ended."""
     if run["exit"] != 0 or run["loss"] is None:
         return f"exit {run['exit']}: {run['last words']}"
     return f"exit 0, loss {run['loss']:.6g}, peak {format_bytes(run['peak'])}"
 
 
 def compared(one: float | None, other: float | None) -> str:
-    """How far a loss is from another."""
+    """Format the distance between two losses."""
     if one is None or other is None:
         return "unknown"
     return "equal" if one == other else f"{abs(one - other) / abs(other):.1e} apart"

@@ -1,4 +1,4 @@
-"""What each rule costs of diagnosing a recording, and each measure that rules share.
+"""Times each rule in diagnosing a recording, and each measure that rules share.
 
     python benchmarks/rule_costs.py                       # a recording of 100 MB, made of a sample
     python benchmarks/rule_costs.py TRACE --limit 10
@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 
 from diagnose import plugins
-from diagnose.attribution import settled
+from diagnose.attribution import attribute
 from diagnose.measure import Measures
 from diagnose.rule import Claim
 from diagnose.trace.readers import open_traces
@@ -84,7 +84,7 @@ def report(path: Path, limit: float) -> int:
             answers = list(catalogue.rules[name].check(measures))
         claims += [(catalogue.rules[name], answer) for answer in answers if isinstance(answer, Claim)]
     with stages.of("settling claims"):
-        settled(claims, measures)
+        attribute(claims, measures)
     stages.spent_ns["measures"] = sum(shared.spent_ns.values())
     stages.spent_ns["rules"] = sum(rules.spent_ns.values())
     whole_ns = sum(stages.spent_ns.values())

@@ -39,7 +39,7 @@ from sickbay_treatment import treat
 from turns import Standby, Version, VersionFailed, take_turns
 
 from diagnose.program import Program
-from diagnose.program.environment import with_declared
+from diagnose.program.environment import with_script_environment
 from diagnose.units import NS_PER_S, parse_duration_ns
 
 ROUNDS, QUICK_ROUNDS = 5, 3
@@ -51,7 +51,7 @@ TIMING_S = 40
 
 @dataclass(frozen=True)
 class Session:
-    """What one call of this script is asked for."""
+    """The options of one call of this script."""
 
     out: Path
     budget_s: float
@@ -67,7 +67,7 @@ class Session:
         return self.ends_at - time.monotonic()
 
     def environment(self, patient: Patient, script: Path, compiled: Path) -> dict[str, str]:
-        """That of a script; what one process compiles serves all others."""
+        """Return the environment of a script, with one compile cache for all processes."""
         base = {**os.environ, **patient.variables(script), "TORCHINDUCTOR_CACHE_DIR": str(compiled)}
         return {**base, "CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else base
 
@@ -105,7 +105,7 @@ def fits(patient: Patient, device: str) -> bool:
 
 
 def done(record: Mapping[str, Any]) -> bool:
-    """Whether nothing is left to do."""
+    """Whether all programs are measured."""
     return all(record.get(part) and not record[part]["problem"] for part in ("fix", "timing"))
 
 
@@ -180,14 +180,14 @@ class Case:
         return {**record, "seconds": round(time.monotonic() - began, 1)}
 
     def environment(self, name: str) -> dict[str, str]:
-        """With what the script sets before it imports torch, which the process that will run it has done already."""
+        """Return the environment with the variables that the script sets before it imports torch."""
         script = self.scripts[name]
         environment = self.session.environment(self.patient, self.sources[name], self.compiled)
-        return with_declared(Program.parse([str(script)]), environment)
+        return with_script_environment(Program.parse([str(script)]), environment)
 
 
 def read(out: Path) -> dict[str, Any]:
-    """What an earlier call measured; else nothing yet."""
+    """Read the results of an earlier call; empty where there is none."""
     path = out / "results.json"
     if path.exists():
         results: dict[str, Any] = json.loads(path.read_text())

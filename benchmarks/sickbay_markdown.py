@@ -1,4 +1,4 @@
-"""What came of `diagnose fix` on the sick bay, as the tables of benchmarks/RESULTS.md."""
+"""Formats the results of `diagnose fix` on the sick bay as the tables of benchmarks/RESULTS.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def heading(results: _Record) -> str:
 
 
 def speedup(timing: _Record, faster: str, slower: str, work: float = 1) -> tuple[float, float, float] | None:
-    """How many times the throughput of one the other has, with its 95 % interval over the rounds, which are pairs."""
+    """Return the speed-up of one side over the other, with its 95 % interval over paired rounds."""
     pairs = list(zip(timing["rounds"].get(slower, []), timing["rounds"].get(faster, []), strict=False))
     if not pairs:
         return None

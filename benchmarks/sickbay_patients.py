@@ -1,4 +1,4 @@
-"""What `diagnose fix` is tried on: the programs for one device, each beside what an expert wrote in its place."""
+"""The sick bay's programs for one device, each with an expert's version."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Patient:
         return ["--steps", _STEPS, *self.arguments, *(self.tiny if tiny else ())]
 
     def variables(self, script: Path) -> dict[str, str]:
-        """What its environment must have in addition."""
+        """Environment variables that the program needs."""
         return dict(self.environment.get(script.stem, {}))
 
     def lay_out(self, folder: Path, script: Path) -> Path:

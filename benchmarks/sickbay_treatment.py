@@ -103,7 +103,7 @@ def _diagnose(
 
 
 def _keep(run: Path, out: Path) -> None:
-    """What is small of a run folder."""
+    """Copy the small files of a run folder."""
     for name in ("patch.diff", "diagnosis.json"):
         if (run / name).exists():
             shutil.copy(run / name, out / name)
@@ -123,7 +123,7 @@ def read_journal(text: str) -> list[_Record]:
 
 
 def told(events: Sequence[_Record]) -> _Record:
-    """What a journal tells of fixes: all that were judged, those kept in the end, the control and the last runs."""
+    """Return a journal's account of fixes: all that were judged, those kept, the control and the last runs."""
     record: _Record = {"tried": [], "kept": [], "control": None, "final": None, "device": None, "warnings": []}
     for event in events:
         match event["type"]:
@@ -146,7 +146,7 @@ def told(events: Sequence[_Record]) -> _Record:
 
 
 def spans(events: Sequence[_Record]) -> list[tuple[str, float]]:
-    """Where the time of a command went: what was being done, and for how many seconds, one after the other."""
+    """Return a command's phases in order, each with its seconds."""
     marks: list[tuple[str, int]] = []
     block_ended = 0
     for event in events:
@@ -169,7 +169,7 @@ _WITHIN = ("compiling", "checking the numbers of")
 
 
 def _doing(event: _Record, before: str) -> str | None:
-    """What goes on from this event on; None where that is what went on before."""
+    """Return the phase that an event begins; None where the phase goes on."""
     match event["type"]:
         case "RunStarted":
             return "starting"

@@ -1,4 +1,4 @@
-"""How long programs take to start at once: what trials gain by starting early what they need later.
+"""Times programs that start at once: the gain of starting early what a trial needs later.
 
     python benchmarks/starts.py OUT [--seconds 240] [--tiny]
 

@@ -57,7 +57,7 @@ class Version:
 
 @dataclass
 class Timing:
-    """What was measured: mean steps in ns by version, one a round."""
+    """Mean steps in ns by version, one a round."""
 
     steps: int = 0
     """Of a block."""
@@ -90,7 +90,7 @@ class Standby:
         self.end()
 
     def fileno(self) -> int:
-        """Of the stream that its answers come on, to wait for."""
+        """The file descriptor of the child's answers, to wait for."""
         assert self._child.stdout is not None
         return self._child.stdout.fileno()
 

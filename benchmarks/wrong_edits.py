@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def judge(one: Mutation) -> dict[str, GateAnswer]:
-    """What each gate says of a wrong edit; whole runs are asked whatever the numerics gate says."""
+    """Run each gate on a wrong edit; whole runs are compared whatever the numerics gate says."""
     fixer = load().fixers[one.fixer]
     with tempfile.TemporaryDirectory(prefix="wrong-edits-") as room:
         home = Path(room) / "program"
