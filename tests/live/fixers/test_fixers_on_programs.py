@@ -291,7 +291,9 @@ def test_the_dictionary_is_changed_that_the_run_took(device: str | None, workers
 
 
 def test_a_dictionary_of_which_nothing_is_known_is_added_to() -> None:
-    request = replace(asked("train.py", ONE_OF_TWO.replace("use_cuda", "quick")), facts=Facts(device_name="NVIDIA H200"))
+    request = replace(
+        asked("train.py", ONE_OF_TWO.replace("use_cuda", "quick")), facts=Facts(device_name="NVIDIA H200")
+    )
     answer = FIXERS["loader-workers"].rewrite(with_setting(request, num_workers=4))
     assert isinstance(answer, Edits), answer
     assert '**{**kwargs, "num_workers": 4, "pin_memory": True}' in answer.files["train.py"]
