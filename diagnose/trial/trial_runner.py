@@ -153,6 +153,7 @@ class TrialRunner:
             apart=fills_host(tools.gatekeeper.memory),
             least_steps=tools.costs.held_steps,
             on_pair=on_pair,
+            on_window=lambda side: tools.on_phase("recording a profiler window", side),
             start_limit_ns=tools.schedule.next_start_limit_ns(tools.startups.longest_ns),
             rest=tools.prelaunch.rest,
             clear=tools.prelaunch.clear,

@@ -63,6 +63,10 @@ def nothing() -> None:
     """Nothing starts beside a trial, and nothing is waited for."""
 
 
+def untold(_side: str) -> None:
+    """Nobody is told."""
+
+
 @dataclass(frozen=True)
 class ABTrial:
     """How two sides are compared; `ab_trial.compare` does it."""
@@ -88,6 +92,8 @@ class ABTrial:
     mortal: bool = False
     """The program is known to run out of memory by itself: a side that does is not tried again alone."""
     on_pair: OnPair | None = None
+    on_window: Callable[[str], None] = untold
+    """Told of which side a profiler window begins: writing its trace may take longer than the pairs did."""
     trace: bool = True
     window: Sequence[Path] = ()
     """Profiler windows of the original from an earlier trial; where there are none, it has one in this."""
@@ -209,6 +215,7 @@ def trace_missing(state: TrialState, arms: Sequence[ArmProtocol]) -> None:
 def trace_side(state: TrialState, side: int, arm: ArmProtocol) -> None:
     """A profiler window of one side. Raises SideFailure."""
     trial, found = state.trial, state.found
+    trial.on_window("original" if side == ORIGINAL else "patched")
     # Writing a trace takes its time: the limit is that of a start.
     limit, began_ns = trial.deadline.limit_ns(trial.schedule.start_limit_ns), trial.deadline.clock()
     steps = max(trial.schedule.trace_steps, steps_to_see(found.held_steps or trial.least_steps))

@@ -355,6 +355,12 @@ def test_long_steps_take_half_the_pairs_of_each_generation_where_these_say_enoug
     assert found.generations == Schedule().generations
 
 
+def test_each_window_is_told_when_it_begins() -> None:
+    told: list[str] = []
+    Machine().run(on_window=told.append)
+    assert sorted(told) == ["original", "patched"]
+
+
 def test_a_program_that_has_had_its_window_has_no_other() -> None:
     machine, known = Machine(), [Path("before")]
     found = machine.run(window=known)
