@@ -110,10 +110,10 @@ def test_of_two_optimizers_that_take_turns_one_counts() -> None:
 
 
 def test_a_loop_that_is_left_early_is_diagnosed() -> None:
-    loop, watched = Loop(), diagnose.watch(batches(), steps=2, warmup=3)
+    loop, watched = Loop(), diagnose.watch(batches(8 * STEPS), steps=2, warmup=3)
     for number, batch in enumerate(watched):
         loop.step(batch)
-        if number == 3 * STEPS:
+        if number == 4 * STEPS:
             break
     assert watched.analysis.diagnosis.steps.count == 2
 
