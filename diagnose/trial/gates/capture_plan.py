@@ -59,15 +59,16 @@ def bits(program: Program, name: str = "bits") -> Wanted:
 def rounding(original: Program, patched: Program, rounds_to: str | None) -> list[Wanted]:
     """Values of both, a reference of the original, and where a format is declared one that rounds to it."""
     recipe = {"steps": ROUNDING_STEPS, "values": True}
-    exact = {**recipe, "precision": "float64"}
-    wanted = [
-        Wanted(original, "values", recipe),
-        Wanted(patched, "values", recipe),
-        Wanted(original, "float64", exact),
-    ]
+    reference = exact(original)
+    wanted = [Wanted(original, "values", recipe), Wanted(patched, "values", recipe), reference]
     if rounds_to is not None:
-        wanted.append(Wanted(original, f"float64-{rounds_to}", {**exact, "rounds_to": rounds_to}))
+        wanted.append(Wanted(original, f"float64-{rounds_to}", {**reference.recipe, "rounds_to": rounds_to}))
     return wanted
+
+
+def exact(program: Program) -> Wanted:
+    """Values of the program's own float64 reference."""
+    return Wanted(program, "float64", {"steps": ROUNDING_STEPS, "values": True, "precision": "float64"})
 
 
 def luck(programs: Sequence[Program], seeds: int, steps: int) -> list[Wanted]:

@@ -56,6 +56,8 @@ AMPLIFIED = 1e-3
 _TWO_STEPS = 2 * (1 + 2.0**-7)
 """From one sign to the other, in steps, as a narrow format writes them down."""
 _FLOAT32_ROUNDING = 2.0**-23
+_FLOAT64_ROUNDING = 2.0**-40
+"""Of what cancels, relative to the usual gradient: thousands of terms whose sizes are thousands of times its own."""
 _STRAYED = 0.1  # relative: a reference this far from the original does not compute the same thing
 
 
@@ -98,7 +100,7 @@ def rounding(original: Capture, patched: Capture, reference: Capture, rounded: C
     if not typical < _STRAYED:
         return _unverified(
             f"the float64 reference does not follow the program (its gradients differ by {typical:.1%}): "
-            "random numbers may depend on the number format"
+            "rounding grows too fast in it, or its random numbers depend on the number format"
         )
     errors = list(_errors(original, patched, reference, rounded, typical))
     worst = max(errors, key=lambda error: error.excess)
@@ -106,6 +108,59 @@ def rounding(original: Capture, patched: Capture, reference: Capture, rounded: C
     if not worst.excess <= 1:
         return GateResult(Gate.ROUNDING, False, f"{factor} (original {worst.original:.2g})")
     return GateResult(Gate.ROUNDING, True, f"{len(errors)} tensors of {_steps(original)} within the bound; {factor}")
+
+
+def has_strayed(original: Capture, reference: Capture) -> bool:
+    """Whether a program's rounding moves its gradients so far from float64 that no error can be held against it."""
+    return not _typical(original, reference) < _STRAYED
+
+
+def equal_in_float64(original: Capture, patched: Capture, reference: Capture, patched_reference: Capture) -> GateResult:
+    """Whether two programs compute the same function, from the float64 references of both, with no coarser rounding.
+
+    For programs whose own rounding hides what an edit does: deep networks with batch statistics multiply it a
+    thousandfold in one backward pass. In float64 as much growth is still far below what float32 can hold. How coarsely
+    the patched program rounds shows where little has grown yet: in the losses and buffers of the first step.
+    """
+    if _losses(original) != _losses(patched):
+        original, patched = _summed(original), _summed(patched)
+        reference, patched_reference = _summed(reference), _summed(patched_reference)
+    unusable = _unusable(Gate.ROUNDING, reference, patched_reference)
+    if unusable is not None:
+        return unusable
+    sizes = {key: _rms(reference.values[key]) for key in reference.values}
+    gradients = [sizes[key] for key, tensor in reference.tensors.items() if tensor.kind == "gradient"]
+    usual = float(np.median(gradients)) if gradients else 0.0
+    worst, where = 0.0, ""
+    for key, tensor in reference.tensors.items():
+        # A gradient that cancels to nothing is nothing but rounding.
+        allowed = _FLOAT32_ROUNDING * sizes[key] + _FLOAT64_ROUNDING * usual
+        wrong = _rms(patched_reference.values[key] - reference.values[key])
+        excess = wrong / allowed if allowed else (0.0 if wrong == 0 else np.inf)
+        if not excess <= worst:
+            worst, where = float(excess) if np.isfinite(excess) else np.inf, tensor.title
+    if worst > 1:
+        detail = f"{where}: in float64 it differs {worst:.2g} times as much as float32 can tell"
+        return GateResult(Gate.ROUNDING, False, detail)
+    coarser = _coarser(original, patched, reference)
+    if coarser is None:
+        return _unverified("rounding hides every number of the first step")
+    if not coarser <= FACTOR:
+        return GateResult(Gate.ROUNDING, False, f"it rounds {coarser:.2g} times as coarsely in the first step")
+    detail = f"{len(reference.tensors)} tensors of {_steps(reference)} are equal in float64, as far as float32 can tell"
+    return GateResult(Gate.ROUNDING, True, f"{detail}; rounding by itself moves its gradients further than any bound")
+
+
+def _coarser(original: Capture, patched: Capture, reference: Capture) -> float | None:
+    """By what factor the patched program's errors in the first step exceed the original's, in the median over tensors
+    whose rounding has not grown beyond `_STRAYED`; None where there is none.
+    """
+    ratios = []
+    for key in original.tensors.keys() & reference.values.keys() & patched.values.keys():
+        own = _rms(original.values[key] - reference.values[key])
+        if key[1] == 0 and 0 < own < _STRAYED * _rms(reference.values[key]):
+            ratios.append(_rms(patched.values[key] - reference.values[key]) / own)
+    return float(np.median(ratios)) if ratios else None
 
 
 def gross(original: Capture, patched: Capture, reference: Capture, rounded: Capture) -> GateResult | None:

@@ -207,6 +207,35 @@ def test_a_narrower_format_passes_only_where_the_fix_declares_it(check: Check) -
     assert check(Gate.ROUNDING, "torch.set_num_threads(1)", wrong, "tf32").passed is False
 
 
+DEEP = PROGRAM.replace(
+    "nn.Dropout(0.1), nn.ReLU(), nn.Linear(32, 4)",
+    "*(nn.Sequential(nn.ReLU(), nn.Linear(32, 32), nn.BatchNorm1d(32)) for _ in range(40)), nn.Linear(32, 4)",
+).replace("torch.optim.AdamW(model.parameters(), lr=1e-3)", "torch.optim.SGD(model.parameters(), lr=0.1)")
+"""Batch statistics of forty layers multiply rounding until it hides the gradients."""
+DEEP_WRONG = {
+    "a wrong scale": ("F.cross_entropy(model(x), y)", "F.cross_entropy(model(x), y) * 1.00001"),
+    "a wrong epsilon": ("nn.BatchNorm1d(32)) for", "nn.BatchNorm1d(32, eps=1.01e-5)) for"),
+    "a stale buffer": ("    optimizer.step()", "    optimizer.step()\n    model[1].running_mean.zero_()"),
+    "a narrower format": (
+        "F.cross_entropy(model(x), y)",
+        "F.cross_entropy(model[2:](model[:2](x).bfloat16().float()), y)",
+    ),
+}
+
+
+def test_a_program_whose_rounding_hides_its_gradients_is_judged_in_float64(check: Check) -> None:
+    answer = check(Gate.ROUNDING, *RIGHT["the same loss, written out"], program=DEEP)
+    assert answer.passed is True, answer.detail
+    assert "are equal in float64" in answer.detail
+
+
+@pytest.mark.parametrize("name", DEEP_WRONG)
+def test_a_wrong_fix_of_a_program_whose_rounding_hides_its_gradients_is_refused(check: Check, name: str) -> None:
+    answer = check(Gate.ROUNDING, *DEEP_WRONG[name], program=DEEP)
+    assert answer.passed is False, answer.detail
+    assert ("as coarsely" if name == "a narrower format" else "in float64 it differs") in answer.detail
+
+
 def test_a_program_with_the_numbers_of_another_is_judged_by_the_reference_of_that(tmp_path: Path) -> None:
     texts = [
         PROGRAM,
