@@ -17,8 +17,9 @@ What proves it
     ahead.
 
 What fixes it
-    Fewer, larger launches: `compile-model`, `cuda-graphs`, `fused-optimizer`, a bigger batch. Of a recording that shows
-    no training, the first two, of one without an optimizer's step none that treats one.
+    Fewer, larger launches: `compile-model`, `cuda-graphs`, a bigger batch; `fused-optimizer` for the launches of the
+    optimizer's step, which are a claim of their own. Of a recording that shows no training, the first two, of one
+    without an optimizer's step none that treats one.
 
 Thresholds
     diagnose.measure.steps.idle.ISSUE_NS (1 ms): time in operators counts as issuing only if at least one operator or
@@ -56,6 +57,8 @@ from diagnose.trace.schema import Int64
 BREAKS = 0.2
 LINKED = 0.5
 _OF_MODELS = ("compile-model", "cuda-graphs")
+_OF_LOOPS = ("bigger-microbatch", "zero-grad-none", "foreach-clip", "foreach-average")
+_OF_OPTIMIZERS = "fused-optimizer"
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -74,28 +77,45 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     split, breaks = regions.split & measures.counted, regions.between & measures.counted
     mended_first = len(split) > 0 and breaks.total_ns >= BREAKS * split.total_ns
     gaps = measures.issue_gaps - split if mended_first else measures.issue_gaps
-    gain = recoverable_ns(measures, gaps)
-    shallow = float((measures.queue_depth[rows] <= 1).mean())
     host = int((measures.issuing_ns - measures.recording_ns).sum())
     device = int(measures.busy_ns.sum())
-    if gain == 0 or host < device or measures.replay.ran_ahead:
+    if recoverable_ns(measures, gaps) == 0 or host < device or measures.replay.ran_ahead:
+        return
+    per_launch_ns = int(host / len(rows))
+    of_optimizer = measures.classes[rows] == KernelClass.OPTIMIZER
+    if measures.lacks_optimizer or not of_optimizer.any():
+        yield from _claim(measures, gaps, rows, "", per_launch_ns, _fixers(measures))
+        return
+    # What speeds a model up leaves the optimizer's launches as they are, and the other way round.
+    ends = np.isin(gaps.ends, measures.trace.device.start_ns[rows[of_optimizer]])
+    last = Intervals(gaps.starts[ends], gaps.ends[ends])
+    yield from _claim(measures, gaps - last, rows[~of_optimizer], "", per_launch_ns, (*_OF_MODELS, *_OF_LOOPS))
+    yield from _claim(measures, last, rows[of_optimizer], " of the optimizer", per_launch_ns, (_OF_OPTIMIZERS,))
+
+
+def _claim(
+    measures: Measures, gaps: Intervals, rows: Int64, whose: str, per_launch_ns: int, fixers: tuple[str, ...] | None
+) -> Iterator[Claim]:
+    """The time in gaps that launches of these rows end; nothing where it cannot be given back."""
+    gain = recoverable_ns(measures, gaps)
+    if gain == 0:
         return
     lengths = (measures.trace.device.end_ns - measures.trace.device.start_ns)[rows]
-    per_launch = host / len(rows)
+    shallow = float((measures.queue_depth[rows] <= 1).mean())
     yield Claim(
-        summary=f"the device waits {format_ns(gain / measures.step_count)} per step for launches: the host needs "
-        f"{format_ns(per_launch)} per kernel, the median kernel takes {format_ns(float(np.median(lengths)))}",
+        summary=f"the device waits {format_ns(gain / measures.step_count)} per step for launches{whose}: the host "
+        f"needs {format_ns(per_launch_ns)} per kernel, the median kernel takes {format_ns(float(np.median(lengths)))}",
         recoverable_ns=gain,
         claims=gaps,
         evidence=[
             Evidence("kernels per step", len(rows) / measures.step_count, "count"),
-            Evidence("host time per kernel", int(per_launch), "ns"),
+            Evidence("host time per kernel", per_launch_ns, "ns"),
             Evidence("launch call", measures.launch_cost_ns or 0, "ns"),
             Evidence("median kernel", int(np.median(lengths)), "ns", tuple(rows[:3].tolist())),
             Evidence("launches into an empty queue", shallow, "share"),
         ],
         where=_where(measures, rows, gaps),
-        fixers=_fixers(measures),
+        fixers=fixers,
     )
 
 
@@ -165,14 +185,7 @@ _SILENT = (
 RULE = Rule(
     "launch-bound",
     check,
-    fixers=(
-        *_OF_MODELS,
-        "fused-optimizer",
-        "bigger-microbatch",
-        "zero-grad-none",
-        "foreach-clip",
-        "foreach-average",
-    ),
+    fixers=(*_OF_MODELS, _OF_OPTIMIZERS, *_OF_LOOPS),
     fires=_FIRES,
     silent=_SILENT,
     nearness=60,

@@ -49,3 +49,23 @@ def test_a_recording_of_inference_gets_no_fix_of_training() -> None:
     ranges = replace(trained.ranges, kind=np.full_like(trained.ranges.kind, RangeKind.STEP))
     (claim,) = (a for a in rule.check(Measures(replace(trained, names=names, ranges=ranges))) if isinstance(a, Claim))
     assert claim.fixers == ("compile-model", "cuda-graphs")
+
+
+WITH_AN_OPTIMIZER = """
+host: ol ol ol ol ol ol
+opt :             oooooo
+gpu :   k  k  k  k  e  e
+step:                   |
+"""
+
+
+def test_launches_of_the_optimizer_are_a_claim_of_their_own() -> None:
+    """A model that is compiled launches its optimizer's kernels as before, and a fused optimizer only those at once."""
+    rule = plugins.load().rules["launch-bound"]
+    trace = drawn(WITH_AN_OPTIMIZER, repeat=4, unit_ns=10_000, kernels={"e": "vectorized_elementwise_kernel"})
+    model, optimizer = (a for a in rule.check(Measures(trace)) if isinstance(a, Claim))
+    assert model.fixers is not None and "fused-optimizer" not in model.fixers
+    assert optimizer.fixers == ("fused-optimizer",)
+    assert 0 < optimizer.recoverable_ns < model.recoverable_ns
+    assert (model.claims & optimizer.claims).total_ns == 0
+    assert "launches of the optimizer" in optimizer.summary
