@@ -115,7 +115,7 @@ def parse_duration_ns(text: str) -> int:
     """`10m`, `90s`, `1.5 h`, `1m30s`, `250ms` as nanoseconds; a bare number means seconds. Raises ValueError."""
     if _DURATION.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a duration; write for example 90s, 10m or 1h")
-    parts = _DURATION_PART.findall(text) or [(text, "s")]
+    parts = _DURATION_PART.findall(text) or [(text.strip(), "s")]
     return sum(round(float(number) * _DURATION_NS[unit]) for number, unit in parts)
 
 
