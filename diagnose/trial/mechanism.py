@@ -37,20 +37,27 @@ def mechanism(measure: str, comparison: Comparison) -> Mechanism:
     befores, afters = (_per_step(measure, paths) for paths in comparison.traces)
     if not befores or len(befores) != len(afters):
         return Mechanism(measure, None, None, unit, None)
-    rank = max(range(len(befores)), key=lambda at: befores[at])
-    return _judged(measure, befores[rank], afters[rank], unit, comparison)
+    rank = max(range(len(befores)), key=lambda at: befores[at][0])
+    (before, window_ns), (after, _) = befores[rank], afters[rank]
+    return _judged(measure, before, after, unit, comparison, window_ns)
 
 
-def _judged(measure: str, before: Number, after: Number, unit: str, comparison: Comparison) -> Mechanism:
+def _judged(
+    measure: str, before: Number, after: Number, unit: str, comparison: Comparison, window_ns: int | None = None
+) -> Mechanism:
+    """`window_ns` is the original's mean step in its window: of uneven steps a window may hold the short ones only, in
+    which no more than their own part of a saving can show.
+    """
     if unit == "count":
         return Mechanism(measure, before, after, unit, after < _FEWER * before or before - after >= _ONE_LESS)
-    saving = comparison.saving
-    saved_ns = max(LEAST_SAVING, saving.estimate if saving else 0.0) * comparison.step_ns
+    saving, step_ns = comparison.saving, comparison.step_ns
+    shown_ns = step_ns if window_ns is None else min(step_ns, window_ns)
+    saved_ns = max(LEAST_SAVING, saving.estimate if saving else 0.0) * shown_ns
     return Mechanism(measure, before, after, unit, before - after >= EXPLAINS * saved_ns)
 
 
-def _per_step(measure: str, paths: Sequence[Path]) -> list[Number]:
-    """One value a rank; empty where the windows cannot tell."""
+def _per_step(measure: str, paths: Sequence[Path]) -> list[tuple[Number, int]]:
+    """A value for each rank, with its mean step in ns; empty where the windows cannot tell."""
     try:
         measures = [Measures(trace) for trace in open_traces(paths)] if paths else []
     except InputError:
@@ -62,7 +69,8 @@ def _per_step(measure: str, paths: Sequence[Path]) -> list[Number]:
         return []
     sums = [sum(value for value in parts if value is not None) for parts in values]
     per_step = [total / rank.step_count for total, rank in zip(sums, measures, strict=True)]
-    return list(per_step) if measure == "sync_calls" else [round(value) for value in per_step]
+    values_of = per_step if measure == "sync_calls" else [round(value) for value in per_step]
+    return [(value, round(rank.mean_ns)) for value, rank in zip(values_of, measures, strict=True)]
 
 
 def _value(measure: str, rank: Measures) -> int | None:

@@ -16,6 +16,8 @@ _THERE = re.compile(r"^Current thread .*\(most recent call first\):\n((?:  File 
 _OF_CPP = 3
 """Lines of C++'s own words: that it ends, what was thrown, where that came from."""
 _RANK = re.compile(r"^\[rank(\d+)\]:? ?(.*)$")
+_NO_ERROR = re.compile(r"^\[[IW]\d{4} ")
+"""A rank's line of C++'s log that tells of something, or warns: whatever ended the program stands elsewhere."""
 _LOST_ANOTHER = re.compile(
     r"gloo/transport|remote worker|remote process exited|Connection (?:closed|reset) by|Broken pipe|DistNetworkError"
 )
@@ -37,7 +39,8 @@ def _by_rank(text: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {"": []}
     for line in text.splitlines():
         said = _RANK.match(line)
-        found.setdefault(said[1] if said else "", []).append(said[2] if said else line)
+        if said is None or not _NO_ERROR.match(said[2]):
+            found.setdefault(said[1] if said else "", []).append(said[2] if said else line)
     return found
 
 

@@ -53,6 +53,16 @@ def test_a_sum_of_classes_moves_wherever_the_gain_shows(compared: type[Compared]
     assert mechanism(measure, launch_bound).moved is True
 
 
+def test_a_window_of_short_steps_need_show_its_own_part_of_the_saving_only(compared: type[Compared]) -> None:
+    """One step in many is far longer, and comes in no window: the mean step takes ten times the window's."""
+    found = compared(BUSY, HALF)
+    found.step_ns = 100 * MS
+    assert mechanism("compute", found).moved is True
+    found = compared(BUSY, BUSY)
+    found.step_ns = 100 * MS
+    assert mechanism("compute", found).moved is False
+
+
 def test_waiting_for_input_is_known_of_every_measured_step(compared: type[Compared]) -> None:
     found = compared(BUSY, BUSY)
     found.input_ns = (5.0 * MS, 1.0 * MS)

@@ -11,7 +11,7 @@ from diagnose.program.guard import Guard
 from diagnose.trial.ab.result import ORIGINAL, PATCHED
 from diagnose.trial.baseline_failure import OutOfMemoryBaseline, fails_as_found
 from diagnose.trial.process.arm import ArmFailed, Trouble
-from diagnose.trial.process.stderr_tail import where_it_crashed
+from diagnose.trial.process.stderr_tail import of_the_program, where_it_crashed
 
 CRASH = """loss 5.551
 Fatal Python error: Segmentation fault
@@ -52,6 +52,13 @@ def test_a_rank_that_aborts_because_another_has_raised_is_not_told_in_its_place(
     assert where_it_crashed(lost + raised + CRASH, lines=9) is None
     assert where_it_crashed(lost + CRASH, lines=9) is not None
     assert where_it_crashed("[rank0]:[E1122 watchdog] Timeout of a collective\n" + CRASH, lines=9) is not None
+
+
+def test_a_warning_of_a_rank_is_not_told_in_place_of_an_error_without_one() -> None:
+    """Libraries that catch an error write it themselves, without the rank's name before it."""
+    error = "Error executing job\nValueError: no such bucket\n"
+    warning = "[rank0]:[W1126 10:33:43 ProcessGroupNCCL.cpp:1575] Warning: destroy_process_group() was not called\n"
+    assert of_the_program(error + warning) == error
 
 
 THROWN = """terminate called after throwing an instance of 'c10::Error'
