@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 
 from diagnose.measure.replay.savings import recoverable_ns
-from diagnose.measure.steps.loader_capacity import busy_loader_ns
+from diagnose.measure.steps.loader_capacity import busy_loader_ns, training_loaders
 from diagnose.measure.steps.outlier_steps import step_times
 from diagnose.measure.steps.step_share import of_step
 from diagnose.rule import (
@@ -98,7 +98,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     trace = measures.trace
     bound = measures.blind
-    loaders = [site for site in trace.sites if site.kind == "DataLoader"]
+    loaders = training_loaders(trace)
     workers = _workers(loaders)
     kind, evidence = _told_apart(measures, workers, unseen_ns)
     if unseen_ns:
@@ -132,7 +132,7 @@ def _once_steps_are_shorter(measures: Measures) -> Iterator[Claim]:
             recoverable_ns=0,
             claims=Intervals.of([], []),
             confidence=Confidence.HINT,
-            where=_where([site for site in measures.trace.sites if site.kind == "DataLoader"], ()),
+            where=_where(training_loaders(measures.trace), ()),
             fixers=("loader-workers",),
             once=SHORTEN,
             least_step_ns=least_ns,

@@ -16,16 +16,26 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.measure.steps.timeline import Timeline
+from diagnose.model import Site
+from diagnose.trace import Trace
 
 FEWEST = 3
 _BUSY, _WORKERS = "host.workers_cpu", "host.workers"
 
 
+def training_loaders(trace: Trace) -> list[Site]:
+    """Where the loaders were built that traced steps took batches from; all loaders where that was not seen.
+
+    A program has others beside them, for validation, whose workers and lines say nothing about its training.
+    """
+    loaders = [site for site in trace.sites if site.kind == "DataLoader"]
+    took = {(site.file, site.line) for site in trace.sites if site.kind == "trained from"}
+    return [site for site in loaders if (site.file, site.line) in took] or loaders
+
+
 def busy_loader_ns(measures: Timeline) -> int | None:
     """The least step, in ns; None where the program has no workers or nobody watched them."""
-    loads_in_workers = any(
-        site.kind == "DataLoader" and site.arguments.get("num_workers") for site in measures.trace.sites
-    )
+    loads_in_workers = any(site.arguments.get("num_workers") for site in training_loaders(measures.trace))
     busy, workers = (measures.trace.counter(name).value for name in (_BUSY, _WORKERS))
     if not loads_in_workers or len(busy) < FEWEST or not measures.step_count:
         return None

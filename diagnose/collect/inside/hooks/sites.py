@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,8 @@ from ..transparency import unseen
 from ..writer import encode
 
 _SITES_KEPT = 500
+TRAINED_FROM = "trained from"
+"""The kind of site that names where a loader was built that traced steps took their batches from."""
 Scalar = int | float | str | bool | None
 Describe = Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any]]
 
@@ -37,6 +40,8 @@ class Sites:
         """Called after each use of torch.compile."""
         self._seen: set[tuple[str, str, int]] = set()
         self._new: list[str] = []
+        self._loaders: weakref.WeakKeyDictionary[Any, tuple[str, int, str]] = weakref.WeakKeyDictionary()
+        """Where each loader was built: file, line, function."""
 
     def install(self, torch: Any) -> None:
         """Wrap the constructors of this torch."""
@@ -58,6 +63,8 @@ class Sites:
         if caller is None or len(self._seen) >= _SITES_KEPT:
             return
         file, line = caller.f_code.co_filename, caller.f_lineno
+        if kind == "DataLoader" and made is not None:
+            self._loaders[made] = file, line, caller.f_code.co_qualname
         if (kind, file, line) in self._seen:
             return
         self._seen.add((kind, file, line))
@@ -74,6 +81,12 @@ class Sites:
         self._seen.add((kind, file, line))
         site = {"kind": kind, "file": file, "line": line, "function": function, "arguments": arguments}
         self._new.append(encode({**site, "owned": self.ownership.owns(file)}) + "\n")
+
+    def trained_from(self, loader: object) -> None:
+        """Note that a step of training took its batch from this loader."""
+        built = self._loaders.get(loader) if loader is not None else None
+        if built is not None:
+            self.add(TRAINED_FROM, *built, {})
 
     def drain(self) -> Iterator[tuple[str, str]]:
         """Lines for the file of sites."""

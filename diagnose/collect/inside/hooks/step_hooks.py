@@ -48,6 +48,8 @@ class StepHooks:
         """Told of each wait for the loader: kind, start, end, name."""
         self.loader: weakref.ref[Any] | None = None
         """The iterator of the loader that training last took a batch from."""
+        self.built_by: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+        """The loader that each iterator came from."""
         self.early: list[tuple[int, int]] = []
         """End and input time of backward passes that may yet turn out to be the steps."""
         self._ended = ended
@@ -72,6 +74,16 @@ class StepHooks:
         """Wrap what has to be wrapped; a part that this torch lacks is left out."""
         for hook in (hook_optimizers, hook_backward, hook_loader, hook_scaler):
             guarded(hook)(torch, self)
+
+    def iterator_built(self, iterator: object, loader: object) -> None:
+        """A loader handed out an iterator; one that is kept between epochs is handed out again."""
+        self.built_by[iterator] = weakref.ref(loader)
+
+    def training_loader(self) -> object | None:
+        """The loader that training last took a batch from, where it still lives."""
+        iterator = self.loader() if self.loader is not None else None
+        built_by = self.built_by.get(iterator) if iterator is not None else None
+        return built_by() if built_by is not None else None
 
     def optimizer_stepped(self, optimizer: object) -> None:
         """An outermost `step` returned, or was skipped by GradScaler."""
@@ -249,6 +261,8 @@ def hook_loader(_torch: Any, steps: StepHooks) -> None:
 
     entered, left = contained(steps.enter_input), guarded(steps.leave_input)
 
+    came_from = guarded(steps.iterator_built)
+
     def watched(method: Callable[..., Any], name: str, fetches: bool) -> Callable[..., Any]:
         @unseen
         @functools.wraps(method)
@@ -264,6 +278,8 @@ def hook_loader(_torch: Any, steps: StepHooks) -> None:
                 left(start, name, fetched)
             if fetched:
                 steps.loader = weakref.ref(self)
+            elif not fetches:
+                came_from(result, self)
             return result
 
         return call
