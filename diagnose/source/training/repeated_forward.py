@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 import libcst as cst
 
@@ -10,7 +11,7 @@ from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
 from diagnose.source.rewrite.hooks import forward_hook
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.memo import parse_all
+from diagnose.source.tree.memo import parse_all, per_program
 from diagnose.source.tree.syntax import Source
 
 _OUTSIDE = frozenset({"builtins.print", "builtins.open", "builtins.next", "builtins.input"})
@@ -18,6 +19,17 @@ _DRAWS = ("random.", "numpy.random.")
 _COLLECTS = frozenset(
     {"add", "append", "appendleft", "clear", "extend", "insert", "pop", "popleft", "setdefault", "update", "write"}
 )
+
+
+@dataclass(frozen=True)
+class _Effect:
+    """What a forward pass does besides computing with tensors."""
+
+    node: cst.CSTNode
+    what: str
+    twice: str
+    """What a second pass makes of it."""
+    made_once: bool = False
 
 
 def repeated_effect(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -> str | None:
@@ -29,7 +41,7 @@ def repeated_effect(sources: Mapping[str, str], callers: Collection[tuple[str, i
     if hooked is not None:
         return f"{hooked} hooks modules, and a hook would run twice"
     found = next(_effects(sources, callers), None)
-    return f"{found[0]} {found[1]}{found[2]}" if found is not None else None
+    return f"{found[0]} {found[1].what}{found[1].twice}" if found is not None else None
 
 
 def forward_effect(sources: Mapping[str, str]) -> str | None:
@@ -37,13 +49,23 @@ def forward_effect(sources: Mapping[str, str]) -> str | None:
 
     Values that are made once (a mask of the newest length) are none.
     """
-    found = next(_effects(sources, (), made_once=False), None)
-    return f"{found[0]} {found[1]}" if found is not None else None
+    return _forward_effects(sources)[0]
 
 
 def makes_once(sources: Mapping[str, str]) -> bool:
     """Whether a forward pass does more than compute with tensors, values that it makes once included."""
-    return next(_effects(sources, ()), None) is not None
+    return _forward_effects(sources)[1]
+
+
+@per_program
+def _forward_effects(sources: Mapping[str, str]) -> tuple[str | None, bool]:
+    """The first effect that is more than a value that is made once, and whether there is one of either kind."""
+    found = False
+    for place, effect in _effects(sources, ()):
+        found = True
+        if not effect.made_once:
+            return f"{place} {effect.what}", True
+    return None, found
 
 
 def method_effect(sources: Mapping[str, str], names: Collection[str]) -> str | None:
@@ -53,16 +75,14 @@ def method_effect(sources: Mapping[str, str], names: Collection[str]) -> str | N
         for around in source.every(cst.ClassDef) if source.function_names & set(names) else ():
             for start in (each for each in _methods(source, around) if each.name.value in names):
                 for file, other, method in _with_called(parsed, path, source, around, start):
-                    found = _effect(other, method)
+                    found = next(_effects_in(other, method), None)
                     if found is not None:
-                        return f"{file}:{other.lines_of(found[0])[0]} {found[1]}"
+                        return f"{file}:{other.lines_of(found.node)[0]} {found.what}"
     return None
 
 
-def _effects(
-    sources: Mapping[str, str], callers: Collection[tuple[str, int]], *, made_once: bool = True
-) -> Iterator[tuple[str, str, str]]:
-    """The file and line, what it does, and what a second pass makes of it; `made_once`: with values that are."""
+def _effects(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -> Iterator[tuple[str, _Effect]]:
+    """The effects of all forward passes, each behind its file and line."""
     parsed = parse_all(sources)
     for path, source, around in _modules(parsed):
         first, last = source.lines_of(around)
@@ -70,9 +90,8 @@ def _effects(
             continue
         forward = next(each for each in _methods(source, around) if each.name.value == "forward")
         for file, other, method in _with_called(parsed, path, source, around, forward):
-            found = _effect(other, method, made_once=made_once)
-            if found is not None:
-                yield f"{file}:{other.lines_of(found[0])[0]}", found[1], found[2]
+            for found in _effects_in(other, method):
+                yield f"{file}:{other.lines_of(found.node)[0]}", found
 
 
 def _modules(parsed: Mapping[str, Source]) -> Iterator[tuple[str, Source, cst.ClassDef]]:
@@ -115,27 +134,25 @@ def _functions(parsed: Mapping[str, Source], name: str) -> Iterator[tuple[str, S
                 yield path, source, each
 
 
-def _effect(source: Source, method: cst.FunctionDef, *, made_once: bool = True) -> tuple[cst.CSTNode, str, str] | None:
+def _effects_in(source: Source, method: cst.FunctionDef) -> Iterator[_Effect]:
     for node in source.walk(method.body):
         if isinstance(node, cst.Global | cst.Nonlocal):
-            return node, "changes a variable of the program", ", twice"
-        if isinstance(node, cst.AssignTarget | cst.AugAssign) and _is_kept(source, node.target):
-            if not made_once and _is_made_once(source, node):
-                continue
-            return node, "keeps a value of the forward pass", ", which the second pass replaces"
-        if isinstance(node, cst.Call):
+            yield _Effect(node, "changes a variable of the program", ", twice")
+        elif isinstance(node, cst.AssignTarget | cst.AugAssign) and _is_kept(source, node.target):
+            twice = ", which the second pass replaces"
+            yield _Effect(node, "keeps a value of the forward pass", twice, _is_made_once(source, node))
+        elif isinstance(node, cst.Call):
             names = source.names(node.func)
-            if names & _OUTSIDE:
-                return node, f"calls `{source.code(node.func)}`", ", which would happen twice"
-            if any(name.startswith(_DRAWS) for name in names):
-                return node, "draws random numbers that are not torch's", ", and would draw others"
             collects = isinstance(node.func, cst.Attribute) and node.func.attr.value in _COLLECTS
-            if collects and isinstance(node.func, cst.Attribute) and _is_kept(source, node.func.value):
-                return node, "collects values", ", twice"
+            if names & _OUTSIDE:
+                yield _Effect(node, f"calls `{source.code(node.func)}`", ", which would happen twice")
+            elif any(name.startswith(_DRAWS) for name in names):
+                yield _Effect(node, "draws random numbers that are not torch's", ", and would draw others")
+            elif collects and isinstance(node.func, cst.Attribute) and _is_kept(source, node.func.value):
+                yield _Effect(node, "collects values", ", twice")
     for written in written_in_place(source, method.body):
         if isinstance(written, cst.Attribute) and _is_kept(source, written):
-            return written, "changes a tensor that the module keeps", ", twice"
-    return None
+            yield _Effect(written, "changes a tensor that the module keeps", ", twice")
 
 
 def _is_made_once(source: Source, node: cst.AssignTarget | cst.AugAssign) -> bool:
