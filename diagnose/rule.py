@@ -23,6 +23,7 @@ from diagnose.trace.intervals import Intervals
 from diagnose.units import format_bytes, format_count, format_ns, format_share, format_times
 
 __all__ = [
+    "SHORTEN_DEVICE_WORK",
     "CannotTell",
     "Claim",
     "Confidence",
@@ -46,6 +47,18 @@ __all__ = [
     "format_times",
     "nothing_alone",
 ]
+
+
+SHORTEN_DEVICE_WORK = (
+    "fp32-matmul",
+    "low-precision-headroom",
+    "unfused-attention",
+    "unfused-pointwise",
+    "memory-bound",
+    "slow-optimizer",
+    "layout-transposes",
+)
+"""Ailments whose cure shortens the device's work: what a claim waits for that counts `once` the step is shorter."""
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ from diagnose.measure.steps.loader_capacity import busy_loader_ns, training_load
 from diagnose.measure.steps.outlier_steps import step_times
 from diagnose.measure.steps.step_share import of_step
 from diagnose.rule import (
+    SHORTEN_DEVICE_WORK,
     CannotTell,
     Claim,
     Confidence,
@@ -66,17 +67,7 @@ BURST = 0.5
 FEWEST_LATE = 3
 SELDOM = 16
 LATE = 0.1
-SHORTEN = (
-    "fp32-matmul",
-    "low-precision-headroom",
-    "unfused-attention",
-    "unfused-loss",
-    "unfused-pointwise",
-    "memory-bound",
-    "launch-bound",
-    "slow-optimizer",
-    "layout-transposes",
-)
+SHORTEN = (*SHORTEN_DEVICE_WORK, "unfused-loss", "launch-bound")
 
 _FIXERS = ("loader-workers", "loader-pin", "loader-prefetch", "persistent-workers", "cache-decoded")
 _WITHOUT_DEVICE = tuple(name for name in _FIXERS if name != "loader-pin")  # only copies to a device read pinned memory

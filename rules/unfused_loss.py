@@ -28,7 +28,8 @@ Thresholds
     NOTED 0.1: share of the step. A GPT of 124 M parameters with 50304 words, compiled but for its loss, spends 19 % of
     its step in `cross_entropy` on an H200; 16 % are predicted, and fused with the output layer it took 14 % less
     (benchmarks/RESULTS.md, naive_gpt). Nothing was measured below a tenth.
-    SHORTEN: ailments of the device's work. What a called `cross_entropy` costs is foreseen for the step without them.
+    SHORTEN_DEVICE_WORK: ailments of the device's work. What a called `cross_entropy` costs is foreseen for the step
+    without them.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import gained_ns, sped_up
 from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.rule import (
+    SHORTEN_DEVICE_WORK,
     CannotTell,
     Claim,
     Confidence,
@@ -60,15 +62,6 @@ FUSED = 1.75
 FUSED_AFTER_CAST = 1.0  # half of the bytes: see FUSED
 WITHOUT_SOFTMAX = 0.25
 NOTED = 0.1
-SHORTEN = (
-    "fp32-matmul",
-    "low-precision-headroom",
-    "unfused-attention",
-    "unfused-pointwise",
-    "memory-bound",
-    "slow-optimizer",
-    "layout-transposes",
-)
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -100,7 +93,7 @@ def _foreseen(measures: Measures, places: Int64) -> Iterator[Claim]:
         confidence=Confidence.HINT,
         where=_where(measures, places),
         confirm="a trial with a compiled or fused loss",
-        once=SHORTEN,
+        once=SHORTEN_DEVICE_WORK,
     )
 
 
