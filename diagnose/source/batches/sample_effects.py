@@ -18,6 +18,7 @@ from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
 _CHANGES = frozenset(
@@ -130,12 +131,17 @@ def changed_by(source: Source, below: cst.CSTNode) -> Iterator[cst.BaseExpressio
 
 def _is_module(source: Source, node: cst.BaseExpression) -> bool:
     """Whether a name is that of an imported module: `np` of `np.sort(x)`."""
-    imported = (alias for each in source.every(cst.Import) for alias in each.names)
-    known = {(each.asname.name if each.asname is not None else each.name) for each in imported}
-    names = {each.value for each in known if isinstance(each, cst.Name)}
-    return (isinstance(node, cst.Name) and node.value in names) or any(
+    return (isinstance(node, cst.Name) and node.value in _imported(source)) or any(
         name.startswith(("torch.", "numpy.", "os.", "scipy.", "random.")) for name in source.names(node)
     )
+
+
+@per_source
+def _imported(source: Source) -> frozenset[str]:
+    """The names that `import` statements of a file bind to modules."""
+    imported = (alias for each in source.every(cst.Import) for alias in each.names)
+    known = {(each.asname.name if each.asname is not None else each.name) for each in imported}
+    return frozenset(each.value for each in known if isinstance(each, cst.Name))
 
 
 def _attribute(call: cst.Call) -> cst.BaseExpression:

@@ -27,6 +27,8 @@ from diagnose.source.tree.syntax import Source
 
 __all__ = ["SharedState", "When", "shared_state"]
 
+_NAMED_IN_SUCH_CALLS = frozenset({"setattr", "delattr", "dataset"})
+
 
 @dataclass(frozen=True)
 class SharedState:
@@ -133,18 +135,24 @@ class SharedState:
 
     def _called(self, path: str, source: Source, at_least: When) -> Iterator[Trace]:
         """Methods of a library's dataset that are called for what they do to it."""
+        owned = any(each in source.text for each in self._shared.datasets)
+        if not owned and source.words.isdisjoint(_NAMED_IN_SUCH_CALLS):
+            return  # no call of this file can be one, and its tree is large
         for call in source.every(cst.Call):
             statement = isinstance(source.parent(call), cst.Expr)
             if not isinstance(call.func, cst.Attribute):
                 if call_name(call) in {"setattr", "delattr"} and call.args and self._is_set(path, call):
                     yield from self._if_then(path, source, call, at_least)
                 continue
+            if not statement:
+                continue
             owner = call.func.value
             its = source.code(owner) in self._shared.datasets or (
                 isinstance(owner, cst.Attribute) and owner.attr.value == "dataset"
             )
-            known = any(isinstance(each, cst.FunctionDef) for _, each in self.code.defined.named(call_name(call)))
-            if statement and its and not known:
+            if its and not any(
+                isinstance(each, cst.FunctionDef) for _, each in self.code.defined.named(call_name(call))
+            ):
                 yield from self._if_then(path, source, call, at_least)
 
     def _is_set(self, path: str, call: cst.Call) -> bool:

@@ -17,6 +17,8 @@ from diagnose.source.tree.syntax import Source
 _COUNTED = frozenset({"range", "trange", "count"})
 _STARTS = frozenset({"spawn", "Fire", "run", "launch", "Process", "notebook_launcher", "start_processes"})
 """Calls that run a function they are given once, where they stand."""
+_STEPS = frozenset({"iter", "next", "__next__"})
+"""Calls that hold an iterator or take one value of it; a file without these words has none."""
 
 
 class When(IntEnum):
@@ -96,12 +98,10 @@ class StatementOrder:
         name = owner.name.value if owner is not None and function.name.value == "__init__" else function.name.value
         latest, found = When.BEFORE, False
         for file, other in self.code.sources.items():
-            for each in other.every(cst.Name):
-                if each.value != name or isinstance(
-                    other.parent(each), cst.FunctionDef | cst.ClassDef | cst.ImportAlias
-                ):
-                    continue
+            for each in other.named(name) if name in other.words else ():
                 parent = other.parent(each)
+                if isinstance(parent, cst.FunctionDef | cst.ClassDef | cst.ImportAlias):
+                    continue
                 used = parent if isinstance(parent, cst.Attribute) and parent.attr is each else each
                 if used is each and not is_variable(other, each):
                     continue
@@ -134,7 +134,7 @@ class StatementOrder:
     def _by_hand(self) -> bool:
         """Whether the program holds an iterator of a loader beside the `for` of an epoch."""
         for source in self.code.sources.values():
-            for call in source.every(cst.Call):
+            for call in source.every(cst.Call) if not source.words.isdisjoint(_STEPS) else ():
                 if (
                     (
                         call_name(call) in {"iter", "__next__"}
@@ -146,7 +146,7 @@ class StatementOrder:
                     and not any(".parameters()" in source.code(arg.value) for arg in call.args)
                 ):
                     return True
-            for function in source.every(cst.FunctionDef):
+            for function in source.every(cst.FunctionDef) if "yield" in source.words else ():
                 if function not in self.code.sampling and any(source.every(cst.Yield, function)):
                     return True
         return False

@@ -16,6 +16,7 @@ from diagnose.source.tree.syntax import Source, parse
 _HOLDERS = frozenset({"Namespace", "SimpleNamespace", "EasyDict", "DictConfig", "AttrDict", "ConfigDict"})
 _DECLARES = re.compile(r"\b(add_argument|option)\s*\(")
 """What a file with options of a command line holds; most files hold none, and are not parsed for them."""
+_DECLARING = frozenset({"add_argument", "option", "set_defaults"})
 _SWITCH = "argparse.BooleanOptionalAction, default={}"
 
 
@@ -32,11 +33,14 @@ class Default:
 
 def defaults_of(source: Source, name: str) -> Iterator[Default]:
     """Defaults of command-line options and of class fields with that name."""
-    for call in source.every(cst.Call):
+    declares = not source.words.isdisjoint(_DECLARING)  # most files declare nothing, and are not parsed for it
+    for call in source.every(cst.Call) if declares else ():
         if call_name(call) in {"add_argument", "option"} and destination_of(call) == name:
             yield from _option(source, call)
         if call_name(call) == "set_defaults" and (given := argument(call, name)) is not None:
             yield Default(given.value)
+    if name not in source.words:
+        return
     for node in source.every(cst.AnnAssign):
         named = isinstance(node.target, cst.Name) and node.target.value == name
         if named and node.value is not None and _is_field(source, node):
