@@ -32,8 +32,8 @@ def mechanism(measure: str, comparison: Comparison) -> Mechanism:
     unit = "count" if measure == "sync_calls" else "ns"
     if measure == "idle.input" and comparison.input_ns is not None:
         # Known of every measured step, without a profiler, where the window sees only a few.
-        before, after = (round(value) for value in comparison.input_ns)
-        return _judged(measure, before, after, unit, comparison)
+        waited = [round(value) for value in comparison.input_ns]
+        return _judged(measure, waited[0], waited[1], unit, comparison)
     befores, afters = (_per_step(measure, paths) for paths in comparison.traces)
     if not befores or len(befores) != len(afters):
         return Mechanism(measure, None, None, unit, None)

@@ -40,8 +40,9 @@ class Sites:
         """Called after each use of torch.compile."""
         self._seen: set[tuple[str, str, int]] = set()
         self._new: list[str] = []
-        self._loaders: weakref.WeakKeyDictionary[Any, tuple[str, int, str]] = weakref.WeakKeyDictionary()
-        """Where each loader was built: file, line, function."""
+        self._loaders: dict[int, tuple[weakref.ref[Any], tuple[str, int, str]]] = {}
+        """Each loader that lives, by its id, with where it was built: file, line, function. Its own hash is not asked
+        for: that may be code of the program's."""
 
     def install(self, torch: Any) -> None:
         """Wrap the constructors of this torch."""
@@ -64,7 +65,9 @@ class Sites:
             return
         file, line = caller.f_code.co_filename, caller.f_lineno
         if kind == "DataLoader" and made is not None:
-            self._loaders[made] = file, line, caller.f_code.co_qualname
+            number = id(made)
+            gone = weakref.ref(made, lambda _: self._loaders.pop(number, None))
+            self._loaders[number] = gone, (file, line, caller.f_code.co_qualname)
         if (kind, file, line) in self._seen:
             return
         self._seen.add((kind, file, line))
@@ -84,8 +87,8 @@ class Sites:
 
     def trained_from(self, loader: object) -> None:
         """Note that a step of training took its batch from this loader."""
-        built = self._loaders.get(loader) if loader is not None else None
-        if built is not None:
+        alive, built = self._loaders.get(id(loader), (None, None))
+        if built is not None and alive is not None and alive() is loader:
             self.add(TRAINED_FROM, *built, {})
 
     def drain(self) -> Iterator[tuple[str, str]]:
