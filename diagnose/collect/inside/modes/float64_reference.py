@@ -32,6 +32,8 @@ _OPERANDS = {
 # These take tensors of mixed formats on purpose (step counters, loss scales) and compute in the format of what they
 # update, which is float64 already.
 _MIXED = ("aten::_fused_", "aten::_amp_")
+_SCALER = "aten::_amp_foreach_non_finite_check_and_unscale_"
+"""Takes its factor in float32 on a device, which `GradScaler` makes by way of float64."""
 
 
 def install(torch_module: ModuleType, rounds_to: str | None) -> None:
@@ -125,6 +127,8 @@ class _Float64:
     def run(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """What an operator gives; one that has no float64 among its inputs, or mixes formats, is left as it is."""
         name = func._schema.name
+        if name.startswith(_SCALER):
+            return func(*(self._cast(value, self._torch.float32) if self._is_float(value) else value for value in args))
         tensors = [tensor for value in (*args, *named.values()) for tensor in self._floats(value)]
         if name.startswith(_MIXED) or not any(tensor.dtype == self._wide for tensor in tensors):
             return func(*args, **named)
