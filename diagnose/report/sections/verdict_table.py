@@ -178,7 +178,4 @@ def look(state: State, verdict: Verdict) -> Look:
 def told_from_none(state: State, verdict: Verdict) -> float:
     """The smallest change that its trial could tell: what the trial says itself, else the run's control; 0: unknown."""
     control = state.control.resolution if state.control is not None else 0.0
-    resolution = control if verdict.resolution is None else verdict.resolution
-    # Its own pairs may scatter more than those of the control, which ran at another time.
-    scatter = (verdict.saving.high - verdict.saving.low) / 2 if verdict.saving is not None else 0.0
-    return max(resolution, scatter)
+    return control if verdict.resolution is None else verdict.resolution
