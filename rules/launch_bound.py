@@ -58,7 +58,7 @@ BREAKS = 0.2
 LINKED = 0.5
 _OF_MODELS = ("compile-model", "cuda-graphs")
 _OF_LOOPS = ("bigger-microbatch", "zero-grad-none", "foreach-clip", "foreach-average")
-_OF_OPTIMIZERS = "fused-optimizer"
+_OF_OPTIMIZERS = ("fused-optimizer",)
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -79,7 +79,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     gaps = measures.issue_gaps - split if mended_first else measures.issue_gaps
     host = int((measures.issuing_ns - measures.recording_ns).sum())
     device = int(measures.busy_ns.sum())
-    if recoverable_ns(measures, gaps) == 0 or host < device or measures.replay.ran_ahead:
+    if host < device or measures.replay.ran_ahead:
         return
     per_launch_ns = int(host / len(rows))
     of_optimizer = measures.classes[rows] == KernelClass.OPTIMIZER
@@ -90,7 +90,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     ends = np.isin(gaps.ends, measures.trace.device.start_ns[rows[of_optimizer]])
     last = Intervals(gaps.starts[ends], gaps.ends[ends])
     yield from _claim(measures, gaps - last, rows[~of_optimizer], "", per_launch_ns, (*_OF_MODELS, *_OF_LOOPS))
-    yield from _claim(measures, last, rows[of_optimizer], " of the optimizer", per_launch_ns, (_OF_OPTIMIZERS,))
+    yield from _claim(measures, last, rows[of_optimizer], " of the optimizer", per_launch_ns, _OF_OPTIMIZERS)
 
 
 def _claim(
@@ -185,7 +185,7 @@ _SILENT = (
 RULE = Rule(
     "launch-bound",
     check,
-    fixers=(*_OF_MODELS, _OF_OPTIMIZERS, *_OF_LOOPS),
+    fixers=(*_OF_MODELS, *_OF_OPTIMIZERS, *_OF_LOOPS),
     fires=_FIRES,
     silent=_SILENT,
     nearness=60,

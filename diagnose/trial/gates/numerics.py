@@ -128,19 +128,9 @@ def equal_in_float64(original: Capture, patched: Capture, reference: Capture, pa
     unusable = _unusable(Gate.ROUNDING, reference, patched_reference)
     if unusable is not None:
         return unusable
-    sizes = {key: _rms(reference.values[key]) for key in reference.values}
-    gradients = [sizes[key] for key, tensor in reference.tensors.items() if tensor.kind == "gradient"]
-    usual = float(np.median(gradients)) if gradients else 0.0
-    worst, where = 0.0, ""
-    for key, tensor in reference.tensors.items():
-        # A gradient that cancels to nothing is nothing but rounding.
-        allowed = _FLOAT32_ROUNDING * sizes[key] + _FLOAT64_ROUNDING * usual
-        wrong = _rms(patched_reference.values[key] - reference.values[key])
-        excess = wrong / allowed if allowed else (0.0 if wrong == 0 else np.inf)
-        if not excess <= worst:
-            worst, where = float(excess) if np.isfinite(excess) else np.inf, tensor.title
-    if worst > 1:
-        detail = f"{where}: in float64 it differs {worst:.2g} times as much as float32 can tell"
+    worst = max(_errors_in_float64(reference, patched_reference), key=lambda error: error.excess)
+    if not worst.excess <= 1:
+        detail = f"{worst.title}: in float64 it differs {worst.excess:.2g} times as much as float32 can tell"
         return GateResult(Gate.ROUNDING, False, detail)
     coarser = _coarser(original, patched, reference)
     if coarser is None:
@@ -149,6 +139,15 @@ def equal_in_float64(original: Capture, patched: Capture, reference: Capture, pa
         return GateResult(Gate.ROUNDING, False, f"it rounds {coarser:.2g} times as coarsely in the first step")
     detail = f"{len(reference.tensors)} tensors of {_steps(reference)} are equal in float64, as far as float32 can tell"
     return GateResult(Gate.ROUNDING, True, f"{detail}; rounding by itself moves its gradients further than any bound")
+
+
+def _errors_in_float64(reference: Capture, patched_reference: Capture) -> Iterator[_Error]:
+    usual = _usual_gradient(reference)
+    for key, tensor in reference.tensors.items():
+        # A gradient that cancels to nothing is nothing but rounding.
+        allowed = _FLOAT32_ROUNDING * _rms(reference.values[key]) + _FLOAT64_ROUNDING * usual
+        wrong = _rms(patched_reference.values[key] - reference.values[key])
+        yield _Error(tensor.kind, tensor.title, wrong, 0.0, allowed)
 
 
 def _coarser(original: Capture, patched: Capture, reference: Capture) -> float | None:
@@ -214,8 +213,7 @@ class _Error:
 def _errors(
     original: Capture, patched: Capture, reference: Capture, rounded: Capture | None, typical: float
 ) -> Iterator[_Error]:
-    sizes = [_rms(reference.values[key]) for key, tensor in reference.tensors.items() if tensor.kind == "gradient"]
-    usual = float(np.median(sizes)) if sizes else 0.0
+    usual = _usual_gradient(reference)
     for key, tensor in original.tensors.items():
         ideal = reference.values[key]
         size = _rms(ideal)
@@ -237,6 +235,12 @@ def _errors(
         if wrong > allowed and within and _explained(errors, step, tensor.step + 1, typical):
             allowed = wrong
         yield _Error(tensor.kind, tensor.title, wrong, own, allowed)
+
+
+def _usual_gradient(reference: Capture) -> float:
+    """The median size of all gradients; 0 where there is none."""
+    sizes = [_rms(reference.values[key]) for key, tensor in reference.tensors.items() if tensor.kind == "gradient"]
+    return float(np.median(sizes)) if sizes else 0.0
 
 
 def _largest_step(reference: Capture, key: tuple[int, int, str, str]) -> float:

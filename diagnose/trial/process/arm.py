@@ -36,7 +36,7 @@ _TELL_OF_CRASHES = {"PYTHONFAULTHANDLER": "1"}
 _PORTS = 4  # for a program that names several: its ranks seldom meet at more than one
 _DRAIN_FOR_A_WINDOW_NS = 10 * NS_PER_S
 """To use up a loader's stock before a profiler window: blocks are measured after it, a window shows what comes next.
-Chosen; 15 workers that all but keep up took 90 s."""
+Chosen, not measured."""
 _CHECK_S = 0.1  # how often a silent program is asked whether it still lives
 _LONGER = 1.5  # what steps may take of a time that others took, and still end in time
 _LAST_STEPS_NS = 20 * NS_PER_S  # from "the loop is over" to the exit of the process

@@ -29,11 +29,11 @@ _OPERANDS = {
     "aten::_scaled_dot_product_flash_attention_for_cpu": (0, 1, 2),
     "aten::_scaled_dot_product_efficient_attention": (0, 1, 2),
 }
-# These take tensors of mixed formats on purpose (step counters, loss scales) and compute in the format of what they
-# update, which is float64 already.
-_MIXED = ("aten::_fused_", "aten::_amp_")
-_SCALER = "aten::_amp_foreach_non_finite_check_and_unscale_"
-"""Takes its factor in float32 on a device, which `GradScaler` makes by way of float64."""
+# These take tensors of mixed formats on purpose (step counters) and compute in the format of what they update, which is
+# float64 already.
+_MIXED = "aten::_fused_"
+# These take gradients of any format beside scales in float32, which `GradScaler` makes by way of float64.
+_OF_SCALERS = "aten::_amp_"
 
 
 def install(torch_module: ModuleType, rounds_to: str | None) -> None:
@@ -127,8 +127,9 @@ class _Float64:
     def run(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """What an operator gives; one that has no float64 among its inputs, or mixes formats, is left as it is."""
         name = func._schema.name
-        if name.startswith(_SCALER):
-            return func(*(self._cast(value, self._torch.float32) if self._is_float(value) else value for value in args))
+        if name.startswith(_OF_SCALERS):
+            scales = [self._cast(value, self._torch.float32) if self._is_float(value) else value for value in args]
+            return func(*scales, **named)
         tensors = [tensor for value in (*args, *named.values()) for tensor in self._floats(value)]
         if name.startswith(_MIXED) or not any(tensor.dtype == self._wide for tensor in tensors):
             return func(*args, **named)

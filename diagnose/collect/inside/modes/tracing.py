@@ -207,7 +207,7 @@ class Tracing:
         if self._window.is_open:
             self._record["steps"] += 1
             self._record["end_ns"] = self._hub.end_ns()
-            guarded(self._sites.trained_from)(self._hub.steps.training_loader())
+            guarded(lambda: self._sites.trained_from(self._hub.steps.training_loader()))()
             if self._record["steps"] < self._wanted:
                 self._window.mark_step(index + 1)
                 return
