@@ -98,7 +98,7 @@ def tried(environment: Path, interpreter: str, torch: str, which: str) -> str | 
 
 
 def commands(bin_folder: Path) -> Iterator[Sequence[str]]:
-    """What must end with exit code 0."""
+    """Yield the commands of one environment, each of which must end with exit code 0."""
     python, diagnose = str(bin_folder / "python"), str(bin_folder / "diagnose")
     yield python, "-c", IMPORT_ALL
     yield diagnose, "doctor"

@@ -1,4 +1,4 @@
-"""What of a claim is in doubt because nobody knows exactly what the profiler cost the host.
+"""How much of a claim is in doubt because nobody knows exactly what the profiler cost the host.
 
     doubtful_ns(claim, measures)     # may not be saved: the profiler may have made the host that late
     hidden_ns(claim, measures)       # may be saved besides: the profiler may have made the host that hid it
@@ -23,7 +23,7 @@ def unreplayed(claim: Claim, measures: Measures) -> bool:
 
 
 def doubtful_ns(claim: Claim, measures: Measures) -> int:
-    """What of a claim to time in which the device idles may be the profiler's."""
+    """Return how many ns of a claim to time in which the device idles the profiler itself may have cost."""
     if not _is_doubted(claim, measures) or _is_of_device(claim, measures):
         return 0
     claims = claim.claims & measures.counted

@@ -128,7 +128,10 @@ def _work_of_step(work: StepWork | None, step_ns: int) -> StepWork | None:
 
 
 def _unclaimed(slowest: Digest | None, whole: JobFindings) -> Accounting | None:
-    """What no finding claims of a rank's steps. What ranks wait for each other belongs to what is found of them all."""
+    """Return the time of a rank's steps, by class, that no finding claims; None without steps.
+
+    What ranks wait for each other belongs to the findings about all of them.
+    """
     if slowest is None or slowest.steps.count == 0:
         return None
     return replace(slowest.unclaimed, exposed_comm=0) if whole.joint else slowest.unclaimed

@@ -122,7 +122,7 @@ def _parts(known: RecordedBlocks, least: int) -> list[tuple[int, ...]]:
 
 
 _TENSORS = {"adam": 2, "adamw": 2, "nadam": 2, "radam": 2, "adamax": 2, "lion": 1, "rmsprop": 1, "adagrad": 1}
-"""Of a parameter's size, that optimizers keep."""
+"""How many times the size of a parameter each optimizer keeps as its state, by the optimizer's class name."""
 _BYTES = 4
 """Of an element of float32."""
 

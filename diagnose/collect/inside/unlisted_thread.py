@@ -35,7 +35,7 @@ class UnlistedThread:
             raise
 
     def is_alive(self) -> bool:
-        """Whether it runs in this process; a forked child does not have it."""
+        """Whether the thread runs in this process; a forked child does not have it."""
         return self._running.locked() and self._process == os.getpid()
 
     def join(self, timeout: float) -> None:

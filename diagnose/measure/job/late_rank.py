@@ -20,7 +20,7 @@ _WORK = frozenset({"compute", "exposed_copy", "dependency"})
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What the job would be faster by without a late rank's lateness, per step."""
+    """The time per step, in ns, that a job would save if its late rank were not late."""
 
     ns: int
     surely_ns: int

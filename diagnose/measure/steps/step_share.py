@@ -17,6 +17,9 @@ def of_traced_step(measures: Timeline, time: Intervals) -> str:
 
 
 def of_step(part_ns: float, whole_ns: float, steps: int, name: str = "step") -> str:
-    """The same of any sums over `steps` steps (at least one); `name` says of which."""
+    """Return `12 ms of each step of 80 ms (15 %)` for sums in ns over `steps` steps (at least one).
+
+    `name` is the word for such a step.
+    """
     share = format_share(part_ns / whole_ns) if whole_ns else "0 %"
     return f"{format_ns(part_ns / steps)} of each {name} of {format_ns(whole_ns / steps)} ({share})"
