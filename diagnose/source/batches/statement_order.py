@@ -147,6 +147,8 @@ class StatementOrder:
                 ):
                     return True
             for function in source.every(cst.FunctionDef) if "yield" in source.words else ():
+                if function.name.value == "__iter__":
+                    continue  # each `for` begins with a new iterator, as it does of a loader
                 if function not in self.code.sampling and any(source.every(cst.Yield, function)):
                     return True
         return False

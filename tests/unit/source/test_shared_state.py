@@ -261,6 +261,26 @@ def test_what_changes_between_epochs_is_seen_by_workers_that_are_started_anew(te
     assert isinstance(asked("loader-workers", text), Edits)
 
 
+AHEAD = """
+class Ahead:
+    def __init__(self, batches):
+        self.batches = batches
+    def __iter__(self):
+        for batch in self.batches:
+            yield batch
+"""
+
+
+def test_a_loop_over_an_object_that_iterates_over_the_loader_is_an_epoch() -> None:
+    text = program(NOISY, "self.strength = 0.0", epoch="data.strength = epoch  # !", top=AHEAD)
+    through = text.replace("enumerate(loader)", "enumerate(Ahead(loader))")
+    assert isinstance(asked("loader-workers", through), Edits)
+    held = through.replace("enumerate(Ahead(loader))", "enumerate(batches)").replace(
+        "    for epoch", "    batches = iter(Ahead(loader))\n    for epoch"
+    )
+    refused("loader-workers", held, "# !")
+
+
 @pytest.mark.parametrize(("text", "mark"), BETWEEN[1:])
 @pytest.mark.parametrize("fixer", ["persistent-workers", "cache-decoded"])
 def test_what_changes_between_epochs_is_not_seen_by_kept_workers_and_samples(fixer: str, text: str, mark: str) -> None:
