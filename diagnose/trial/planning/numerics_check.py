@@ -81,6 +81,7 @@ class NumericsChecks:
             return replace(verdict, decision=early.decision, summary=early.summary)
         parts = [(fixer, original, patched)]
         if halfway is not None:
+            self.on_phase(f"capturing first steps and losses of {fixer.name}", fixer.gate.value)
             with self._seen(fixer.gate):
                 self.gatekeeper.foresee(original, halfway.part, patched, fixer.rounds_to)
             parts = [(halfway.fixer, original, halfway.program), (fixer, halfway.program, patched)]

@@ -34,9 +34,6 @@ _LET_REST = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "86400"}
 _TELL_OF_CRASHES = {"PYTHONFAULTHANDLER": "1"}
 """Else a process that a signal ends, a segmentation fault for example, says nothing at all."""
 _PORTS = 4  # for a program that names several: its ranks seldom meet at more than one
-_DRAIN_FOR_A_WINDOW_NS = 10 * NS_PER_S
-"""To use up a loader's stock before a profiler window: blocks are measured after it, a window shows what comes next.
-Chosen, not measured."""
 _CHECK_S = 0.1  # how often a silent program is asked whether it still lives
 _LONGER = 1.5  # what steps may take of a time that others took, and still end in time
 _LAST_STEPS_NS = 20 * NS_PER_S  # from "the loop is over" to the exit of the process
@@ -207,7 +204,7 @@ class Arm:
             path.parent.mkdir(parents=True, exist_ok=True)
         end_ns = time.monotonic_ns() + limit_ns
         self._group.resume()
-        drop, _ = self._use_up(drop, steps, min(end_ns, time.monotonic_ns() + _DRAIN_FOR_A_WINDOW_NS))
+        drop, _ = self._use_up(drop, steps, end_ns)
         for number, rank in self._ranks.items():
             rank.send({"trace": {"steps": steps, "drop": drop, "path": str(paths[number])}})
         self._answers("traced", end_ns)
