@@ -3,8 +3,8 @@
 Such a fix has no trial of its own, which would find nothing in a step that is still slow. It rides along in the common
 trial of those whose savings bring it to light, where it costs no time: only fixes of few lines that bring no compiler
 where there is none, and promise no less of the numbers than what is tried anyway. What changes the training rides along
-only to complete another that does (`Fixer.completes`), where the training is judged in any case. Whether it was worth
-its lines is asked in the end, as of all the others.
+only where the training is judged in any case, and only for a clear saving or to complete another that rides along
+(`Fixer.completes`). Whether it was worth its lines is asked in the end, as of all the others.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from diagnose.model import Finding, Gate
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.units import format_share
+from diagnose.verdict import CLEAR_SAVING
 from diagnose.what_if import StepWithout
 
 LEAST_SHARE = 0.0025
@@ -67,15 +68,17 @@ def with_foreseen(
 def _with_one(bundle: Bundle, base: Stack, own: Sequence[Candidate]) -> Bundle | None:
     """The bundle with one more fix in it, also without what changes the training; None where that has no place."""
     fixer, completes = own[0].fixer, _completes(own[0].fixer, bundle)
-    trains = fixer.gate is Gate.TRAINING
     brings_compiler = fixer.compiles and not any(one.compiles for one in bundle.fixers)
-    if brings_compiler or (trains and not completes) or fixer.gate not in _allowed(bundle):
+    if brings_compiler or fixer.gate not in _allowed(bundle):
         return None
     whole = Gathering(base, _allowed(bundle), bundle.stack, bundle.members)
-    whole.put_on(own, trains=trains, foreseen=True)
+    trains = bool(whole.put_on(own, trains=False, foreseen=True))
+    if trains:
+        whole.put_on(own, trains=True, foreseen=True)
     if whole.stack is bundle.stack or _written(bundle.stack, whole.stack) > MOST_LINES:
         return None
-    if not completes and _share(whole.members[-1].proposal.findings) < LEAST_SHARE:
+    least = CLEAR_SAVING if trains else LEAST_SHARE
+    if not completes and _share(whole.members[-1].proposal.findings) < least:
         return None
     harmless = whole.stack if not bundle.trains else bundle.harmless
     if bundle.trains and not trains:

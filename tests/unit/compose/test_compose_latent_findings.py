@@ -175,6 +175,25 @@ def test_the_part_that_keeps_the_numbers_has_it_too(tmp_path: Path, monkeypatch:
     assert "bf16" not in harmless
 
 
+@pytest.mark.parametrize(("share", "trains", "rides"), [(0.3, True, True), (0.02, True, False), (0.3, False, False)])
+def test_what_changes_the_training_rides_along_for_a_clear_saving_where_the_training_is_judged(
+    share: float, trains: bool, rides: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its class promises the same bits, and its answer says that it changes the training here."""
+
+    def rewrite(request: Request) -> Edits:
+        files = {path: text.replace("import torch\n", "import torch  # pin\n") for path, text in request.sources.items()}
+        return Edits(files, "draws other numbers", Gate.TRAINING, "workers draw")
+
+    draws = fixer("more-workers", rewrite)
+    trying = (LOADER, ITEM, TRAINS if trains else MODEL)
+    foreseen = (small("input", share, "more-workers"),)
+    made, _ = stage(tmp_path, monkeypatch, foreseen, draws, trying=trying, allow=frozenset(Gate))
+    made.run()
+    assert ("# pin" in common(made)) is rides
+    assert all("# pin" not in text for text in made.bench.halfway if text)
+
+
 def test_where_the_trial_breaks_down_it_is_in_neither_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     foreseen = (small("pageable", 0.02, "loader-pin"),)
     made, _ = stage(tmp_path, monkeypatch, foreseen, PIN, decisions={TOGETHER: Decision.FAILED})
