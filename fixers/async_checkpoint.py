@@ -220,14 +220,19 @@ def _why_not(source: Source, call: cst.Call) -> str | None:
     return None
 
 
-def _is_open(source: Source, path: cst.BaseExpression) -> bool:
-    """Whether a state goes to a buffer or an open file, which the next statement may read."""
+def _is_open(source: Source, path: cst.BaseExpression, seen: tuple[cst.CSTNode, ...] = ()) -> bool:
+    """Whether a state goes to a buffer or an open file, which the next statement may read.
+
+    `seen` are the names on the way to it: of what is bound to itself, `file = file`, nobody can tell.
+    """
+    if path in seen:
+        return True
     if isinstance(path, cst.Name):
         items = (item for item in source.every(cst.AsName) if source.code(item.name) == path.value)
         if any(isinstance(source.parent(item), cst.WithItem) for item in items):
             return True
         bound = binding_of(source, path)
-        return bound is not None and bound.value is not None and _is_open(source, bound.value)
+        return bound is not None and bound.value is not None and _is_open(source, bound.value, (*seen, path))
     return isinstance(path, cst.Call) and call_name(path) in {"open", "BytesIO", "SpooledTemporaryFile"}
 
 

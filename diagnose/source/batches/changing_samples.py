@@ -73,20 +73,20 @@ def _binds(assign: cst.Assign, name: str) -> bool:
     return any(name == getattr(getattr(each, "attr", each), "value", None) for each in targets)
 
 
-def _names(text: str) -> set[str]:
-    return set(_NAME.findall(text))
+def _names(text: str) -> list[str]:
+    """Each name once, in the order of the text."""
+    return list(dict.fromkeys(_NAME.findall(text)))
 
 
-def _code_of(sources: Mapping[str, str], names: set[str]) -> list[str]:
-    """The code of the program's own classes and functions of these names, and of those that they name in turn."""
+def _code_of(sources: Mapping[str, str], names: list[str]) -> list[str]:
+    """The code of the program's own classes and functions of these names, then of those that they name in turn."""
     defining: dict[str, list[Source]] = {}
     for source in filter(None, map(parse, sources.values())):
         for name in set(_DEFINES.findall(source.text)):
             defining.setdefault(name, []).append(source)
     found: list[str] = []
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
+    waiting = [*names]
+    for name in waiting:  # and what is found on the way
         texts = [code for source in defining.pop(name, ()) for code in _definitions(source, name)]
         found += texts
         waiting += _names(" ".join(texts))

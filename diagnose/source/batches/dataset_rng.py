@@ -141,7 +141,7 @@ class _Code(SampleCode):
         source = self.sources[path]
         if isinstance(init, cst.Lambda):
             yield path, init
-        for name in {each.value for each in source.every(cst.Name, init)}:
+        for name in dict.fromkeys(each.value for each in source.every(cst.Name, init)):
             yield from self.defined.named(name)
 
     def seeded_alike(self, bodies: Sequence[tuple[str, cst.CSTNode]]) -> Draw | None:

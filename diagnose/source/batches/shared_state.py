@@ -295,12 +295,18 @@ def _follow_given(code: SampleCode) -> None:
 
 def _is_made_here(code: SampleCode, path: str, node: cst.BaseExpression) -> bool:
     """Whether a value is a function of the program's own or an object of a class of its own; a number is a copy."""
-    if isinstance(node, cst.Name):
-        made = [value for _, value in code.values(path, node)]
-        return node.value in code.defined or any(
-            _is_made_here(code, path, value) for value in made if value is not node
-        )
-    return isinstance(node, cst.Lambda) or (isinstance(node, cst.Call) and call_name(node) in code.defined)
+    files: dict[cst.BaseExpression, str] = {node: path}
+    following = [node]
+    for each in following:  # and what is found on the way; a function that calls itself passes a parameter on to it
+        if isinstance(each, cst.Lambda) or (isinstance(each, cst.Call) and call_name(each) in code.defined):
+            return True
+        if isinstance(each, cst.Name):
+            if each.value in code.defined:
+                return True
+            given = {value: file for file, value in code.values(files[each], each) if value not in files}
+            files |= given
+            following += given
+    return False
 
 
 def _calls_of(code: SampleCode, node: cst.CSTNode, classes: set[str]) -> Iterator[cst.Call]:

@@ -172,13 +172,16 @@ def passed_to(
     """Return the arguments that calls of a function pass for a parameter, each with its file; None as an argument where
     the default is used.
 
-    `owner` is the class whose constructor the function is. None where a call cannot be read.
+    `owner` is the class whose constructor the function is. None where a call cannot be read, and for the object that a
+    method is called on, which no argument is.
     """
     listed = (*function.params.posonly_params, *function.params.params)
     position = listed.index(parameter) if parameter in listed else None
     bound = bool(listed) and listed[0].name.value in {"self", "cls"}
     if position is not None and bound:
         position -= 1
+        if position < 0:
+            return None
     name = owner or function.name.value
     found: list[tuple[str, cst.BaseExpression | None]] = []
     for path, source in sources.items():

@@ -158,12 +158,16 @@ def _size(source: Source, node: cst.BaseExpression) -> str | None:
     return f"len({code})" if sized and all(sized) else None
 
 
-def _is_sized(source: Source, value: cst.BaseExpression) -> bool:
-    """Whether a value is evidently a list, or a loader of a data set that has a length."""
+def _is_sized(source: Source, value: cst.BaseExpression, seen: tuple[cst.CSTNode, ...] = ()) -> bool:
+    """Whether a value is evidently a list, or a loader of a data set that has a length.
+
+    `seen` are the names on the way to it: `loader = tqdm(loader)` does not tell what the loader was before.
+    """
     value = _inner(value)
     if isinstance(value, cst.Name):
-        values = bound_to(source, value)
-        return len(values) == 1 and isinstance(values[0], cst.BaseExpression) and _is_sized(source, values[0])
+        values = bound_to(source, value) if value not in seen else []
+        made = values[0] if len(values) == 1 else None
+        return isinstance(made, cst.BaseExpression) and _is_sized(source, made, (*seen, value))
     if isinstance(value, cst.Call) and call_name(value) == "DataLoader":
         named = (name.value for name in source.every(cst.Name))
         return not any("IterableDataset" in name or name == "IterDataPipe" for name in named)

@@ -267,8 +267,13 @@ def _is_view(source: Source, moved: cst.BaseExpression) -> bool:
     return not any(isinstance(each, cst.List | cst.Call) for each in source.walk(moved) if each is not moved)
 
 
-def _is_integer(source: Source, name: cst.Name) -> bool:
-    """Whether a name counts: what a loop over numbers goes through, or a number written out."""
+def _is_integer(source: Source, name: cst.Name, seen: tuple[cst.CSTNode, ...] = ()) -> bool:
+    """Whether a name counts: what a loop over numbers goes through, or a number written out.
+
+    `seen` are the names on the way to it: `start = start + 1` does not tell what the start was before.
+    """
+    if name in seen:
+        return False
     for above in source.ancestors(name):
         if isinstance(above, cst.For) and isinstance(above.iter, cst.Call):
             target = above.target
@@ -287,7 +292,7 @@ def _is_integer(source: Source, name: cst.Name) -> bool:
     bound = binding_of(source, name)
     value = bound.value if bound is not None else None
     if isinstance(value, cst.BinaryOperation):
-        return all(_is_integer(source, each) for each in source.every(cst.Name, value))
+        return all(_is_integer(source, each, (*seen, name)) for each in source.every(cst.Name, value))
     return value is not None and number_kind(source, value) is Kind.WHOLE
 
 

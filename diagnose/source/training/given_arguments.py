@@ -34,6 +34,8 @@ def _answer(code: EveryStep, source: Source, name: cst.Name, depth: int) -> bool
     if binds(source, method.body, name.value):
         return None
     listed = [each.name.value for each in (*method.params.posonly_params, *method.params.params)]
+    if name.value in listed[:1]:
+        return None  # the module itself
     position = listed.index(name.value) - 1 if name.value in listed else None
     answers = {
         _given(code, caller, call, name.value, position, parameter, depth)

@@ -97,17 +97,20 @@ def _own_pickles(sources: Mapping[str, Source], saves: Sequence[Save]) -> Iterat
                 yield f"{path}:{line} has a {function.name.value} of its own, which is to run in the step"
 
 
-def _is_plain(source: Source, state: cst.BaseExpression) -> bool:
-    """Whether a state holds tensors, numbers and texts alone, as its expression shows."""
+def _is_plain(source: Source, state: cst.BaseExpression, seen: tuple[cst.CSTNode, ...] = ()) -> bool:
+    """Whether a state holds tensors, numbers and texts alone, as its expression shows.
+
+    `seen` are the names on the way to it: `state = dict(state)` does not show what the state was before.
+    """
     if isinstance(state, cst.Call):
         if call_name(state) == "dict":
-            return all(_is_plain(source, arg.value) for arg in state.args)
+            return all(_is_plain(source, arg.value, seen) for arg in state.args)
         return call_name(state) in {"state_dict", "get_rng_state", "get_rng_state_all", "item", "int", "float", "str"}
     if isinstance(state, cst.Dict):
-        return all(_is_plain(source, each.value) for each in state.elements)
+        return all(_is_plain(source, each.value, seen) for each in state.elements)
     if isinstance(state, cst.Name):
-        bound = binding_of(source, state)
-        return bound is not None and bound.value is not None and _is_plain(source, bound.value)
+        bound = binding_of(source, state) if state not in seen else None
+        return bound is not None and bound.value is not None and _is_plain(source, bound.value, (*seen, state))
     return isinstance(state, cst.BaseNumber | cst.SimpleString | cst.FormattedString | cst.BinaryOperation)
 
 

@@ -93,6 +93,8 @@ def _of_callers(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[
     if not isinstance(helper, cst.FunctionDef) or step.loss not in parameters:
         return []
     position = parameters.index(step.loss) - (parameters[0] in {"self", "cls"})
+    if position < 0:
+        return []  # the loss is the object that has the method
     found: list[TrainingStep] = []
     read = (parse(text) for text in sources.values())
     names = called_as(step.source, helper, (source for source in read if source is not None))

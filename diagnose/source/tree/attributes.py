@@ -16,12 +16,27 @@ def class_of(source: Source, node: cst.CSTNode) -> cst.ClassDef | None:
 
 
 def member(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | None:
-    """The expression that `self.name` was given, where the class gives it one only."""
-    if not isinstance(node, cst.Attribute) or not isinstance(node.value, cst.Name) or node.value.value != "self":
+    """The expression that `self.name` was given, where the class gives it one only, and not one that is made of it."""
+    name = _name_in_self(node)
+    around = class_of(source, node) if name is not None else None
+    found = members_named(source, around, name) if around is not None and name is not None else []
+    if len(found) != 1 or around is None or _is_made_of(source, around, name):
         return None
-    around = class_of(source, node)
-    found = members_named(source, around, node.attr.value) if around is not None else []
-    return found[0] if len(found) == 1 else None
+    return found[0]
+
+
+@per_source
+def _is_made_of(source: Source, around: cst.ClassDef, name: str) -> bool:
+    """Whether a member is made of itself, `self.mask = self.mask[:n]`: what it was before is given elsewhere."""
+    following = list(members_named(source, around, name))
+    read: set[str] = set()
+    for value in following:  # and what they are made of
+        update = source.parent(value)
+        made = source.walk(update if isinstance(update, cst.AugAssign) else value, cst.Attribute)
+        names = {each for node in made if (each := _name_in_self(node)) is not None}
+        following += [each for new in names - read for each in members_named(source, around, new)]
+        read |= names
+    return name in read
 
 
 def members_named(source: Source, around: cst.ClassDef, name: str) -> list[cst.BaseExpression]:
@@ -64,7 +79,7 @@ def _pairs(
         yield element.value, values[at].value if alike else value
 
 
-def _name_in_self(target: cst.BaseExpression) -> str | None:
+def _name_in_self(target: cst.CSTNode) -> str | None:
     """`name` of `self.name`."""
     own = isinstance(target, cst.Attribute) and isinstance(target.value, cst.Name) and target.value.value == "self"
     return target.attr.value if isinstance(target, cst.Attribute) and own else None

@@ -1,0 +1,39 @@
+"""What is said of samples that change names the first reason in the order of the program's text, in every process."""
+
+from __future__ import annotations
+
+import libcst as cst
+import pytest
+
+from diagnose.source.batches.changing_samples import changing_samples
+from diagnose.source.batches.dataset_rng import sample_draw
+from diagnose.source.tree.syntax import parse
+
+PARTS = ("Resize", "Crop", "Flip", "Blur", "Tilt", "Noise", "Shade", "Erase")
+
+
+@pytest.mark.parametrize("order", [PARTS, PARTS[::-1], PARTS[3:] + PARTS[:3]])
+def test_the_first_of_several_draws_is_named(order: tuple[str, ...]) -> None:
+    parts = "class {}:\n    def __call__(self, x):\n        return random.{}(x)\n"
+    text = "".join(parts.format(part, part.lower()) for part in PARTS)
+    text += "class Images:\n    def __init__(self):\n        self.parts = [" + ", ".join(f"{each}()" for each in order)
+    source = parse(text + "]\n\nloader = DataLoader(Images())\n")
+    assert source is not None
+    (loader,) = source.calls_named("DataLoader")
+    words = changing_samples({"train.py": source.text}, source, loader.args[0].value, None)
+    assert words is not None
+    assert f"(`random.{order[0].lower()}(…`)" in words
+
+
+@pytest.mark.parametrize("order", [PARTS, PARTS[::-1], PARTS[3:] + PARTS[:3]])
+def test_the_first_of_several_seeds_is_named(order: tuple[str, ...]) -> None:
+    text = "".join(f"def {part}(worker):\n    random.seed('{part}')\n" for part in PARTS)
+    text += "class Images:\n    def __getitem__(self, i):\n        return random.random()\n"
+    source = parse(f"import random\n{text}loader = DataLoader(Images(), worker_init_fn=chain({', '.join(order)}))\n")
+    assert source is not None
+    (loader,) = source.calls_named("DataLoader")
+    init = next(each.value for each in loader.args if each.keyword is not None)
+    assert isinstance(init, cst.Call)
+    draw = sample_draw({"train.py": source.text}, "train.py", (loader.args[0].value,), (), init)
+    assert draw is not None
+    assert draw.code == f"random.seed('{order[0]}')"
