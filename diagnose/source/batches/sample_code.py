@@ -91,7 +91,7 @@ class SampleCode:
                 if not called or file != path or not within(source, value, node):
                     yield self._builds(file, value)
         for each in source.walk(node, cst.Name, cst.Attribute):
-            for file, found in self._named(source, each):
+            for file, found in self.named(source, each):
                 if isinstance(found, cst.ClassDef):
                     yield self._of_class(file, found, lasting=True, called=True)
                 elif each in callees:
@@ -106,7 +106,7 @@ class SampleCode:
         self.sampling[node] = path
         source = self.sources[path]
         for each in source.walk(node, cst.Name, cst.Attribute):
-            for file, found in self._named(source, each):
+            for file, found in self.named(source, each):
                 if found is not node:
                     yield self._goes_to(file, found)
         # A property is read, and a method may be passed on: each attribute counts, called or not.
@@ -151,11 +151,11 @@ class SampleCode:
             if method.name.value == "__init__":
                 yield self._builds(path, method, called)
         for base in found.bases:
-            for file, above in self._named(source, base.value):
+            for file, above in self.named(source, base.value):
                 if isinstance(above, cst.ClassDef):
                     yield self._of_class(file, above, lasting, called)
 
-    def _named(self, source: Source, node: cst.CSTNode) -> Iterator[tuple[str, Definition]]:
+    def named(self, source: Source, node: cst.CSTNode) -> Iterator[tuple[str, Definition]]:
         """The program's own functions and classes, no methods, that a name or `module.name` may stand for."""
         if isinstance(node, cst.Name):
             if not self.defined.free(node.value) or not is_read(source, node):

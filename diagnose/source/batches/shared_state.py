@@ -7,6 +7,7 @@ it, and workers that live on do not; while batches come, no worker sees it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ import libcst as cst
 from diagnose.source.batches.dataset_rng import draws_of_order
 from diagnose.source.batches.open_handles import held_handles
 from diagnose.source.batches.sample_code import SampleCode
-from diagnose.source.batches.sample_effects import Trace, changed_by, handed_on, root_of, traces
+from diagnose.source.batches.sample_effects import Trace, changed_by, handed_on, is_own, root_of, traces
 from diagnose.source.batches.shared_objects import SharedObjects, attribute_values
 from diagnose.source.batches.statement_order import StatementOrder, When
 from diagnose.source.tree.arguments import argument
@@ -28,6 +29,8 @@ from diagnose.source.tree.syntax import Source
 __all__ = ["SharedState", "When", "shared_state"]
 
 _NAMED_IN_SUCH_CALLS = frozenset({"setattr", "delattr", "dataset"})
+_SET_OF_OTHERS = re.compile(r"(?<!\bself)(?<!\bcls)\.\s*(\w+)\s*=(?!=)")
+"""Attributes that a text sets, but for those of `self`; it may be other text than code."""
 
 
 @dataclass(frozen=True)
@@ -279,18 +282,33 @@ def shared_state(
 
 
 def _follow_given(code: SampleCode) -> None:
-    """Follow what the program gives attributes that samples read: `data.transform = Crop(8)`."""
-    read = {
-        each.attr.value
-        for node, path in code.sampling.items()
-        for each in code.sources[path].every(cst.Attribute, node)
-    }
-    for path, source in code.sources.items():
-        for assign in source.every(cst.Assign):
-            targets = (target.target for target in assign.targets)
-            kept = any(isinstance(one, cst.Attribute) and one.attr.value in read for one in targets)
-            if kept and _is_made_here(code, path, assign.value):
-                code.builds(path, assign.value)
+    """Follow what the program gives attributes that samples read, `data.transform = Crop(8)`, until nothing is new."""
+    known = -1
+    while known != len(code.sampling) + len(code.classes):
+        known = len(code.sampling) + len(code.classes)
+        read = {
+            each.attr.value
+            for node, path in code.sampling.items()
+            for each in code.sources[path].every(cst.Attribute, node)
+        }
+        files = set(code.classes.values())
+        for path, source in code.sources.items():
+            if path not in files and read.isdisjoint(_SET_OF_OTHERS.findall(source.text)):
+                continue
+            for assign in source.every(cst.Assign):
+                targets = (target.target for target in assign.targets)
+                kept = any(
+                    isinstance(one, cst.Attribute) and one.attr.value in read and not _is_of_others(code, source, one)
+                    for one in targets
+                )
+                if kept and _is_made_here(code, path, assign.value):
+                    code.builds(path, assign.value)
+
+
+def _is_of_others(code: SampleCode, source: Source, target: cst.Attribute) -> bool:
+    """Whether it is `self.name` in a class of which no instance is reached from a sample."""
+    owner = source.inside(target, cst.ClassDef) if is_own(source, target.value) else None
+    return owner is not None and owner not in code.classes
 
 
 def _is_made_here(code: SampleCode, path: str, node: cst.BaseExpression) -> bool:

@@ -107,6 +107,8 @@ class StatementOrder:
                     continue
                 if used is each and owner is not None and function.name.value != "__init__":
                     continue
+                if owner is None and not self._stands_for(function, other, used):
+                    continue
                 call = other.parent(used)
                 if isinstance(call, cst.Call) and call.func is used:
                     its = used.value if isinstance(used, cst.Attribute) and owner in self.code.lasting else None
@@ -119,6 +121,11 @@ class StatementOrder:
         if not found and owner not in self.code.lasting:
             return When.DURING
         return latest
+
+    def _stands_for(self, function: cst.FunctionDef, source: Source, used: cst.BaseExpression) -> bool:
+        """Whether a name or `module.name` may be a function's: a parameter is another, and so is `self.name`."""
+        local = isinstance(used, cst.Attribute) and all("<locals>" in name for name in source.names(used))
+        return not local and any(found is function for _, found in self.code.named(source, used))
 
     def _of_loop(self, source: Source, loop: cst.For | cst.While) -> When:
         """Whether batches come in each turn of a loop, or whole epochs."""

@@ -261,6 +261,44 @@ def test_what_changes_between_epochs_is_seen_by_workers_that_are_started_anew(te
     assert isinstance(asked("loader-workers", text), Edits)
 
 
+BLOCK = """
+class Block(nn.Module):
+    def __init__(self, setup):
+        super().__init__()
+        self.setup = setup
+    def forward(self, x):
+        return self.setup(x)
+CFG = {"s": 1}
+def setup():
+    CFG["s"] = 2  # !
+"""
+GATE = """
+class Gate(nn.Module):
+    def forward(self, x):
+        self.seen += 1  # !
+        return x
+"""
+MODEL = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.transform = Gate()
+"""
+
+
+def test_a_parameter_or_an_attribute_of_the_name_of_a_function_is_no_call_of_it() -> None:
+    text = program("return i * CFG['s'], i", top=BLOCK).replace("    paths = sorted", "    setup()\n    paths = sorted")
+    assert isinstance(asked("loader-workers", text), Edits)
+    refused("loader-workers", text.replace("            loss =", "            setup()\n            loss ="), "# !")
+
+
+def test_what_a_model_keeps_under_the_name_of_what_samples_read_is_none_of_theirs() -> None:
+    sample = "return self.transform(self.paths[i]), i"
+    assert isinstance(asked("loader-workers", program(sample, top=GATE + MODEL)), Edits)
+    given = program(sample, top=GATE, dataset="Images(paths)\n    data.transform = Gate()")
+    refused("loader-workers", given, "# !")
+
+
 AHEAD = """
 class Ahead:
     def __init__(self, batches):
