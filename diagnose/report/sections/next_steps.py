@@ -21,9 +21,19 @@ def next_command(state: State) -> tuple[str, str] | None:
 
 def next_commands(state: State) -> list[tuple[str, str]]:
     """All that is worth typing: what was made first, then what a further run would try."""
-    applies = state.patch is not None and bool(state.patch.diff) and not cut_short(state)
-    said = [("diagnose apply", "writes this diff to your files; `diagnose revert` takes it back byte for byte")]
-    return [*(said if applies else ()), *(_fixing(state) if state.verdicts else _beginning(state))]
+    return [*_applying(state), *(_fixing(state) if state.verdicts else _beginning(state))]
+
+
+def _applying(state: State) -> Iterator[tuple[str, str]]:
+    """Write the patch, unless the last runs show no saving: then measure again first."""
+    if state.patch is None or not state.patch.diff or cut_short(state):
+        return
+    alone, taken_back = state.final, "`diagnose revert` takes it back byte for byte"
+    if alone is not None and alone.patched_ns >= alone.original_ns and state.started is not None:
+        yield f"diagnose fix {state.started.program}", "measures again: run alone, the patched program was no faster"
+        yield "diagnose apply", f"writes this diff to your files all the same; {taken_back}"
+        return
+    yield "diagnose apply", f"writes this diff to your files; {taken_back}"
 
 
 def _fixing(state: State) -> Iterator[tuple[str, str]]:

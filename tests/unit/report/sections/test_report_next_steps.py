@@ -25,7 +25,7 @@ from diagnose.report.sections.next_steps import next_command, next_commands
 from diagnose.report.sections.run_outcome import restless
 from diagnose.report.terminal import text
 from diagnose.report.wording.cannot_tell import unsure
-from diagnose.session import ControlMeasured, PatchAccepted, RunEnded, RunStarted, State
+from diagnose.session import ControlMeasured, FinalMeasured, PatchAccepted, RunEnded, RunStarted, State
 
 STARTED = RunStarted(command="fix", program="train.py --big", cwd="/home/user", version="0.1.0")
 RUN = RunStarted(command="run", program="train.py --big", cwd="/home/user", version="0.1.0")
@@ -63,6 +63,16 @@ def test_what_was_kept_is_written_first_and_what_was_left_comes_after() -> None:
     assert said.index("Next   diagnose apply") < said.index("Then   diagnose fix train.py --big")
     assert "**Then:** `diagnose fix train.py --big`" in markdown.render(state)
     assert '<span class="muted">then</span> <code>diagnose fix train.py --big</code>' in html.render(state)
+
+
+def test_a_saving_that_the_last_runs_do_not_show_is_measured_again_first() -> None:
+    alone = FinalMeasured(original_ns=10_000_000, patched_ns=10_100_000, runs=2, how="each program alone")
+    state = State(started=STARTED, verdicts=(KEPT,), patch=PATCH, final=alone, ended=ENDED)
+    (again, why), (apply, _) = next_commands(state)
+    assert (again, apply) == ("diagnose fix train.py --big", "diagnose apply")
+    assert why == "measures again: run alone, the patched program was no faster"
+    confirmed = replace(state, final=FinalMeasured(original_ns=10_000_000, patched_ns=8_000_000, runs=2, how="alone"))
+    assert [command for command, _ in next_commands(confirmed)] == ["diagnose apply"]
 
 
 def test_of_many_fixers_two_are_named() -> None:
