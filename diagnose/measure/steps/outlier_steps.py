@@ -3,6 +3,7 @@
     times = step_times(trace, steps)        # of all steps that a live run logged, else of the counted ones
     stalls_of(times, device_ns)             # those at regular distances; None where there are none
     exceptional_steps(steps.length_ns)      # those of a recording too short for that
+    without_rare_steps(trace, steps)        # the counted ones, of a recording too short to hold a period
 
 Times are integer nanoseconds.
 """
@@ -10,14 +11,17 @@ Times are integer nanoseconds.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.measure.steps.steps import StepSpans
+from diagnose.measure.steps.steps import StepSpans, part_of
 from diagnose.measure.views.noise import standard_deviation
 from diagnose.trace import Trace
-from diagnose.trace.schema import Bool, Int64
+from diagnose.trace.intervals import Intervals
+from diagnose.trace.schema import Bool, Int64, RangeKind
+from diagnose.units import format_ns
 
 LONGER = 0.5
 """A long step exceeds the usual one by this share of it at least, and by"""
@@ -190,6 +194,36 @@ def exceptional_steps(length: Int64) -> Int64:
     stalls = int((np.diff(rows) > 1).sum()) + 1
     few = stalls <= MINORITY * len(length) and 2 * len(rows) <= len(length)
     return rows if few else np.empty(0, np.int64)
+
+
+def without_rare_steps(trace: Trace, steps: StepSpans) -> StepSpans:
+    """The longest run of steps without those that come once in more steps than the window has, as a live run's log
+    shows: counted among so few, one would weigh several times what it costs. `periodic-stall` weighs it by the log.
+
+    A step that waits for its loader is no exception: `input-bound` weighs that, also by what it sees here.
+    """
+    rows = exceptional_steps(steps.length_ns)
+    log = step_times(trace, steps) if len(rows) else None
+    stalls = stalls_of(log, 0) if log is not None and log.live else None
+    if stalls is None or stalls.period <= len(steps) or _waits_for_loader(trace, steps, rows):
+        return steps
+    borders = [-1, *rows.tolist(), len(steps)]
+    before, after = max(pairwise(borders), key=lambda pair: pair[1] - pair[0])
+    if after - before <= 2:
+        return steps
+    long = format_ns(int(steps.length_ns[rows].max()))
+    why = f"a recorded step of {long} is not counted: one in {stalls.period} is so long, as the log of the run shows"
+    return part_of(steps, before + 1, after, (why,))
+
+
+def _waits_for_loader(trace: Trace, steps: StepSpans, rows: Int64) -> bool:
+    """Whether the host waits for a loader in half of what is long in some steps."""
+    waits = trace.ranges.kind == RangeKind.INPUT
+    inside = Intervals.of(trace.ranges.start_ns[waits], trace.ranges.end_ns[waits]).covered(
+        steps.host_start_ns[rows], steps.host_end_ns[rows]
+    )
+    excess = steps.length_ns[rows] - median_low(steps.length_ns)
+    return bool(2 * inside.sum() >= excess.sum())
 
 
 def median_low(values: Int64) -> int:

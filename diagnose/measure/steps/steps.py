@@ -86,7 +86,7 @@ def _without_cut_ends(steps: StepSpans, launched_ns: Int64) -> StepSpans:
     last = len(steps) - 1 if count[-1] < _CUT * usual else len(steps)
     edges = [("first", first), ("last", len(steps) - last)]
     why = tuple(f"the {edge} recorded step is not counted: the recording cuts it short" for edge, cut in edges if cut)
-    return _part(steps, first, last, why)
+    return part_of(steps, first, last, why)
 
 
 def _without_lost_end(steps: StepSpans, trace: Trace, launches: Launches) -> StepSpans:
@@ -101,7 +101,7 @@ def _without_lost_end(steps: StepSpans, trace: Trace, launches: Launches) -> Ste
     share = np.bincount(step[inside & lost], minlength=len(steps)) / np.maximum(launched, 1)
     if share[-1] <= 1 - _CUT or share[:-1].max() > 1 - _CUT:
         return steps
-    return _part(steps, 0, len(steps) - 1, ("the last recorded step is not counted: the recording cuts it short",))
+    return part_of(steps, 0, len(steps) - 1, ("the last recorded step is not counted: the recording cuts it short",))
 
 
 def _without_opening(steps: StepSpans) -> StepSpans:
@@ -113,10 +113,11 @@ def _without_opening(steps: StepSpans) -> StepSpans:
         f"the first recorded step is not counted: it is {ratio:.2f} times as long as the others, as where a recording "
         "begins"
     )
-    return _part(steps, 1, len(steps), (why,))
+    return part_of(steps, 1, len(steps), (why,))
 
 
-def _part(steps: StepSpans, first: int, last: int, why: tuple[str, ...]) -> StepSpans:
+def part_of(steps: StepSpans, first: int, last: int, why: tuple[str, ...]) -> StepSpans:
+    """Steps `first` up to `last`, with why the others are not counted."""
     part = slice(first, last)
     return StepSpans(
         steps.start_ns[part],

@@ -13,6 +13,7 @@ from diagnose.measure.steps.backward_passes import BackwardPasses, backward_pass
 from diagnose.measure.steps.host_accounting import host_idle, host_occupation
 from diagnose.measure.steps.idle import CAUSES, device_idle
 from diagnose.measure.steps.optimizer_work import launched_by_optimizer, own_starts_ns
+from diagnose.measure.steps.outlier_steps import without_rare_steps
 from diagnose.measure.steps.step_marks import training_thread
 from diagnose.measure.steps.steps import StepSpans, find_steps
 from diagnose.measure.views.kernel_classes import classes_of
@@ -77,7 +78,7 @@ class Timeline:
     @cached_property
     def steps(self) -> StepSpans:
         """The counted steps."""
-        return find_steps(self.trace, self.rows, self.launches)
+        return without_rare_steps(self.trace, find_steps(self.trace, self.rows, self.launches))
 
     @property
     def step_count(self) -> int:

@@ -242,6 +242,23 @@ def test_what_a_short_window_has_too_little_of_is_counted_as_the_log_has_it() ->
     assert abs(found.recoverable_ns - 20 * MS) < 2 * MS
 
 
+def test_what_a_short_window_has_too_much_of_is_counted_as_the_log_has_it() -> None:
+    """Every twentieth step takes 42 ms; one is among the four traced ones, of which the mean is 18 ms and not 11.6."""
+    window = drawn(
+        """
+        host: oooooooo  oooooooo  oooooooo  oooooooo
+        opt :         O         O         O                                         O         O
+        """
+    )
+    ends = (np.cumsum(every(20, 42.0, steps=100)) * MS).astype(np.int64)
+    trace = replace(window, step_log=StepLog.build({"end_ns": ends - ends[-1] - 500 * MS}))
+    assert Measures(trace).steps.length_ns.tolist() == [10 * MS, 10 * MS]
+    diagnosis = diagnose([trace], plugins.load())
+    assert diagnosis.step_ns == pytest.approx(11.6 * MS, rel=0.02)
+    assert any("one in 20 is so long, as the log of the run shows" in one for one in diagnosis.warnings)
+    assert len(Measures(replace(trace, step_log=StepLog.build({}))).steps) == 4
+
+
 def test_all_findings_together_still_fit_into_the_step_of_the_whole_run() -> None:
     window = drawn("host: ol     ol\ngpu :   kkkk   kkkk\nstep:              |", repeat=5)
     ends = (np.cumsum(every(20, 4000.0, steps=100)) * MS).astype(np.int64)
