@@ -8,6 +8,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.flow import binds, within
+from diagnose.source.optimizers.loss_choices import loss_choices
 from diagnose.source.training.every_step import EveryStep
 from diagnose.source.training.given_arguments import is_given_alike
 from diagnose.source.tree.edits import call_name
@@ -182,6 +183,8 @@ def _steps(code: EveryStep) -> Iterator[str]:
                 yield f"{_at(stretch.path, stretch.source, node)} picks a part of what a step computes"
             elif isinstance(node, cst.Continue):
                 yield f"{_at(stretch.path, stretch.source, node)} leaves some steps early"
+    for place in loss_choices(code, path, source, call):
+        yield f"{place} decides what the loss is made of"
     for above in source.ancestors(call):
         if isinstance(above, cst.If | cst.Try):
             if isinstance(above, cst.If) and "__name__" in source.code(above.test):
