@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from diagnose.fixer import Advice, Edits, Gate, example_request
@@ -187,3 +189,31 @@ def test_a_batch_that_is_chosen_leaves_no_gradient_over() -> None:
     answer = FIXER.rewrite(example_request("slow-optimizer", text.format(loss="loss = first + second", above=above)))
     assert isinstance(answer, Edits)
     assert answer.gate is None
+
+
+@pytest.mark.parametrize(
+    ("forward", "later", "gate"),
+    [
+        ("return self.last(self.first(x) if self.wide else x)", "print(step)", None),
+        ("return self.last(self.first(x) if self.wide else x)", "net.wide = step < 9", Gate.TRAINING),
+        ("return self.way(self.first(x))", "net.way = net.first", Gate.TRAINING),
+        ("with torch.set_grad_enabled(self.wide):\n            return self.first(x)", "pass", Gate.TRAINING),
+    ],
+)
+def test_a_switch_of_the_model_that_another_file_sets_leaves_gradients_over(
+    forward: str, later: str, gate: Gate | None
+) -> None:
+    model = (
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.wide = True\n        self.first = nn.Linear(4, 4)\n"
+        f"        self.last = self.way = nn.Linear(4, 4)\n\n    def forward(self, x):\n        {forward}\n"
+    )
+    text = (
+        "import torch\nfrom net import Net\nmodel = net = Net()\noptimizer = torch.optim.AdamW(model.parameters())\n"
+        "for step in range(20):\n    optimizer.zero_grad(set_to_none=False)\n    loss = model(x).mean()\n"
+        f"    loss.backward()\n    optimizer.step()\n    {later}\n"
+    )
+    request = replace(example_request("slow-optimizer", text), sources={"train.py": text, "net.py": model})
+    answer = FIXER.rewrite(request)
+    assert isinstance(answer, Edits)
+    assert answer.gate is gate
