@@ -10,15 +10,16 @@ Why it helps
 Fix safety
     Bitwise, as long as every step of every rank uses every parameter. Where one does not, the next step fails with an
     error that says so, or the ranks wait for each other forever: the trial runs the program, and a layer that is
-    dropped now and then may come only later. So programs whose modules drop layers, branch on random numbers, or use
-    other parts for other inputs are left to people.
+    dropped now and then may come only later. So programs whose modules drop layers, branch on random numbers or on a
+    switch that is set while they train, use other parts for other inputs, or are frozen after they are wrapped are left
+    to people.
 """
 
 from __future__ import annotations
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Site, example_request
 from diagnose.source.distributed.data_parallel import DataParallel, data_parallel
-from diagnose.source.distributed.dynamic_parameters import varies
+from diagnose.source.distributed.dynamic_parameters import frozen_later, varies
 from diagnose.source.tree.arguments import argument, remove_argument, set_keywords
 from diagnose.source.tree.edits import Splice
 
@@ -36,6 +37,9 @@ def rewrite(request: Request) -> Answer:
     unsure = varies(request.sources)
     if unsure is not None:
         return Advice(f"{unsure} chooses what a step uses: `{_OPTION}` may be needed, now and then.")
+    frozen = next((at for one in wrappers if (at := frozen_later(request.sources, one.path, one.call))), None)
+    if frozen is not None:
+        return Advice(f"{frozen} freezes parameters after they are wrapped: `{_OPTION}` is needed from then on.")
     switched = [one for one in wrappers if one.code(_OPTION) != "True"]
     if switched:
         return Advice(f"{switched[0].line} takes {_OPTION} from `{switched[0].code(_OPTION)}`: let that be False.")

@@ -39,15 +39,15 @@ def rewrite(request: Request) -> Answer:
     """Replace every loop over norms that is understood."""
     edits: list[tuple[str, list[Splice]]] = []
     reasons: list[str] = []
-    for path, text in request.sources.items():
-        source = parse(text) if "grad" in text else None
-        if source is None:
+    parsed = {path: source for path, text in request.sources.items() if (source := parse(text)) is not None}
+    for path, source in parsed.items():
+        if not source.mentions("grad"):
             continue
         for call in source.every(cst.Call):
             given = argument(call, "foreach") if call_name(call) in {"clip_grad_norm_", "get_total_norm"} else None
             if given is not None and source.code(given.value) == "False" and not _is_for_another_device(source, call):
                 edits.append((path, [remove_argument(source, call, given)]))
-        for loop in norm_loops(source):
+        for loop in norm_loops(source, parsed):
             found = _edit(source, loop)
             if found is None:
                 line = source.lines_of(loop.statements[0])[0]

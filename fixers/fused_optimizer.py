@@ -15,8 +15,10 @@ Why it helps
 Fix safety
     Rounding. The same formulas, evaluated in another order inside one kernel. Left alone: sparse gradients and
     `differentiable=True`, which the fused form does not take; optimizers that have no fused form and, with advice,
-    classes of the program's own. A checkpoint of the optimizer's state loads in either form. With a GradScaler, the
-    fused form takes the scale into its kernel, and the host need not wait.
+    classes of the program's own; programs that print an optimizer or all of its options, which name its form. A
+    checkpoint of the optimizer's state loads in either form, and brings that form along. With a GradScaler, the fused
+    form takes the scale into its kernel, and the host need not wait; a state of the other form could then not step, so
+    that programs which load one are left alone.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from diagnose.fixer import (
 )
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.device.cuda_switches import also_without_cuda
+from diagnose.source.optimizers.optimizer_values import Optimizers
 from diagnose.source.tree.arguments import argument, has_star, remove_argument, set_keywords
 from diagnose.source.tree.edits import Source, Splice, call_at, call_name, parse, replace
 
@@ -67,9 +70,28 @@ def rewrite(request: Request) -> Answer:
         else:
             edits += found
     files = request.edited(edits)
+    against = _against(request) if files else None
+    if against is not None:
+        return Advice(against)
     if files:
         return Edits(files, "use the fused form of the optimizer")
     return Advice(" ".join(dict.fromkeys(reasons))) if reasons else None
+
+
+def _against(request: Request) -> str | None:
+    """What the program does that the form of an optimizer shows in."""
+    optimizers = Optimizers(request.sources)
+    shown = next(optimizers.shown(), None)
+    if shown is not None:
+        return f"{shown} shows the optimizer's options, which would say fused=True: pass it where that may be."
+    scales = any(call_name(call) == "GradScaler" for one in optimizers.sources.values() for call in one.every(cst.Call))
+    loaded = next(optimizers.loaded(), None) if scales else None
+    if loaded is not None:
+        return (
+            f"{loaded} may load the state of an optimizer: a state of another form brings its form along, and with a "
+            "GradScaler its step then fails. Set param_group['fused'] = True after loading, then pass fused=True."
+        )
+    return None
 
 
 def _sites(request: Request) -> list[Site]:

@@ -28,14 +28,15 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
 from diagnose.source.dataflow.flow import scope_of, uses_of, within
-from diagnose.source.dataflow.loop_invariants import is_unchanging, on_device
+from diagnose.source.dataflow.loop_invariants import on_device
 from diagnose.source.dataflow.mutations import is_written
-from diagnose.source.device.transfers import transfers
+from diagnose.source.dataflow.shared_constants import may_be_shared
+from diagnose.source.device.transfers import Transfer, transfers
 from diagnose.source.rewrite.leftovers import without_import
 from diagnose.source.rewrite.numpy_to_torch import Translated, copied, leaf, translated_use
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.every_step import EveryStep, Stretch
-from diagnose.source.tree.edits import Source, Splice, free_name, insert_above, replace
+from diagnose.source.tree.edits import Splice, free_name, insert_above, replace
 
 _CHANGES = re.compile(r"param|weight|bias|\.grad\b|\.data\b|buffer|state")
 """What a step changes in place: a copy of it on the host stays as it was, the tensor itself does not."""
@@ -58,7 +59,7 @@ def rewrite(request: Request) -> Answer:
             _to_host(plan, stretch)
     for transfer in transfers(code):
         stretch_loop = next((each.loop for each in code.stretches if _holds(each, transfer.call)), None)
-        _to_device(plan, transfer.path, transfer.source, transfer.call, transfer.moved, stretch_loop)
+        _to_device(plan, code, transfer, stretch_loop)
     files = request.edited(plan.edits)
     if files:
         return Edits(files, "; ".join(plan.said))
@@ -130,19 +131,13 @@ def _copies(stretch: Stretch) -> list[_Copy]:
     return found
 
 
-def _to_device(
-    plan: _Plan,
-    path: str,
-    source: Source,
-    call: cst.Call,
-    moved: cst.BaseExpression,
-    loop: cst.For | cst.While | None,
-) -> None:
+def _to_device(plan: _Plan, code: EveryStep, transfer: Transfer, loop: cst.For | cst.While | None) -> None:
     """A tensor that goes to the device: make it once, or make it there."""
+    path, source, call, moved = transfer.path, transfer.source, transfer.call, transfer.moved
     if not isinstance(moved, cst.Call):
         return
     statement = source.statement(call)
-    if loop is not None and statement is not None and is_unchanging(source, call, loop):
+    if loop is not None and statement is not None and may_be_shared(code.sources, path, source, call, loop):
         assign = source.parent(call)
         target = assign.targets[0].target if isinstance(assign, cst.Assign) and len(assign.targets) == 1 else None
         if isinstance(target, cst.Name) and isinstance(assign, cst.Assign):

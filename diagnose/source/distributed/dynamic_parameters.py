@@ -1,4 +1,7 @@
-"""Whether a model may use other parameters in one step than in another: layers that are dropped, experts, branches."""
+"""Whether a model may use other parameters in one step than in another.
+
+Layers are dropped, inputs go to experts, a branch or a switch decides, or parameters are frozen while training goes on.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
+from diagnose.source.dataflow.reachable_code import Reached, runs_after
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.attributes import names_set_later
+from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
 _FORWARD = frozenset({"forward", "training_step"})
@@ -22,14 +29,55 @@ _BY_STEP = re.compile(r"\b(?:step|epoch|iteration|global_step)\b")
 def varies(sources: Mapping[str, str]) -> str | None:
     """The place of a condition of a forward pass that may come out differently in the next step; None where none does.
 
-    It hangs on a random number, on the step, or on an input, and decides whether a part of the model is called.
+    It hangs on a random number, on the step, on an input, or on a switch of the model that is set after it is built,
+    and decides whether a part of the model is called.
     """
+    later = names_set_later(source for text in sources.values() if (source := parse(text)) is not None)
     for path, text in sources.items():
         source = parse(text) if "forward" in text or "training_step" in text else None
         for function in source.every(cst.FunctionDef) if source is not None else ():
             assert source is not None  # or it would have no functions
-            if function.name.value in _FORWARD and (branch := _varying(source, function)) is not None:
+            if function.name.value not in _FORWARD:
+                continue
+            branch = _varying(source, function) or _switched(source, function, later)
+            if branch is not None:
                 return f"{path}:{source.lines_of(branch)[0]}"
+    return None
+
+
+def frozen_later(sources: Mapping[str, str], path: str, node: cst.CSTNode) -> str | None:
+    """The place of a statement that may take gradients from parameters after a node; None without one."""
+    parsed = {at: source for at, text in sources.items() if (source := parse(text)) is not None}
+    if not any(source.mentions("requires_grad") for source in parsed.values()):
+        return None
+    reached = Reached(parsed, list(runs_after(parsed, path, node)))
+    for at, source, call in reached.every(cst.Call):
+        given = argument(call, "requires_grad", 0) if call_name(call) == "requires_grad_" else None
+        if given is not None and source.code(given.value) != "True":
+            return f"{at}:{source.lines_of(call)[0]}"
+    for at, source, assign in reached.every(cst.Assign):
+        targets = [target.target for target in assign.targets if isinstance(target.target, cst.Attribute)]
+        freezes = any(target.attr.value == "requires_grad" for target in targets)
+        if freezes and source.code(assign.value) != "True":
+            return f"{at}:{source.lines_of(assign)[0]}"
+    return None
+
+
+def _switched(source: Source, function: cst.FunctionDef, later: frozenset[str]) -> cst.CSTNode | None:
+    """Where an attribute that is set after the model is built decides: in a test, or as what is called."""
+    deciding: list[cst.CSTNode] = [call.func for call in source.every(cst.Call, function.body)]
+    deciding += [node.test for node in source.walk(function.body) if isinstance(node, cst.If | cst.IfExp | cst.While)]
+    deciding += [
+        arg.value
+        for call in source.every(cst.Call, function.body)
+        if call_name(call) == "set_grad_enabled"
+        for arg in call.args
+    ]
+    for each in deciding:
+        for attribute in source.every(cst.Attribute, each):
+            own = isinstance(attribute.value, cst.Name) and attribute.value.value == "self"
+            if own and attribute.attr.value in later:
+                return each
     return None
 
 

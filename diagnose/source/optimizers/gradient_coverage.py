@@ -8,12 +8,16 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.flow import binds, within
+from diagnose.source.optimizers.loss_choices import loss_choices
 from diagnose.source.training.every_step import EveryStep
 from diagnose.source.training.given_arguments import is_given_alike
+from diagnose.source.tree.attributes import names_set_later
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-_CUTS = frozenset({"detach", "no_grad", "inference_mode", "stop_gradient", "requires_grad_", "requires_grad"})
+_CUTS = frozenset(
+    {"detach", "no_grad", "inference_mode", "stop_gradient", "requires_grad_", "requires_grad", "set_grad_enabled"}
+)
 _HOOKS = frozenset({"register_hook", "register_full_backward_hook", "register_post_accumulate_grad_hook"})
 _KNOWN = frozenset({"parameters", "named_parameters", "train", "eval", "zero_grad", "state_dict", "to", "modules"})
 _RATE_ONLY = frozenset({"params", "lr", "foreach", "fused", "maximize"})
@@ -112,6 +116,7 @@ def _branches(code: EveryStep, path: str, source: Source, written: cst.ClassDef)
     methods = [each for each in source.every(cst.FunctionDef, written) if each.name.value != "__init__"]
     if not any(each.name.value == "forward" for each in methods):
         return
+    later = names_set_later(code.sources.values())
     for method in methods:
         for node in source.walk(method):
             asks = isinstance(node, cst.If | cst.IfExp | cst.While) and not _is_settled(
@@ -121,6 +126,8 @@ def _branches(code: EveryStep, path: str, source: Source, written: cst.ClassDef)
                 yield f"{_at(path, source, node)} chooses a way through `{written.name.value}`"
             elif isinstance(node, cst.Subscript) and _picks(source, method, node):
                 yield f"{_at(path, source, node)} picks one of the layers of `{written.name.value}`"
+            elif isinstance(node, cst.Call) and _is_exchanged(source, node, later):
+                yield f"{_at(path, source, node)} calls what is set after `{written.name.value}` is built"
 
 
 def _is_settled(code: EveryStep, source: Source, written: cst.ClassDef, test: cst.BaseExpression) -> bool:
@@ -139,13 +146,13 @@ def _is_settled(code: EveryStep, source: Source, written: cst.ClassDef, test: cs
         return False
     if test.attr.value == "training":
         return True
-    for node in source.every(cst.Attribute):
-        parent = source.parent(node)
-        function = source.inside(node, cst.FunctionDef)
-        stored = isinstance(parent, cst.AssignTarget | cst.AugAssign | cst.AnnAssign)
-        if node.attr.value == test.attr.value and stored and (function is None or function.name.value != "__init__"):
-            return False
-    return True
+    return test.attr.value not in names_set_later(code.sources.values())
+
+
+def _is_exchanged(source: Source, call: cst.Call, later: frozenset[str]) -> bool:
+    """Whether a call is of an attribute of the module's own that the program sets while it trains."""
+    func = call.func
+    return isinstance(func, cst.Attribute) and source.code(func.value) == "self" and func.attr.value in later
 
 
 def _picks(source: Source, method: cst.FunctionDef, node: cst.Subscript) -> bool:
@@ -182,6 +189,8 @@ def _steps(code: EveryStep) -> Iterator[str]:
                 yield f"{_at(stretch.path, stretch.source, node)} picks a part of what a step computes"
             elif isinstance(node, cst.Continue):
                 yield f"{_at(stretch.path, stretch.source, node)} leaves some steps early"
+    for place in loss_choices(code, path, source, call):
+        yield f"{place} decides what the loss is made of"
     for above in source.ancestors(call):
         if isinstance(above, cst.If | cst.Try):
             if isinstance(above, cst.If) and "__name__" in source.code(above.test):

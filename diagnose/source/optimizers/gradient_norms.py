@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import binding_of, bound_to, passed_to
 from diagnose.source.dataflow.ranks import given_to
 from diagnose.source.rewrite.with_blocks import block_of
 from diagnose.source.tree.edits import call_name
@@ -42,17 +43,17 @@ class NormLoop:
     """Whether what comes out is a number of Python: a tensor was read on the way, or its root taken by `math`."""
 
 
-def norm_loops(source: Source) -> list[NormLoop]:
-    """All of a file, in the order of the text."""
-    found = [_norm_loop(source, loop) for loop in source.every(cst.For)]
+def norm_loops(source: Source, sources: Mapping[str, Source]) -> list[NormLoop]:
+    """All of a file, one of `sources`, in the order of the text."""
+    found = [_norm_loop(source, sources, loop) for loop in source.every(cst.For)]
     return [each for each in found if each is not None]
 
 
-def _norm_loop(source: Source, loop: cst.For) -> NormLoop | None:
+def _norm_loop(source: Source, sources: Mapping[str, Source], loop: cst.For) -> NormLoop | None:
     block = block_of(source, loop)
     if block is None or not isinstance(loop.target, cst.Name) or loop.orelse is not None:
         return None
-    if _is_exhausted(source, loop.iter):
+    if _is_exhausted(source, sources, loop.iter):
         return None
     total = _total(source, loop, loop.target.value)
     at = list(block).index(loop)
@@ -67,11 +68,26 @@ def _norm_loop(source: Source, loop: cst.For) -> NormLoop | None:
     return NormLoop(tuple(statements), total, norm, source.code(loop.iter), _NUMBER.search(written) is not None)
 
 
-def _is_exhausted(source: Source, over: cst.BaseExpression) -> bool:
+def _is_exhausted(
+    source: Source, sources: Mapping[str, Source], over: cst.BaseExpression, seen: tuple[cst.CSTNode, ...] = ()
+) -> bool:
     """Whether a variable holds what can be gone through once: a second loop over it, or a clip, finds nothing."""
-    values = given_to(source, over) if isinstance(over, cst.Name | cst.Attribute) else []
-    calls = [value for value in values if isinstance(value, cst.Call)]
-    return any(call_name(call) in _ONCE for call in calls) or any(isinstance(one, cst.GeneratorExp) for one in values)
+    values: list[tuple[Source, cst.CSTNode]] = []
+    if isinstance(over, cst.Attribute):
+        values = [(source, value) for value in given_to(source, over)]
+    elif isinstance(over, cst.Name):
+        bound = binding_of(source, over)
+        values = [(source, value) for value in bound_to(source, over)]
+        if bound is not None and bound.parameter is not None and isinstance(bound.scope, cst.FunctionDef):
+            passed = passed_to(bound.scope, bound.parameter, None, sources) or []
+            values = [(sources[path], value) for path, value in passed if value is not None]
+    for at, value in values:
+        if isinstance(value, cst.GeneratorExp) or (isinstance(value, cst.Call) and call_name(value) in _ONCE):
+            return True
+        named = isinstance(value, cst.Name | cst.Attribute) and value not in seen
+        if named and isinstance(value, cst.BaseExpression) and _is_exhausted(at, sources, value, (*seen, value)):
+            return True
+    return False
 
 
 def _total(source: Source, loop: cst.For, name: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import libcst as cst
 
@@ -42,6 +42,34 @@ def _is_made_of(source: Source, around: cst.ClassDef, name: str) -> bool:
 def members_named(source: Source, around: cst.ClassDef, name: str) -> list[cst.BaseExpression]:
     """All that a class binds to `self.name`, or registers as its buffer, and the default in the class's body."""
     return list(_members(source, around).get(name, ()))
+
+
+def names_set_later(sources: Iterable[Source]) -> frozenset[str]:
+    """The names of the attributes that a statement sets which is not in a constructor, of whatever object."""
+    return frozenset(name for source in sources for name in _set_later(source))
+
+
+@per_source
+def _set_later(source: Source) -> frozenset[str]:
+    found = {node.attr.value for node in source.every(cst.Attribute) if _is_set(source, node)}
+    for call in source.calls_named("setattr"):
+        given = call.args[1].value if len(call.args) > 1 else None
+        if isinstance(given, cst.SimpleString) and isinstance(given.evaluated_value, str):
+            found.add(given.evaluated_value)
+    return frozenset(found)
+
+
+def _is_set(source: Source, node: cst.Attribute) -> bool:
+    """Whether a statement binds an attribute, alone or as one of several, that is not in a constructor."""
+    function = source.inside(node, cst.FunctionDef)
+    if function is not None and function.name.value in {"__init__", "__post_init__"}:
+        return False
+    parent = source.parent(node)
+    if isinstance(parent, cst.Element):
+        group = source.parent(parent)
+        return isinstance(group, cst.Tuple | cst.List) and isinstance(source.parent(group), cst.AssignTarget)
+    stored = isinstance(parent, cst.AnnAssign | cst.AugAssign) and parent.target is node
+    return stored or isinstance(parent, cst.AssignTarget)
 
 
 @per_source

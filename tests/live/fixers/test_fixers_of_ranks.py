@@ -365,6 +365,42 @@ def test_parameters_that_only_some_inputs_use_are_still_searched_for(branch: str
         assert rewritten("ddp-all-used", text.replace("{}", same)) is not None
 
 
+SWITCHED = (
+    HEAD + "class Net(nn.Module):\n    wide = True\n\n    def __init__(self):\n        super().__init__()\n"
+    "        self.wide = True\n        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)\n\n"
+    "    def narrow(self):\n        for p in self.first.parameters():\n            p.requires_grad = False\n\n"
+    "    def forward(self, x):\n        {forward}\n        return self.last(x)\n\n\n"
+    "net = Net()\n{before}\nmodel = DDP(net, find_unused_parameters=True)\nfor epoch in range(9):\n"
+    "    for x in loader:\n        model(x).mean().backward()\n    {later}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("forward", "before", "later", "advice"),
+    [
+        ("if self.wide:\n            x = self.first(x)", "", "net.wide = epoch < 4", "may be needed"),
+        ("x = self.first(x) if self.wide else x", "", "net.wide, seen = False, 1", "may be needed"),
+        ("x = self.first(x) if self.wide else x", "", "setattr(net, 'wide', False)", "may be needed"),
+        ("with torch.set_grad_enabled(self.wide):\n            x = self.first(x)", "", "net.wide = 0", "may be needed"),
+        ("x = self.way(x)", "", "net.way = net.last", "may be needed"),
+        ("x = self.first(x)", "", "net.first.requires_grad_(epoch < 4)", "freezes parameters"),
+        ("x = self.first(x)", "", "if epoch == 4:\n        net.narrow()", "freezes parameters"),
+        ("x = self.first(x)", "", "for p in net.parameters():\n        p.requires_grad = False", "freezes parameters"),
+        ("x = self.first(x)", "net.narrow()", "print(epoch)", None),
+        ("x = self.first(x)", "net.first.requires_grad_(False)", "net.first.requires_grad_(True)", None),
+        ("x = self.first(x) if self.wide else x", "", "print(net.wide)", None),
+    ],
+)
+def test_parameters_that_a_switch_or_a_freeze_leaves_out_later_are_still_searched_for(
+    forward: str, before: str, later: str, advice: str | None
+) -> None:
+    text = SWITCHED.format(forward=forward, before=before, later=later)
+    if advice is None:
+        assert rewritten("ddp-all-used", text) is not None
+    else:
+        assert advice in advised("ddp-all-used", text)
+
+
 def test_where_there_may_be_no_wrapper_it_is_asked_for() -> None:
     step = "for step in range(9):\n    for k in range(4):\n        model(x).mean().backward()\n    optimizer.step()\n"
     either = HEAD + "model = DDP(net) if several else net\n" + step

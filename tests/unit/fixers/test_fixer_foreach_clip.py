@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from contextlib import redirect_stdout
+from dataclasses import replace
 
 import pytest
 
@@ -155,3 +156,38 @@ def test_another_way_to_clip_is_left_to_people(clipping: str) -> None:
 def test_parameters_that_are_gone_through_once_stay_unclipped(given: str, edited: bool) -> None:
     text = FUNCTION.replace("def clip(params, max_norm=1.0):\n", f"def clip(max_norm=1.0):\n    params = {given}\n")
     assert isinstance(FIXER.rewrite(example_request("host-sync", text)), Edits) is edited
+
+
+GIVEN = """from clipping import clip
+{params}
+for x in loader:
+    model(x).sum().backward()
+    {clip}
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("params", "clip", "edited"),
+    [
+        ("", "clip(model.parameters())", False),
+        ("", "clip(max_norm=2.0, params=filter(None, model.parameters()))", False),
+        ("", "clip(list(model.parameters()))", True),
+        ("params = list(model.parameters())", "clip(params)", True),
+        ("params = model.parameters()", "clip(params)", False),
+    ],
+)
+def test_parameters_that_another_file_passes_to_be_gone_through_once_stay_unclipped(
+    params: str, clip: str, edited: bool
+) -> None:
+    text = GIVEN.format(params=params, clip=clip)
+    clipping = FUNCTION.partition("\n\ntorch.manual_seed")[0]
+    request = replace(example_request("host-sync", text), sources={"train.py": text, "clipping.py": clipping})
+    assert isinstance(FIXER.rewrite(request), Edits) is edited
+
+
+@pytest.mark.parametrize("given", ["list(model.parameters())", "model.parameters()"])
+def test_parameters_that_each_step_would_go_through_again_stay_unclipped(given: str) -> None:
+    text = FLAT.replace("for step in", f"params = {given}\nfor step in").replace("in model.parameters()", "in params")
+    text = text.replace("clip_grad_norm_(model.parameters(), ", "clip_grad_norm_(params, ")
+    assert isinstance(FIXER.rewrite(example_request("host-sync", text)), Edits) is given.startswith("list")

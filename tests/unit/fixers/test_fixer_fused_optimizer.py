@@ -142,3 +142,79 @@ def test_where_a_scaler_makes_the_host_wait_the_fused_form_is_offered() -> None:
         scaler = Site("GradScaler", "train.py", 9, arguments={"enabled": enabled})
         (finding,) = diagnose([replace(trace, sites=(scaler,))], catalogue).findings
         assert ("fused-optimizer" in finding.fixers) is enabled
+
+
+@pytest.mark.parametrize(
+    ("shown", "left_alone"),
+    [
+        ("print(optimizer)", True),
+        ("logging.info('training with %s', optimizer)", True),
+        ("print(f'{optimizer}')", True),
+        ("print(optimizer.defaults)", True),
+        ("json.dump(optimizer.param_groups[0], file, default=str)", True),
+        ("for group in optimizer.param_groups:\n    print({key: group[key] for key in group.keys()})", True),
+        ("group = optimizer.param_groups[0]\nprint(group)", True),
+        ("for name in optimizer.state_dict():\n    print(name, optimizer.state_dict()[name])", True),
+        ("def tell(of):\n    print(of)\n\ntell(optimizer)", True),
+        ("print(model, type(optimizer).__name__, len(optimizer.param_groups))", False),
+        ("for group in optimizer.param_groups:\n    group['lr'] *= 0.5\n    print(group['lr'])", False),
+        ("print(optimizer.param_groups[0]['lr'], optimizer.defaults['lr'])", False),
+        ("torch.save({'optimizer': optimizer.state_dict()}, 'last.pt')", False),
+    ],
+)
+def test_a_program_that_shows_the_options_of_its_optimizer_is_left_alone(shown: str, left_alone: bool) -> None:
+    build = "torch.optim.AdamW(model.parameters(), lr=1e-2)"
+    text = f"import json, logging, torch\n{TRAINING.format(build=build)}{shown}\n"
+    answer = fixed(text, "AdamW(")
+    if left_alone:
+        assert isinstance(answer, Advice)
+        assert "shows the optimizer's options" in answer.text
+    else:
+        assert "fused=True" in text_of(answer)
+
+
+LOADED = """import torch
+from torch import optim
+
+def resume(net, best, state):
+    net.load_state_dict(state["net"])
+    best.load_state_dict(state["best"])
+
+def made(net, adam):
+    if adam:
+        return optim.Adam(net.parameters())
+    return optim.SGD(net.parameters(), 0.1)
+
+model = torch.nn.Linear(4, 4)
+optimizer = optim.AdamW(model.parameters())
+schedule = optim.lr_scheduler.StepLR(optimizer, 3)
+scaler = {scaler}
+state = torch.load("last.pt")
+{load}
+for x in loader:
+    scaler.scale(model(x).mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("load", "scaler", "left_alone"),
+    [
+        ("optimizer.load_state_dict(state)", "torch.amp.GradScaler()", True),
+        ("resume(model, optimizer, state)", "torch.cuda.amp.GradScaler(enabled=True)", True),
+        ("other = made(model, True)\nother.load_state_dict(state)", "torch.amp.GradScaler()", True),
+        ("resume(model, schedule, state)\nmodel.load_state_dict(state)", "torch.amp.GradScaler()", False),
+        ("resume(model, scaler, state)", "torch.amp.GradScaler()", False),
+        ("optimizer.load_state_dict(state)", "Plain()", False),
+    ],
+)
+def test_where_a_scaler_steps_a_state_of_another_form_may_not_be_loaded(
+    load: str, scaler: str, left_alone: bool
+) -> None:
+    answer = fixed(LOADED.format(load=load, scaler=scaler), "AdamW(")
+    if left_alone:
+        assert isinstance(answer, Advice)
+        assert "with a GradScaler its step then fails" in answer.text
+    else:
+        assert "fused=True" in text_of(answer)

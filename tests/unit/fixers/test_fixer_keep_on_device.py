@@ -75,3 +75,57 @@ def test_the_mean_of_a_mask_is_a_quotient_of_whole_numbers(line: str, after: str
 def test_sums_of_floats_and_numbers_of_numpys_stay(line: str) -> None:
     text = _TOP + "for x in loader:\n    loss = model(x)\n" + _UPDATE + f"    a = h.float().cpu().numpy()\n    {line}\n"
     assert not isinstance(FIXER.rewrite(FIXER.examples[0].request(text)), Edits)
+
+
+ANEW = """import torch
+from torch import nn
+{above}
+model = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+rates = [1.0, 2.0, 4.0]
+for x, y in loader:
+    made = torch.tensor({of}).to(device)
+    loss = nn.functional.cross_entropy(model(x), y, weight=made)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    {after}
+"""
+_OPTIONS = "class Options:\n    rate = 1.0\n\noptions = Options()\n"
+
+
+@pytest.mark.parametrize(
+    ("above", "of", "after", "shared"),
+    [
+        ("", "rates", "print(len(rates), sum(rates), rates[0])", True),
+        ("def mean(of):\n    return sum(of) / len(of)\n", "rates", "print(mean(rates), mean(made))", True),
+        (_OPTIONS, "options.rate", "print(options.rate)", True),
+        ("def show(of):\n    rates = [1]\n    rates[0] = of\n", "rates", "show(loss)", True),
+        ("", "rates", "rates.append(1.0)", False),
+        ("", "rates", "made.requires_grad = True", False),
+        ("", "rates", "made.requires_grad_()", False),
+        ("", "rates", "kept.append(made)", False),
+        ("", "rates", "kept['rates'] = made", False),
+        ("", "rates", "other, seen = made, 1", False),
+        ("def adapt(of):\n    of[0] *= 0.9\n", "rates", "adapt(rates)", False),
+        ("def adapt(of):\n    of[0] *= 0.9\n", "rates", "adapt(of=made)", False),
+        ("def adapt(of):\n    inner(of)\n", "rates", "adapt(made)", False),
+        ("def adapt():\n    rates[0] *= 0.9\n", "rates", "adapt()", False),
+        ("def adapt():\n    global rates\n    rates = [one + 1 for one in rates]\n", "rates", "adapt()", False),
+        (f"{_OPTIONS}def adapt():\n    options.rate *= 0.9\n", "options.rate", "adapt()", False),
+        ("class Net(nn.Module):\n    def forward(self, x, w):\n        w.zero_()\n", "rates", "other(x, made)", False),
+    ],
+)
+def test_a_tensor_is_made_once_only_where_nothing_in_the_loop_may_change_it(
+    above: str, of: str, after: str, shared: bool
+) -> None:
+    answer = FIXER.rewrite(FIXER.examples[0].request(ANEW.format(above=above, of=of, after=after)))
+    edited = isinstance(answer, Edits) and "before the loop" in answer.summary
+    assert edited is shared
+
+
+@pytest.mark.parametrize("change", ["requires_grad_()", "zero_()"])
+def test_a_tensor_without_a_name_that_is_changed_is_made_anew(change: str) -> None:
+    text = ANEW.format(above="", of="rates", after="pass").replace(".to(device)", f".to(device).{change}")
+    assert not isinstance(FIXER.rewrite(FIXER.examples[0].request(text)), Edits)

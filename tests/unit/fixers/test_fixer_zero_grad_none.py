@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from diagnose.fixer import Advice, Edits, Gate, example_request
@@ -108,5 +110,110 @@ for x, other in loader:
 )
 def test_a_branch_on_none_is_settled_by_what_all_calls_give(call: str, gate: Gate | None) -> None:
     answer = FIXER.rewrite(example_request("slow-optimizer", MASKED.format(call=call)))
+    assert isinstance(answer, Edits)
+    assert answer.gate is gate
+
+
+TWO_HEADS = """
+import torch
+from torch import nn
+{above}
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.aux = nn.Linear(6, 4), nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x)), self.aux(self.body(x))
+
+model = Net()
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.AdamW(model.parameters())
+for epoch in range(9):
+    weights = (1.0, 0.3 if epoch < 5 else 0.0)
+    for x, y in loader:
+        optimizer.zero_grad(set_to_none=False)
+        out, aux = model(x)
+        first, second = criterion(out, y), criterion(aux, y)
+        {loss}
+        loss.backward()
+        optimizer.step()
+        if epoch > 3:
+            seen = loss.item()
+"""
+OF_BOTH = "def of_both(out, aux, y, epoch):\n    loss = nn.functional.cross_entropy(out, y)\n"
+LATER = "    if epoch < 5:\n        loss = loss + nn.functional.cross_entropy(aux, y)\n    return loss\n"
+EARLY = "    if epoch > 5:\n        return loss\n    return loss + nn.functional.cross_entropy(aux, y)\n"
+INSTANCE = (
+    "class Both:\n    def __call__(self, out, aux, y, epoch):\n        return out if epoch else aux\nof_both = Both()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("loss", "above", "gate"),
+    [
+        ("loss = first + 0.3 * second", "", None),
+        ("loss = sum(w * one for w, one in zip(weights, (first, second)))", "", None),
+        ("loss = of_both(out, aux, y, epoch)", f"{OF_BOTH}    return loss + aux.mean()\n", None),
+        ("loss = criterion(out if epoch < 5 else aux, y)", "", Gate.TRAINING),
+        ("loss = first\n        if epoch < 5:\n            loss = loss + second", "", Gate.TRAINING),
+        ("loss = first\n        if epoch < 5:\n            loss += second", "", Gate.TRAINING),
+        (
+            "parts = [first]\n        if epoch < 5:\n            parts.append(second)\n        loss = sum(parts)",
+            "",
+            Gate.TRAINING,
+        ),
+        ("loss = sum(one for w, one in zip(weights, (first, second)) if w)", "", Gate.TRAINING),
+        ("n = 1 + (epoch < 5)\n        loss = sum((first, second)[:n])", "", Gate.TRAINING),
+        (
+            "n = 1 + (epoch < 5)\n        loss = 0\n        for one in (first, second)[:n]:\n            loss += one",
+            "",
+            Gate.TRAINING,
+        ),
+        ("loss = of_both(out, aux, y, epoch)", OF_BOTH + LATER, Gate.TRAINING),
+        ("loss = of_both(out, aux, y, epoch)", OF_BOTH + EARLY, Gate.TRAINING),
+        ("loss = of_both(out, aux, y, epoch).mean()", INSTANCE, Gate.TRAINING),
+    ],
+)
+def test_a_loss_that_may_be_of_other_parts_later_leaves_gradients_over(
+    loss: str, above: str, gate: Gate | None
+) -> None:
+    answer = FIXER.rewrite(example_request("slow-optimizer", TWO_HEADS.format(loss=loss, above=above)))
+    assert isinstance(answer, Edits)
+    assert answer.gate is gate
+
+
+def test_a_batch_that_is_chosen_leaves_no_gradient_over() -> None:
+    text = TWO_HEADS.replace("for x, y in loader:", "for _ in range(9):\n        x, y = batch_of('train')")
+    above = "def batch_of(split):\n    data = train if split == 'train' else other\n    return next(data)\n"
+    answer = FIXER.rewrite(example_request("slow-optimizer", text.format(loss="loss = first + second", above=above)))
+    assert isinstance(answer, Edits)
+    assert answer.gate is None
+
+
+@pytest.mark.parametrize(
+    ("forward", "later", "gate"),
+    [
+        ("return self.last(self.first(x) if self.wide else x)", "print(step)", None),
+        ("return self.last(self.first(x) if self.wide else x)", "net.wide = step < 9", Gate.TRAINING),
+        ("return self.way(self.first(x))", "net.way = net.first", Gate.TRAINING),
+        ("with torch.set_grad_enabled(self.wide):\n            return self.first(x)", "pass", Gate.TRAINING),
+    ],
+)
+def test_a_switch_of_the_model_that_another_file_sets_leaves_gradients_over(
+    forward: str, later: str, gate: Gate | None
+) -> None:
+    model = (
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.wide = True\n        self.first = nn.Linear(4, 4)\n"
+        f"        self.last = self.way = nn.Linear(4, 4)\n\n    def forward(self, x):\n        {forward}\n"
+    )
+    text = (
+        "import torch\nfrom net import Net\nmodel = net = Net()\noptimizer = torch.optim.AdamW(model.parameters())\n"
+        "for step in range(20):\n    optimizer.zero_grad(set_to_none=False)\n    loss = model(x).mean()\n"
+        f"    loss.backward()\n    optimizer.step()\n    {later}\n"
+    )
+    request = replace(example_request("slow-optimizer", text), sources={"train.py": text, "net.py": model})
+    answer = FIXER.rewrite(request)
     assert isinstance(answer, Edits)
     assert answer.gate is gate

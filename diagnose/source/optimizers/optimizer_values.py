@@ -1,0 +1,134 @@
+"""Where a program's own text says that a value is one of torch's optimizers, and what it shows and loads of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import libcst as cst
+
+from diagnose.source.dataflow.bindings import binding_of, bound_to, passed_to
+from diagnose.source.dataflow.flow import scope_of
+from diagnose.source.tree.attributes import class_of, members_named
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.syntax import Source, parse
+
+_DEEPEST = 5  # from a parameter to what callers pass for it, and from a call to what it returns
+_SHOWS = frozenset({"print", "pprint", "str", "repr", "format", "dumps", "dump", "write", "log"})
+_LOGS = frozenset({"debug", "info", "warning", "error"})
+_SHOWN_IN = (cst.FormattedStringExpression, cst.BinaryOperation)
+
+
+class Optimizers:
+    """Tells which values are optimizers, over all files of a program."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self.sources = {path: source for path, text in sources.items() if (source := parse(text)) is not None}
+
+    def holds(self, source: Source, node: cst.CSTNode, depth: int = 0) -> bool | None:
+        """Whether an expression is an optimizer of torch's; None where the text does not say."""
+        if depth > _DEEPEST:
+            return None
+        if isinstance(node, cst.Call):
+            return self._made(source, node, depth)
+        if isinstance(node, cst.Name):
+            return self._named(source, node, depth)
+        if isinstance(node, cst.Attribute):
+            owner = class_of(source, node) if source.code(node.value) == "self" else None
+            kept = members_named(source, owner, node.attr.value) if owner is not None else []
+            return _any(self.holds(source, value, depth + 1) for value in kept) if kept else None
+        return False if isinstance(node, cst.IfExp | cst.BaseNumber | cst.BaseString | cst.Lambda) else None
+
+    def _made(self, source: Source, call: cst.Call, depth: int) -> bool | None:
+        names = source.names(call.func)
+        if any(name.startswith("torch.optim.") and ".lr_scheduler." not in name for name in names):
+            return any(name.rpartition(".")[2][:1].isupper() for name in names)
+        own = [
+            (other, function)
+            for other in self.sources.values()
+            for function in other.every(cst.FunctionDef)
+            if function.name.value == call_name(call)
+        ]
+        returned = [(at, each.value) for at, function in own for each in at.every(cst.Return, function) if each.value]
+        return _any(self.holds(at, value, depth + 1) for at, value in returned) if own else False
+
+    def _named(self, source: Source, name: cst.Name, depth: int) -> bool | None:
+        bound = binding_of(source, name)
+        if bound is not None and bound.parameter is not None and isinstance(bound.scope, cst.FunctionDef):
+            function = bound.scope
+            owner = class_of(source, function)
+            builds = owner.name.value if owner is not None and function.name.value == "__init__" else None
+            passed = passed_to(function, bound.parameter, builds, self.sources) or []
+            return _any(
+                self.holds(self.sources[path], value, depth + 1) if value is not None else False
+                for path, value in passed
+            )
+        values = bound_to(source, name)
+        if bound is not None and bound.value is not None:
+            values = [bound.value]
+        return _any(
+            self.holds(source, value, depth + 1) if isinstance(value, cst.BaseExpression) else False for value in values
+        )
+
+    def loaded(self) -> Iterator[str]:
+        """Return each line that may load the state of an optimizer."""
+        for path, source in self.sources.items():
+            for call in source.calls_named("load_state_dict"):
+                if isinstance(call.func, cst.Attribute) and self.holds(source, call.func.value) is not False:
+                    yield f"{path}:{source.lines_of(call)[0]}"
+
+    def shown(self) -> Iterator[str]:
+        """Return each line that shows the options of an optimizer, or hands all of them on as a mapping."""
+        for path, source in self.sources.items():
+            for node in source.walk(None, cst.Name, cst.Attribute):
+                whole = _whole(source, node)
+                if whole is not None and self.holds(source, whole):
+                    yield f"{path}:{source.lines_of(node)[0]}"
+
+
+def _any(answers: Iterable[bool | None]) -> bool | None:
+    """True where one is; None where there is none, or one is not known."""
+    found = list(answers)
+    return True if True in found else None if None in found or not found else False
+
+
+def _whole(source: Source, node: cst.CSTNode) -> cst.CSTNode | None:
+    """What a node shows all options of, should that be an optimizer: by itself, its defaults or its groups."""
+    if isinstance(node, cst.Attribute) and node.attr.value in {"param_groups", "defaults"}:
+        groups = [node] if node.attr.value == "defaults" else list(_groups(source, node))
+        return node.value if any(_is_shown(source, each) for each in groups) else None
+    if isinstance(node, cst.Attribute) and node.attr.value == "state_dict":
+        part = source.parent(node)
+        while isinstance(above := source.parent(part) if part is not None else None, cst.Subscript):
+            part = above
+        return node.value if part is not None and _is_told(source, part) else None
+    return node if _is_told(source, node) else None
+
+
+def _groups(source: Source, groups: cst.Attribute) -> Iterator[cst.CSTNode]:
+    """The list of groups, and each that a loop or an assignment takes of it."""
+    parent = source.parent(groups)
+    whole = parent if isinstance(parent, cst.Subscript) and parent.value is groups else groups
+    yield whole
+    above = source.parent(whole)
+    target = above.target if isinstance(above, cst.For | cst.CompFor) else None
+    if isinstance(above, cst.Assign):
+        target = above.targets[0].target
+    if isinstance(target, cst.Name):
+        yield from (each for each in source.named(target.value, scope_of(source, groups)) if each is not target)
+
+
+def _is_shown(source: Source, group: cst.CSTNode) -> bool:
+    """Whether all options of a group may be looked at, not one by its name."""
+    parent = source.parent(group)
+    if isinstance(parent, cst.Attribute) and parent.value is group:
+        return parent.attr.value in {"items", "values", "copy", "keys"}
+    passed = isinstance(parent, cst.Arg) and call_name(source.parent(parent)) not in {"len", "enumerate"}  # type: ignore[arg-type]
+    return passed or isinstance(parent, (*_SHOWN_IN, cst.StarredDictElement))
+
+
+def _is_told(source: Source, node: cst.CSTNode) -> bool:
+    parent = source.parent(node)
+    if isinstance(parent, cst.Arg):
+        call = source.parent(parent)
+        return isinstance(call, cst.Call) and call_name(call) in _SHOWS | _LOGS
+    return isinstance(parent, _SHOWN_IN)
