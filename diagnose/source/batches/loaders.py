@@ -119,6 +119,13 @@ class Loader:
         last = target.attr if isinstance(target, cst.Attribute) else target
         return isinstance(last, cst.Name) and shows_attribute(self.options.sources, last.value, "num_workers")
 
+    def why_not_pinned(self) -> str | None:
+        """Return what the program does to batches that copies of them would not affect; None where nothing."""
+        if self.uses_device:
+            return "feeds a dataset that uses the CUDA device: its tensors cannot be pinned."
+        found = next(self.shared.changed_by_training(), None) if self.shared is not None else None
+        return f"feeds a dataset that {found.words}: {found.where}. Pinned batches are copies." if found else None
+
     def why_not_ahead(self) -> str | None:
         """Return what the program does that would not affect batches loaded ahead of time; None where nothing."""
         if self.shared is None:

@@ -79,7 +79,8 @@ def asked(fixer: str, text: str, **others: str) -> Edits | Advice | None:
     line = lines_with(text, "DataLoader(")[0]
     site = Site("DataLoader", "train.py", line, arguments={"num_workers": workers, "shuffle": True})
     setting = {"num_workers": 2} if fixer == "loader-workers" else {}
-    request = example_request("input-bound", text, sites=[site], facts=Facts(cpu_count=4), setting=setting)
+    facts = Facts(cpu_count=4, device_name="NVIDIA H200" if fixer == "loader-pin" else None)
+    request = example_request("input-bound", text, sites=[site], facts=facts, setting=setting)
     return FIXERS[fixer].rewrite(
         replace(request, sources={**request.sources, **{f"{name}.py": code for name, code in others.items()}})
     )
@@ -134,6 +135,10 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program(dataset="Subset(Images(paths), range(9))"),
         program("return SCALE * torch.load(self.paths[i]), i", top="SCALE = 1 / 255\n"),
         program("return self.x[i], i", STORED, step="table[step] = 0").replace("loader =", "table = data.x.clone()\n    loader ="),  # noqa: E501
+        program("return self.x[i], i", STORED, options=", collate_fn=lambda rows: rows[0]"),
+        program("return self.x[i], i", STORED, options=", collate_fn=stack", step="x.mul_(2)",
+                top="def stack(rows):\n    return torch.stack([x for x, _ in rows]), torch.tensor([y for _, y in rows])\n"),  # noqa: E501
+        program("return torch.load(self.paths[i]), i", options=", collate_fn=lambda rows: rows[0]", step="x.mul_(2)"),
         program(NOISY, "self.strength = 0.0", epoch="data.strength = turn", step="turn += 1").replace("loader =", "turn = 0\n    loader ="),  # noqa: E501
     ],
 )  # fmt: skip
@@ -193,6 +198,14 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("x = self.x[i]  # !\nreturn self.transform(x), i  # !", STORED, dataset="Images(paths, halve)",
                  top="def halve(x):\n    x /= 2\n    return x\n"), "# !"),
         (program("return self.x[i], i  # !", STORED).replace("batch_size=8", "batch_size=None"), "# !"),
+        (program("return self.x[i], i  # !", STORED, options=", collate_fn=lambda rows: rows[0]", step="x.mul_(2)"), "# !"),  # noqa: E501
+        (program("return self.x[i], i  # !", STORED, options=", collate_fn=keep", step="for one in x:\n    one /= 2",
+                 top="def keep(rows):\n    xs, ys = zip(*rows)\n    return list(xs), ys\n"), "# !"),
+        (program("return self.x[i], i  # !", STORED, options=", collate_fn=Keep(1)", step="halve(x)",
+                 top="class Keep:\n    def __init__(self, n):\n        pass\n    def __call__(self, rows):\n"
+                     "        return [x.view(-1) for x, _ in rows], 0\ndef halve(x):\n    x[0] /= 2\n"), "# !"),
+        (program(dataset="TensorDataset(torch.ones(9, 16), torch.ones(9))  # !", step="x.mul_(2)", top="from torch.utils.data import TensorDataset\n",  # noqa: E501
+                 options=", collate_fn=lambda rows: rows[0]"), "# !"),
         (program("self.n = i  # !\nreturn i, i").replace("self", "this"), "# !"),
         # Handles.
         (program(RECORDS, "self.file = open('x.bin', 'rb')  # !"), "# !"),
@@ -219,6 +232,13 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
 )  # fmt: skip
 def test_no_workers_are_given_where_a_worker_would_not_see_or_show_what_the_program_does(text: str, mark: str) -> None:
     refused("loader-workers", text, mark)
+
+
+def test_batches_are_not_pinned_where_training_writes_into_the_dataset_by_them() -> None:
+    identity = ", collate_fn=lambda rows: rows[0]"
+    refused("loader-pin", program("return self.x[i], i  # !", STORED, options=identity, step="x.mul_(2)"), "# !")
+    assert isinstance(asked("loader-pin", program("return self.x[i], i", STORED, options=identity)), Edits)
+    assert isinstance(asked("loader-pin", program("return self.x[i], i", STORED, step="x.mul_(2)")), Edits)
 
 
 ORDER = """
