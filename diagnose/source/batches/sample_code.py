@@ -20,7 +20,11 @@ from diagnose.source.tree.definitions import Definition, Definitions
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
-_BY_THE_LOADER = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward"})
+_WITHOUT_A_NAME = frozenset(
+    {"__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward"}
+    | {"__missing__", "__getattr__", "__contains__", "__enter__", "__exit__"}
+)
+"""Methods that the loader or Python calls, which no code names."""
 _Method: TypeAlias = tuple[int, int, str, cst.FunctionDef]
 """The number of its class, its place in the file, and the file."""
 _Task: TypeAlias = Iterator["_Task"]
@@ -42,7 +46,7 @@ class SampleCode:
 
     def __post_init__(self) -> None:
         self.defined = Definitions(self.sources)
-        self._methods = set(_BY_THE_LOADER)
+        self._methods = set(_WITHOUT_A_NAME)
         """Names of what is called on some object for a sample."""
         self._others: dict[str, list[_Method]] = {}
         """Methods of the classes that have another name, by it."""

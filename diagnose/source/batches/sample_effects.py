@@ -21,7 +21,7 @@ from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
-_CHANGES = frozenset(
+CHANGES = frozenset(
     {"append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "update", "add", "discard"}
     | {"setdefault", "popitem", "sort", "reverse", "put", "put_nowait", "rotate", "move_to_end", "subtract", "fill"}
     | {"load_state_dict"}
@@ -114,7 +114,7 @@ def changed_by(source: Source, below: cst.CSTNode) -> Iterator[cst.BaseExpressio
             targets = [node.asname.name]
         elif isinstance(node, cst.Call):
             name = call_name(node)
-            if isinstance(node.func, cst.Attribute) and name in _CHANGES and not _is_module(source, node.func.value):
+            if isinstance(node.func, cst.Attribute) and name in CHANGES and not _is_module(source, node.func.value):
                 targets = [node.func.value]
             elif name in {"setattr", "delattr", "next"} and isinstance(node.func, cst.Name) and node.args:
                 targets = [_attribute(node)]

@@ -15,6 +15,7 @@ import libcst as cst
 
 from diagnose.source.batches.batch_aliases import hands_on, written_batches
 from diagnose.source.batches.dataset_rng import draws_of_order
+from diagnose.source.batches.hidden_changes import hidden_changes
 from diagnose.source.batches.open_handles import held_handles
 from diagnose.source.batches.sample_code import SampleCode
 from diagnose.source.batches.sample_effects import Trace, changed_by, handed_on, root_of, traces
@@ -73,6 +74,7 @@ class SharedState:
         yield from self._opened_outside()
         yield from self._caught()
         yield from self._trained()
+        yield from hidden_changes(self.code)
         yield from self._asked_of_caches()
         yield from self._not_copied() if self._has_single_samples else self.changed_by_training()
 

@@ -139,6 +139,8 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program("return self.x[i], i", STORED, options=", collate_fn=stack", step="x.mul_(2)",
                 top="def stack(rows):\n    return torch.stack([x for x, _ in rows]), torch.tensor([y for _, y in rows])\n"),  # noqa: E501
         program("return torch.load(self.paths[i]), i", options=", collate_fn=lambda rows: rows[0]", step="x.mul_(2)"),
+        program("return self.by_class[i % 3][0], i", "self.by_class = defaultdict(list)\nadd = self.by_class[0].append\nadd(1)",  # noqa: E501
+                top="from collections import defaultdict\n"),
         program(NOISY, "self.strength = 0.0", epoch="data.strength = turn", step="turn += 1").replace("loader =", "turn = 0\n    loader ="),  # noqa: E501
     ],
 )  # fmt: skip
@@ -193,6 +195,12 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("self.buffer.copy_(self.x[i])  # !\nreturn self.buffer, i", f"{STORED}\nself.buffer = torch.zeros(16)"), "# !"),  # noqa: E501
         (program("x = self.x[i]\nx.mul_(2)  # !\nreturn x, i", STORED), "# !"),
         (program("x = self.x[i]\nx += 1  # !\nreturn x, i", STORED), "# !"),
+        (program("return self.tick(), i", "self.tick = itertools.count().__next__  # !"), "# !"),
+        (program("note(i)  # !\nreturn i, i", top="SEEN = []\nnote = SEEN.append\n"), "# !"),
+        (program("return self.ids[self.paths[i]], i  # !", "self.ids = defaultdict(lambda: len(self.ids))", top="from collections import defaultdict\n"), "# !"),  # noqa: E501
+        (program("return IDS[self.paths[i]], i  # !", top="import collections\nIDS = collections.defaultdict()\nIDS.default_factory = IDS.__len__\n"), "# !"),  # noqa: E501
+        (program("return self.ids[self.paths[i]], i", "self.ids = Ids()", top="class Ids(dict):\n"
+                 "    def __missing__(self, key):\n        self[key] = len(self)  # !\n        return self[key]\n"), "# !"),  # noqa: E501
         (program("self.cache.setdefault(i, i)  # !\nreturn i, i", "self.cache = {}"), "# !"),
         (program("return self.make(i, []), i", more="def make(self, i, seen, all=[]):\n    all.append(i)  # !\n    return i"), "# !"),  # noqa: E501
         (program("x = self.x[i]  # !\nreturn self.transform(x), i  # !", STORED, dataset="Images(paths, halve)",
