@@ -13,13 +13,14 @@ from functools import cached_property
 
 import libcst as cst
 
-from diagnose.source.batches.batch_aliases import hands_on, written_batches
+from diagnose.source.batches.batch_aliases import written_batches
 from diagnose.source.batches.dataset_rng import draws_of_order
 from diagnose.source.batches.hidden_changes import hidden_changes
+from diagnose.source.batches.object_identity import attribute_values, handed_on, hands_on, root_of
 from diagnose.source.batches.open_handles import held_handles
 from diagnose.source.batches.sample_code import SampleCode
-from diagnose.source.batches.sample_effects import Trace, changed_by, handed_on, root_of, traces
-from diagnose.source.batches.shared_objects import SharedObjects, attribute_values
+from diagnose.source.batches.sample_effects import Trace, changed_by, rows_of_tensors, traces
+from diagnose.source.batches.shared_objects import SharedObjects
 from diagnose.source.batches.statement_order import StatementOrder, When
 from diagnose.source.dataflow.flow import within
 from diagnose.source.tree.arguments import argument
@@ -103,12 +104,10 @@ class SharedState:
             for alias in handed_on(source, node):
                 words = f"hands on `{source.code(alias)}` itself, which is no copy and which training may change"
                 yield Trace(words, path, source.lines_of(alias)[0])
-        for made, path in self.code.building.items():
+        for path, call in rows_of_tensors(self.code):
             source = self.code.sources[path]
-            for call in source.every(cst.Call, made):
-                if "torch.utils.data.TensorDataset" in source.names(call.func):
-                    words = f"hands on rows of `{source.code(call)}`, which are no copies and which training may change"
-                    yield Trace(words, path, source.lines_of(call)[0])
+            words = f"hands on rows of `{source.code(call)}`, which are no copies and which training may change"
+            yield Trace(words, path, source.lines_of(call)[0])
 
     def _hands_on(self, collate: cst.BaseExpression) -> bool:
         """Whether a collate function returns samples, or parts of them, as it gets them."""

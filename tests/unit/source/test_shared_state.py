@@ -114,6 +114,10 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program("return self.x[i], i", STORED),
         program("return self.x[i].clone().mul_(2), i", STORED),
         program("x = self.x[i].clone()\nx[3:] = 0\nreturn x, i", STORED),
+        program("return halved(self.x[i].clone()), 0", STORED, top="def halved(x):\n    x /= 2\n    return x\n"),
+        program("return halved(self.x[i]), 0", STORED, top="def halved(x):\n    x = x / 2\n    x += 1\n    return x\n"),
+        program("x = self.load(i)\nx *= 2\nreturn x, i", more="def load(self, i):\n    return torch.load(self.paths[i])"),  # noqa: E501
+        program("x = self.x[i].astype('f4')\nx -= 1\nreturn x, i", STORED),
         program("x = self.x[i] * 2\nx += 1\nreturn x, i", STORED),
         program("return self.x[i], i", "with open('x.json') as f:\n    self.x = json.load(f)", top="import json\n"),
         program("return self.x[i], i", "self.x = open('x.txt').read().splitlines()"),
@@ -205,6 +209,22 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("return self.make(i, []), i", more="def make(self, i, seen, all=[]):\n    all.append(i)  # !\n    return i"), "# !"),  # noqa: E501
         (program("x = self.x[i]  # !\nreturn self.transform(x), i  # !", STORED, dataset="Images(paths, halve)",
                  top="def halve(x):\n    x /= 2\n    return x\n"), "# !"),
+        (program("return prepare(self.x[i]), 0  # !", STORED, top="def norm_(x):\n    x /= 2\n"
+                 "def prepare(x):\n    norm_(x)\n    return x\n"), "# !"),
+        (program("return Tools.scale(self.x[i]), 0  # !", STORED, top="class Tools:\n    @staticmethod\n"
+                 "    def scale(x):\n        for part in x:\n            part.mul_(2)\n        return x\n"), "# !"),
+        (program("x = load(i)\nx *= 2  # !\nreturn x, i", top="from functools import lru_cache\n@lru_cache(maxsize=None)\n"  # noqa: E501
+                 "def load(i):\n    return torch.load(i)\n"), "# !"),
+        (program("x = self.fetch(i)\nx *= 2  # !\nreturn x, i", "self.fetch = cache(self.load)", "def load(self, i):\n    return torch.load(i)",  # noqa: E501
+                 top="from functools import cache\n"), "# !"),
+        (program("x = self.row(i)\nx *= 2  # !\nreturn x, i", STORED, "def row(self, i):\n    return self.x[i]"), "# !"),  # noqa: E501
+        (program("x = np.squeeze(self.x[i].astype('f4', copy=False))\nx -= 1  # !\nreturn x, i", STORED), "# !"),
+        (program("return nn.functional.relu(self.x[i], inplace=True), i  # !", STORED), "# !"),
+        (program("image = self.images[i]\nimage.paste(0)  # !\nreturn image, i", "self.images = []"), "# !"),
+        (program("return self.recs[i]  # !", "self.recs = []", options=", collate_fn=scaled", top="def scaled(rows):\n"
+                 "    for row in rows:\n        row['x'] = row['x'] / 2\n    return rows[0]\n"), "# !"),
+        (program(dataset="TensorDataset(torch.ones(9, 16), torch.ones(9))  # !", options=", collate_fn=halved", top="def halved(rows):\n"  # noqa: E501
+                 "    return torch.stack([x.div_(2) for x, _ in rows]), 0\nfrom torch.utils.data import TensorDataset\n"), "# !"),  # noqa: E501
         (program("return self.x[i], i  # !", STORED).replace("batch_size=8", "batch_size=None"), "# !"),
         (program("return self.x[i], i  # !", STORED, options=", collate_fn=lambda rows: rows[0]", step="x.mul_(2)"), "# !"),  # noqa: E501
         (program("return self.x[i], i  # !", STORED, options=", collate_fn=keep", step="for one in x:\n    one /= 2",
