@@ -13,8 +13,8 @@ Fix safety
     each worker where it would begin anew. Left alone: a program that
     changes its dataset between epochs (`set_epoch`, an attribute that is set), since workers that live on would not see
     it; a loader that is built anew in each epoch; one that is gone through again before it has ended, by `zip` or in
-    its own loop, since workers that live on serve one pass at a time. Kept workers keep their memory too, also during an
-    evaluation.
+    its own loop, since workers that live on serve one pass at a time. Kept workers keep their memory too, also during
+    an evaluation.
 """
 
 from __future__ import annotations

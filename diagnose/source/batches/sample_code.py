@@ -94,6 +94,9 @@ class SampleCode:
             for file, value in self.values(path, name, attributes):
                 if not called or file != path or not within(source, value, node):
                     yield self._builds(file, value)
+        for file, owner_of_it, method in self._bound_methods(source, node):
+            yield self._of_class(file, owner_of_it, lasting=True)
+            yield self._samples(file, method)
         for each in source.walk(node, cst.Name, cst.Attribute):
             for file, found in self._named(source, each):
                 if isinstance(found, cst.ClassDef):
@@ -102,6 +105,18 @@ class SampleCode:
                     yield self._builds(file, found, called=True)
                 else:
                     yield self._samples(file, found)
+
+    def _bound_methods(self, source: Source, node: cst.CSTNode) -> Iterator[tuple[str, cst.ClassDef, cst.FunctionDef]]:
+        """Methods of the program's classes that an expression takes as values, `self.collate`, with file and class."""
+        for each in source.every(cst.Attribute, node):
+            above = source.parent(each)
+            taken = isinstance(above, cst.Arg) and above.value is each
+            if not taken and each is not node:
+                continue
+            for file, found in self.defined.named(each.attr.value):
+                owner = self.sources[file].inside(found, cst.ClassDef)
+                if isinstance(found, cst.FunctionDef) and isinstance(owner, cst.ClassDef):
+                    yield file, owner, found
 
     def _samples(self, path: str, node: cst.FunctionDef | cst.Lambda) -> _Task:
         """Follow code that runs for each sample into what it calls."""
