@@ -166,6 +166,19 @@ class SharedState:
                     yield Trace(f"reads what the program changes (`{_line(source, target)}`)", path, at)
             yield from self._called(path, source, at_least)
 
+    def reads(self, name: str, at_least: When) -> Iterator[Trace]:
+        """Statements that read a variable or an attribute of this name outside the loader, and run then or later."""
+        for path, source in self.code.sources.items():
+            for each in source.named(name) if name in source.words else ():
+                parent = source.parent(each)
+                word = isinstance(parent, cst.Arg | cst.Param) and parent.value is not each
+                if word or isinstance(parent, cst.Param) or within(source, each, self.loader):
+                    continue
+                if self._order.when(path, each) >= at_least:
+                    yield Trace(
+                        f"draws from `{name}`, which the program reads meanwhile", path, source.lines_of(each)[0]
+                    )
+
     @cached_property
     def _shared(self) -> SharedObjects:
         source = self.code.sources[self.path]

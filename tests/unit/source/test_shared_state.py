@@ -187,6 +187,10 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
          .replace("loader =", "aug = Strength()\n    data.more = aug\n    loader ="), "self.value += 0.1"),
         (program("return self.transform(i), i", end="print(len(seen))")
          .replace("loader =", "seen = []\n    data.transform = lambda x: seen.append(x)  # !\n    loader ="), "# !"),
+        # A method that the loader is given as a function.
+        (program(options=", collate_fn=owner.join", step="owner.gain *= 2  # !", top="class Owner:\n    gain = 1\n"
+                 "    def join(self, rows):\n        return torch.tensor(rows) * self.gain\n")
+         .replace("    loader =", "    owner = Owner()\n    loader ="), "# !"),
         # Samples leave something behind.
         (program("self.seen.append(i)  # !\nreturn i, i", "self.seen = []"), "# !"),
         (program("self.count += 1  # !\nreturn i, i", "self.count = 0"), "# !"),
@@ -293,6 +297,29 @@ class Hard:
 def test_an_order_that_training_decides_is_not_asked_for_ahead(text: str, mark: str) -> None:
     text = text.replace("    loader =", "    order = Hard(9)\n    loader =").replace("shuffle=True", "drop_last=True")
     refused("loader-workers", text, mark)
+
+
+def seeded(step: str = "pass", epoch: str = "pass", options: str = ", generator=g") -> str:
+    """A program whose loader draws its order from a generator of the program's."""
+    text = program(options=options, step=step, epoch=epoch)
+    return text.replace("    loader =", "    g = torch.Generator()\n    loader =")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        seeded("noise = torch.randn(3, generator=g)  # !"),
+        seeded("torch.save(g.get_state(), 'g.pt')  # !"),
+        seeded("order = torch.randperm(9, generator=g)  # !", options=", sampler=RandomSampler(data, generator=g)"),
+    ],
+)
+def test_an_order_from_a_generator_that_training_reads_is_not_asked_for_ahead(text: str) -> None:
+    refused("loader-workers", text, "# !")
+
+
+@pytest.mark.parametrize("text", [seeded(), seeded(epoch="g.manual_seed(epoch)"), seeded("g2 = torch.Generator()")])
+def test_an_order_from_a_generator_of_its_own_may_be_asked_for_ahead(text: str) -> None:
+    assert isinstance(asked("loader-workers", text), Edits)
 
 
 BETWEEN = [
