@@ -67,6 +67,13 @@ class DecodedSamples(torch.utils.data.Dataset):
             raise AttributeError(name)
         return getattr(self._decoded_from, name)
 
+    def __repr__(self):
+        return repr(self._decoded_from)
+
+    @property
+    def __class__(self):
+        return type(self._decoded_from)  # for isinstance
+
 
 _made = []  # each dataset with what it became, for all loaders that share it
 
@@ -251,11 +258,28 @@ def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str
     named = any(name.value == "decoded" for name in source.every(cst.Name))
     if named and import_from_shim(source, ["decoded"]):
         return "stands beside something else that is called decoded: keep the samples in memory by hand."
+    named_type = _asks_for_its_type(request)
+    if named_type is not None:
+        return f"feeds a dataset whose type the program asks for: {named_type}. Kept samples are of another."
     draw = loader.draw()
     if draw is not None and draw.copied:
         at = f"{draw.path}:{draw.line}"
         return f"feeds samples that are drawn from a generator which the program keeps: {at}. Store them before that."
     return changing_samples(request.sources, source, given, recorded.get("dataset")) or loader.why_none_kept()
+
+
+def _asks_for_its_type(request: Request) -> str | None:
+    """Where the program has `type(loader.dataset)` or `loader.dataset.__class__`."""
+    parsed = ((path, parse(text)) for path, text in request.sources.items() if "dataset" in text)
+    for path, source in ((path, source) for path, source in parsed if source is not None):
+        for owner in (source.parent(each) for each in source.named("dataset")):
+            user = source.parent(owner) if isinstance(owner, cst.Attribute) else None
+            call = source.parent(user) if isinstance(user, cst.Arg) else None
+            if isinstance(call, cst.Call) and call_name(call) == "type":
+                return f"{path}:{source.lines_of(call)[0]}"
+            if isinstance(user, cst.Attribute) and user.attr.value == "__class__":
+                return f"{path}:{source.lines_of(user)[0]}"
+    return None
 
 
 def _recorded(text: str, **arguments: Scalar) -> Request:

@@ -11,8 +11,9 @@ Why it helps
 
 Fix safety
     Bitwise: the same bytes reach the device. As many batches as the loader holds ready are kept in memory that cannot
-    be swapped. Left alone: loaders whose datasets make CUDA tensors, which cannot be pinned, and programs without a
-    CUDA device. Batches of a class of the program's own are pinned only where that class has a `pin_memory` method.
+    be swapped. Left alone: loaders whose datasets make CUDA tensors, which cannot be pinned, batches that are no copies
+    of what the dataset holds where training writes into them, and programs without a CUDA device. Batches of a class of
+    the program's own are pinned only where that class has a `pin_memory` method.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ def rewrite(request: Request) -> Answer:
     for loader in found.loaders:
         if loader.options.value("pin_memory") is True:
             continue
-        if loader.uses_device:
-            reasons.append(f"{loader.where} feeds a dataset that uses the CUDA device: its tensors cannot be pinned.")
+        reason = loader.why_not_pinned()
+        if reason is not None:
+            reasons.append(f"{loader.where} {reason}")
             continue
         placed = loader.options.place("pin_memory", True)
         edits += placed.edits.items()

@@ -157,12 +157,13 @@ def _because(code: str) -> str:
 
 def _all_draw_the_same(loader: Loader, draw: Draw | None, wanted: Scalar) -> str | None:
     """Why more workers would have less variety in their samples; None where they would not."""
-    more = isinstance(wanted, int) and wanted > max(1, loader.workers)
+    more = isinstance(wanted, int) and wanted > loader.workers
     if draw is None or not draw.copied or not more:
         return None
     return (
         f"feeds samples that draw from a generator of which each worker would have a copy in the same state "
-        f"({draw.words}): all would draw the same. Seed it from torch.initial_seed() in a worker_init_fn first."
+        f"({draw.words}): all would draw the same, and that in each epoch. Seed it from torch.initial_seed() in a "
+        "worker_init_fn first."
     )
 
 

@@ -12,7 +12,9 @@ Fix safety
     second epoch on samples come in another random order, as they would with another seed, and what they draw goes on in
     each worker where it would begin anew. Left alone: a program that
     changes its dataset between epochs (`set_epoch`, an attribute that is set), since workers that live on would not see
-    it; a loader that is built anew in each epoch. Kept workers keep their memory too, also during an evaluation.
+    it; a loader that is built anew in each epoch; one that is gone through again before it has ended, by `zip` or in
+    its own loop, since workers that live on serve one pass at a time. Kept workers keep their memory too, also during
+    an evaluation.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import re
 from collections.abc import Sequence
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Site, example_request, lines_with
+from diagnose.source.batches.loader_lifetime import opened_beside_itself
 from diagnose.source.batches.loaders import Loader
 from diagnose.source.tree.edits import Splice
 
@@ -52,6 +55,12 @@ def _why_not(request: Request, loader: Loader) -> str | None:
         return "is built anew in each turn of a loop: build it before the loop, with persistent_workers=True."
     if loader.for_one_pass:
         return "is gone through once, where it is built: build it before all epochs, with persistent_workers=True."
+    beside = opened_beside_itself(request.sources, loader.options.source, loader.options.node)
+    if beside is not None and not loader.options.names:
+        return (
+            f"is gone through while the program goes through it already: {beside}. Workers that live on make batches "
+            "for one pass at a time: the first would go on with those of the second."
+        )
     lines = [line.split("#")[0].strip() for text in request.sources.values() for line in text.splitlines()]
     if any(_CHANGES.search(line) for line in lines if not line.startswith(("self.", "import ", "from "))):
         return "feeds a dataset that the program changes between epochs, which workers that live on would not see."

@@ -33,6 +33,7 @@ from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request,
 from diagnose.source.derivatives import second_derivative
 from diagnose.source.patterns.attention import CannotFuse, Refused, WrittenAttention, mentions_fused, written_attentions
 from diagnose.source.patterns.attention_call import fused_call
+from diagnose.source.patterns.attention_settings import check_kept_as_built
 from diagnose.source.rewrite.functional import functional
 from diagnose.source.rewrite.hooks import forward_hook
 from diagnose.source.rewrite.leftovers import unread_after, without_import
@@ -114,6 +115,7 @@ def _of_library(request: Request) -> Iterator[Answer]:
 
 
 def _edits(source: Source, found: WrittenAttention, request: Request) -> tuple[list[Splice], bool]:
+    check_kept_as_built(found, request.sources)
     call = fused_call(found, request.sources)
     name, imports = functional(source)
     fused = f"{name}.scaled_dot_product_attention"

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from diagnose.source.batches.sample_code import SampleCode
-from diagnose.source.batches.shared_objects import attribute_values
+from diagnose.source.batches.object_identity import attribute_values
+from diagnose.source.batches.sample_code import SampleCode, is_read
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all, per_program
@@ -41,8 +41,15 @@ _TORCH = frozenset(
     for name in (
         *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "bernoulli"),
         *("multinomial", "normal", "poisson"),
+        *(f"nn.functional.{name}" for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")),
+        *("nn.functional.feature_alpha_dropout", "nn.functional.gumbel_softmax", "nn.functional.rrelu", "dropout"),
     )
 )
+_METHODS = frozenset({"bernoulli", "multinomial", "sample", "rsample", "rvs"})
+"""Of tensors, distributions and tables of data: each call draws from a generator of the process."""
+_GIVEN_A_SEED = ("generator", "random_state", "rng")
+_LIBRARIES = ("albumentations.", "audiomentations.", "imgaug.", "kornia.augmentation.", "nlpaug.", "torch.nn.Dropout")
+"""What these make draws at each call."""
 _IN_PLACE = frozenset({"uniform_", "normal_", "random_", "bernoulli_", "exponential_", "geometric_", "log_normal_"})
 _ENTROPY = frozenset({"random.SystemRandom", "os.urandom", "secrets.token_bytes", "secrets.randbelow"})
 _SEEDS = frozenset({"random.seed", "numpy.random.seed", "torch.manual_seed", "torch.random.manual_seed"})
@@ -120,21 +127,27 @@ class _Code(SampleCode):
 
     def draws(self, init: str) -> Iterator[Draw]:
         """All that is seen to draw; `init` is the program's code that sets up each worker."""
-        own = {*self._kept_generators()}
+        own, around = {*self._kept_generators()}, {*self._generators_around()}
         told = any(_OF_WORKER.search(self.sources[path].code(node)) for node, path in self.sampling.items())
         for node, path in self.sampling.items():
             source = self.sources[path]
             for call in self.calls(path, node):
-                if _draws(source, call) or self._is_random_transform(call):
+                if _draws(source, call) or self._is_random_transform(path, call) or self._samples_anew(path, call):
                     yield Draw(source.code(call.func), source.lines_of(call)[0], path)
+            yield from self._handed_functions(path, node)
             for read in source.walk(node, cst.Attribute, cst.Name):
-                if isinstance(read, cst.Attribute | cst.Name) and (path, held := source.code(read)) in own:
+                if not isinstance(read, cst.Attribute | cst.Name):
+                    continue
+                held = source.code(read)
+                nested = any((path, held, above) in around for above in source.ancestors(read))
+                if nested or (path, held) in own:
                     apart = told or re.search(rf"\bdataset\b|\b{held.rpartition('.')[2]}\b", init) is not None
                     yield Draw(held, source.lines_of(read)[0], path, copied=not apart)
         for made, path in self.building.items():
             for call in self.calls(path, made):
-                if self._is_random_transform(call):
+                if self._is_random_transform(path, call):
                     yield Draw(call_name(call), self.sources[path].lines_of(call)[0], path)
+            yield from self._handed_functions(path, made)
 
     def bodies_of(self, path: str, init: cst.CSTNode) -> Iterator[tuple[str, cst.CSTNode]]:
         """The program's own code that a `worker_init_fn` runs, with the file."""
@@ -154,6 +167,55 @@ class _Code(SampleCode):
             if seeds and not told and _OF_WORKER.search(text) is None:
                 return Draw(its.code(seeds[0]), its.lines_of(seeds[0])[0], file, copied=True)
         return None
+
+    def _handed_functions(self, path: str, below: cst.CSTNode) -> Iterator[Draw]:
+        """Functions that draw, and modules of them, which code takes as values: `pick = random.choice`."""
+        source = self.sources[path]
+        for node in source.walk(below, cst.Attribute, cst.Name):
+            above = source.parent(node)
+            whole = not isinstance(above, cst.Attribute | cst.ImportAlias)
+            called = isinstance(above, cst.Call) and above.func is node
+            if not whole or not isinstance(node, cst.Attribute | cst.Name):
+                continue
+            if (not called and _is_random(source, node)) or any(
+                _is_random(self.sources[file], value) for file, value in self._stands_for(path, node)
+            ):
+                yield Draw(source.code(node), source.lines_of(node)[0], path)
+
+    def _stands_for(self, path: str, node: cst.Attribute | cst.Name) -> Iterator[tuple[str, cst.BaseExpression]]:
+        """What a variable is bound to where samples read it, or an attribute of it: `rng` of `rng.normal`."""
+        root: cst.BaseExpression = node
+        while isinstance(root, cst.Attribute):
+            root = root.value
+        if isinstance(root, cst.Name) and is_read(self.sources[path], root):
+            yield from self.values(path, root)
+
+    def _samples_anew(self, path: str, call: cst.Call) -> bool:
+        """Whether a call such as `distribution.sample()` or `table.sample(3)` draws with no seed of its own."""
+        name = call_name(call)
+        if name not in _METHODS or not isinstance(call.func, cst.Attribute) or name in self.defined:
+            return False
+        owner = call.func.value
+        made = [*self._stands_for(path, owner)] if isinstance(owner, cst.Name) else [(path, owner)]
+        makers = (self.sources[file].names(each.func) for file, value in made for each in self.calls(file, value))
+        if any(not names.isdisjoint(_MAKERS) for names in makers):
+            return False  # a generator made for this sample
+        return all(argument(call, given) is None for given in _GIVEN_A_SEED)
+
+    def _generators_around(self) -> Iterator[tuple[str, str, cst.CSTNode]]:
+        """File, name and function of each generator that a function binds for the functions in it, or by default."""
+        for path, source in self.sources.items():
+            inner = {above for each in self.sampling if self.sampling[each] == path for above in source.ancestors(each)}
+            for function in (each for each in inner if isinstance(each, cst.FunctionDef) and each not in self.sampling):
+                for assign in source.walk(function, cst.Assign, cst.AnnAssign):
+                    if not isinstance(assign, cst.Assign | cst.AnnAssign) or assign.value is None:
+                        continue
+                    if source.inside(assign, cst.FunctionDef) is function and self._makes_one(path, assign.value):
+                        yield from ((path, source.code(each), function) for each in _targets(assign))
+            for function in (each for each in self.sampling if self.sampling[each] == path):
+                for param in source.every(cst.Param, function.params):
+                    if param.default is not None and self._makes_one(path, param.default):
+                        yield path, param.name.value, function
 
     def _kept_generators(self) -> Iterator[tuple[str, str]]:
         """The file and the code of what holds a generator from one sample to the next: `self.rng`, `RNG`."""
@@ -179,8 +241,10 @@ class _Code(SampleCode):
             for call in self.calls(file, each)
         )
 
-    def _is_random_transform(self, call: cst.Call) -> bool:
+    def _is_random_transform(self, path: str, call: cst.Call) -> bool:
         name = call_name(call)
+        if any(each.startswith(_LIBRARIES) for each in self.sources[path].names(call.func)):
+            return True
         return name == "get_params" or (_TRANSFORM.fullmatch(name) is not None and name not in self.defined)
 
 
@@ -219,10 +283,16 @@ def _draws(source: Source, call: cst.Call) -> bool:
         return False
     if call_name(call) in _IN_PLACE and isinstance(call.func, cst.Attribute):
         return True
-    for name in source.names(call.func):
+    made_unseeded = bool(source.names(call.func) & {*_MAKERS[:3]}) and not call.args
+    return made_unseeded or _is_random(source, call.func)
+
+
+def _is_random(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether an expression stands for a function that draws, or for a module of them."""
+    for name in source.names(node):
         module, _, last = name.rpartition(".")
         if module in _NO_DRAW and last not in _NO_DRAW[module]:
             return True
-        if name in _TORCH or name in _ENTROPY or (name in _MAKERS[:3] and not call.args):
+        if name in _TORCH or name in _ENTROPY:
             return True
-    return False
+    return not source.imported(node).isdisjoint(_NO_DRAW)

@@ -11,6 +11,8 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
 _GO_THROUGH_ONCE = frozenset({"enumerate", "zip", "iter", "islice", "tqdm", "track"})
+_OPENS = frozenset({"iter", "cycle", "islice", "zip", "zip_longest", "enumerate", "chain", "product"})
+_ONLY_ASK = frozenset({"len", "print", "range", "type", "id", "isinstance", "hasattr"})
 
 
 def is_built_again(sources: Mapping[str, str], source: Source, node: cst.CSTNode) -> bool:
@@ -85,3 +87,78 @@ def _is_of_a_module(source: Source, called: cst.BaseExpression) -> bool:
         called = called.value
     imported = {each.evaluated_alias or each.evaluated_name.partition(".")[0] for each in source.every(cst.ImportAlias)}
     return isinstance(called, cst.Name) and called.value in imported
+
+
+def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.CSTNode) -> str | None:
+    """The file and line where a program goes through a loader while it goes through it already; None where it does not.
+
+    `node` builds the loader. A function's parameter may be it by another name.
+    """
+    parsed = {path: each for path, text in sources.items() if (each := parse(text)) is not None}
+    for name in _names_of(sources, source, node) or {""}:
+        held: dict[str, str] = {}
+        passed = False
+        for path, each in parsed.items():
+            for call in (one for one in each.every(cst.Call) if call_name(one) in _OPENS):
+                its = [code for arg in call.args if _last(code := each.code(arg.value)) == name]
+                where = f"{path}:{each.lines_of(call)[0]}"
+                if len(its) > 1:
+                    return where
+                assign = each.parent(call)
+                if its and isinstance(assign, cst.Assign):
+                    held[each.code(assign.targets[0].target)] = where
+            for loop in each.every(cst.For):
+                again = _opened_in(each, loop, name)
+                if again is not None:
+                    return f"{path}:{each.lines_of(again)[0]}"
+                passed = passed or any(_last(code) == name for code in _gone_through(each, loop.iter))
+        if len(held) + passed > 1:
+            return next(iter(held.values()))
+    return None
+
+
+def _names_of(sources: Mapping[str, str], source: Source, node: cst.CSTNode) -> set[str]:
+    """The last parts of the variables and attributes that hold what an expression, or its function, returns."""
+    found: set[str] = set()
+    pending, seen = [(source, node)], set[cst.CSTNode]()
+    while pending:
+        its, each = pending.pop()
+        for above in its.ancestors(each):
+            if isinstance(above, cst.Assign):
+                targets = (name for target in above.targets for name in its.every(cst.Name, target))
+                found |= {name.value for name in targets} - {"self"}
+            if isinstance(above, cst.FunctionDef) and above not in seen:
+                seen.add(above)
+                pending += _calls_of(sources, its, above)
+            if isinstance(above, cst.FunctionDef | cst.ClassDef):
+                break
+    return found
+
+
+def _last(code: str) -> str:
+    return code.rpartition(".")[2]
+
+
+def _gone_through(source: Source, node: cst.BaseExpression) -> list[str]:
+    """The code of the names and attributes that an expression goes through: `loader` of `enumerate(tqdm(loader))`."""
+    if isinstance(node, cst.Call) and call_name(node) in _GO_THROUGH_ONCE | _OPENS:
+        return [code for arg in node.args for code in _gone_through(source, arg.value)]
+    return [source.code(node)] if isinstance(node, cst.Name | cst.Attribute) else []
+
+
+def _opened_in(source: Source, loop: cst.For, loader: str) -> cst.CSTNode | None:
+    """Where the turns of a loop through the loader go through it too, or hand it to whoever may."""
+    function = source.inside(loop, cst.FunctionDef)
+    given = {each.name.value for each in source.every(cst.Param, function.params)} if function is not None else set()
+    for code in _gone_through(source, loop.iter):
+        if _last(code) != loader and code not in given:
+            continue
+        for each in source.named(_last(code), loop.body):
+            parent = source.parent(each)
+            whole = parent if isinstance(parent, cst.Attribute) and parent.attr is each else each
+            user = source.parent(whole)
+            taker = source.parent(user) if isinstance(user, cst.Arg) else None
+            asks = isinstance(taker, cst.Call) and call_name(taker) in _ONLY_ASK
+            if source.code(whole) == code and not asks and isinstance(user, cst.Arg | cst.For | cst.CompFor):
+                return each
+    return None

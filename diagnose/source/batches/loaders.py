@@ -119,6 +119,13 @@ class Loader:
         last = target.attr if isinstance(target, cst.Attribute) else target
         return isinstance(last, cst.Name) and shows_attribute(self.options.sources, last.value, "num_workers")
 
+    def why_not_pinned(self) -> str | None:
+        """Return what the program does to batches that copies of them would not affect; None where nothing."""
+        if self.uses_device:
+            return "feeds a dataset that uses the CUDA device: its tensors cannot be pinned."
+        found = next(self.shared.changed_by_training(), None) if self.shared is not None else None
+        return f"feeds a dataset that {found.words}: {found.where}. Pinned batches are copies." if found else None
+
     def why_not_ahead(self) -> str | None:
         """Return what the program does that would not affect batches loaded ahead of time; None where nothing."""
         if self.shared is None:
@@ -135,15 +142,31 @@ class Loader:
         late = late_first_batch(self.options.sources) if self._draws_order else None
         if late is not None:
             return f"has an iterator that is not asked for its first batch at once: {late}. Its order would be another."
-        given = [] if self.options.names else [self.options.given(name) for name in ("sampler", "batch_sampler")]
+        names = ("sampler", "batch_sampler", "generator")
+        given = [] if self.options.names else [self.options.given(name) for name in names]
         made_by = tuple(each for each in given if each is not None)
         if not made_by:
             return None
         order = shared_state(self.options.sources, self.options.path, self.options.node, made_by, (), None, False)
-        found = next(order.changes(When.DURING), None) or next(order.traces(), None) or next(order.late_draws(), None)
+        reads = (found for name in self._generators(order) for found in order.reads(name, When.DURING))
+        found = next(reads, None) or next(order.changes(When.DURING), None)
+        found = found or next(order.traces(), None) or next(order.late_draws(), None)
         if found is None:
             return None
         return f"has a sampler that {found.words}: {found.where}. An order that is asked for ahead would differ."
+
+    def _generators(self, order: SharedState) -> set[str]:
+        """Last parts of the names of generators that its order is drawn from; some draws wait for the last samples."""
+        calls = [
+            call
+            for made, path in order.code.building.items()
+            for call in order.code.sources[path].every(cst.Call, made)
+        ]
+        given = [arg.value for call in calls if (arg := argument(call, "generator")) is not None]
+        own = self.options.given("generator")
+        found = [*given, *([own] if own is not None else [])]
+        names = {each.attr.value if isinstance(each, cst.Attribute) else getattr(each, "value", "") for each in found}
+        return {name for name in names if isinstance(name, str)} - {"None", ""}
 
     @property
     def _draws_order(self) -> bool:

@@ -20,7 +20,11 @@ from diagnose.source.tree.definitions import Definition, Definitions
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
-_BY_THE_LOADER = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward"})
+_WITHOUT_A_NAME = frozenset(
+    {"__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward"}
+    | {"__missing__", "__getattr__", "__contains__", "__enter__", "__exit__"}
+)
+"""Methods that the loader or Python calls, which no code names."""
 _Method: TypeAlias = tuple[int, int, str, cst.FunctionDef]
 """The number of its class, its place in the file, and the file."""
 _Task: TypeAlias = Iterator["_Task"]
@@ -42,7 +46,7 @@ class SampleCode:
 
     def __post_init__(self) -> None:
         self.defined = Definitions(self.sources)
-        self._methods = set(_BY_THE_LOADER)
+        self._methods = set(_WITHOUT_A_NAME)
         """Names of what is called on some object for a sample."""
         self._others: dict[str, list[_Method]] = {}
         """Methods of the classes that have another name, by it."""
@@ -90,6 +94,9 @@ class SampleCode:
             for file, value in self.values(path, name, attributes):
                 if not called or file != path or not within(source, value, node):
                     yield self._builds(file, value)
+        for file, owner_of_it, method in self._bound_methods(source, node):
+            yield self._of_class(file, owner_of_it, lasting=True)
+            yield self._samples(file, method)
         for each in source.walk(node, cst.Name, cst.Attribute):
             for file, found in self.named(source, each):
                 if isinstance(found, cst.ClassDef):
@@ -98,6 +105,18 @@ class SampleCode:
                     yield self._builds(file, found, called=True)
                 else:
                     yield self._samples(file, found)
+
+    def _bound_methods(self, source: Source, node: cst.CSTNode) -> Iterator[tuple[str, cst.ClassDef, cst.FunctionDef]]:
+        """Methods of the program's classes that an expression takes as values, `self.collate`, with file and class."""
+        for each in source.every(cst.Attribute, node):
+            above = source.parent(each)
+            taken = isinstance(above, cst.Arg) and above.value is each
+            if not taken and each is not node:
+                continue
+            for file, found in self.defined.named(each.attr.value):
+                owner = self.sources[file].inside(found, cst.ClassDef)
+                if isinstance(found, cst.FunctionDef) and isinstance(owner, cst.ClassDef):
+                    yield file, owner, found
 
     def _samples(self, path: str, node: cst.FunctionDef | cst.Lambda) -> _Task:
         """Follow code that runs for each sample into what it calls."""

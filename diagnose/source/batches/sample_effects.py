@@ -11,8 +11,18 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from diagnose.source.batches.object_identity import (
+    bound_names,
+    handed_on,
+    is_alias,
+    is_own,
+    is_part,
+    local_names,
+    parameters,
+    parts_of,
+    root_of,
+)
 from diagnose.source.batches.sample_code import SampleCode, is_read
-from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.dataflow.flow import within
 from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.tree.arguments import argument
@@ -21,12 +31,12 @@ from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
-_CHANGES = frozenset(
+CHANGES = frozenset(
     {"append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "update", "add", "discard"}
     | {"setdefault", "popitem", "sort", "reverse", "put", "put_nowait", "rotate", "move_to_end", "subtract", "fill"}
-    | {"load_state_dict"}
+    | {"load_state_dict", "paste", "putpixel", "putalpha", "thumbnail"}
 )
-"""Methods of lists, dictionaries, sets, queues and arrays that change them."""
+"""Methods of lists, dictionaries, sets, queues, arrays and images that change them."""
 _STATEMENTS = (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr, cst.Del, cst.WithItem, cst.Call)
 _TELLS = ("warnings.warn", "logging.", "sys.stdout.", "sys.stderr.", "shutil.", "os.remove", "os.rename", "os.replace")
 _SAVES = frozenset(
@@ -43,12 +53,6 @@ _HERE_AND_NOW = (
     *("torch.is_grad_enabled", "torch.cuda.", "tracemalloc.", "gc.", "inspect.", "sys._getframe", "tempfile."),
 )
 _WORKER = "torch.utils.data.get_worker_info"
-SAME_MEMORY = frozenset(
-    {"view", "reshape", "flatten", "squeeze", "unsqueeze", "t", "transpose", "permute", "expand", "float", "double"}
-    | {"long", "int", "half", "to", "type", "contiguous", "numpy", "detach", "cpu", "from_numpy", "as_tensor", "ravel"}
-    | {"asarray", "narrow", "select", "unfold", "get", "setdefault", "swapaxes", "movedim", "items", "values"}
-)
-"""Calls whose result may lie in the memory of what they are called on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ def traces(code: SampleCode) -> Iterator[Trace]:
         for base in each.bases
     )
     elsewhere = _HERE_AND_NOW if streams else (*_HERE_AND_NOW, _WORKER)  # a stream has to ask which part is its own
-    mutating = [each for node, path in code.sampling.items() for each in _of_parameters(code.sources[path], node)]
+    changers = _changers(code)
     for node, path in code.sampling.items():
         source = code.sources[path]
         for target in changed_by(source, node):
@@ -94,10 +98,13 @@ def traces(code: SampleCode) -> Iterator[Trace]:
                 if any(name.startswith(each) for name in names for each in elsewhere):
                     words = f"reads `{source.code(read)}`, which is another in a worker or at another time,"
                     yield Trace(f"{words} while it makes a sample", path, _l(source, read))
-        if mutating:
-            for alias in handed_on(source, node):
+        if changers:
+            for alias in (*handed_on(source, node), *_given_to(code, path, node, changers)):
                 words = f"hands on `{source.code(alias)}` itself, no copy, to code that changes it in place"
                 yield Trace(words, path, _l(source, alias))
+    for path, call in rows_of_tensors(code) if changers else ():
+        words = f"has rows of `{code.sources[path].code(call)}`, no copies, changed in place"
+        yield Trace(words, path, _l(code.sources[path], call))
 
 
 def changed_by(source: Source, below: cst.CSTNode) -> Iterator[cst.BaseExpression]:
@@ -114,7 +121,7 @@ def changed_by(source: Source, below: cst.CSTNode) -> Iterator[cst.BaseExpressio
             targets = [node.asname.name]
         elif isinstance(node, cst.Call):
             name = call_name(node)
-            if isinstance(node.func, cst.Attribute) and name in _CHANGES and not _is_module(source, node.func.value):
+            if isinstance(node.func, cst.Attribute) and name in CHANGES and not _is_module(source, node.func.value):
                 targets = [node.func.value]
             elif name in {"setattr", "delattr", "next"} and isinstance(node.func, cst.Name) and node.args:
                 targets = [_attribute(node)]
@@ -159,51 +166,6 @@ def is_read_only(source: Source, target: cst.BaseExpression, node: cst.CSTNode) 
     return target.value in local_names(source, node)
 
 
-def root_of(node: cst.BaseExpression) -> cst.BaseExpression:
-    """`x` of `x.a[0].b`, of `x.view(2)` and of `torch.from_numpy(x)`: what the memory or the object is reached by."""
-    while True:
-        if isinstance(node, cst.Subscript | cst.Attribute):
-            node = node.value
-        elif isinstance(node, cst.Call) and call_name(node) in SAME_MEMORY:
-            if call_name(node) in {"from_numpy", "as_tensor", "asarray"} and node.args:
-                node = node.args[0].value
-            elif isinstance(node.func, cst.Attribute):
-                node = node.func.value
-            else:
-                return node
-        else:
-            return node
-
-
-def local_names(source: Source, function: cst.CSTNode) -> set[str]:
-    """The variables of a function and of those in it: parameters, and what it binds without declaring it another's."""
-    named = {each.name.value for each in source.every(cst.Param, function) if isinstance(each.name, cst.Name)}
-    for node in source.walk(function):
-        targets: list[cst.CSTNode] = []
-        if isinstance(node, cst.AssignTarget | cst.AnnAssign | cst.AugAssign | cst.For | cst.CompFor | cst.NamedExpr):
-            targets = [node.target]
-        elif isinstance(node, cst.AsName) or (
-            isinstance(node, cst.FunctionDef | cst.ClassDef) and node is not function
-        ):
-            targets = [node.name]
-        for target in targets:
-            if isinstance(target, cst.Name):
-                named.add(target.value)
-            elif isinstance(target, cst.Tuple | cst.List):
-                named |= {each.value for each in source.every(cst.Name, target) if _binds(source, each, target)}
-    declared = {item.name.value for item in source.every(cst.NameItem, function)}
-    return named - declared
-
-
-def _binds(source: Source, name: cst.Name, target: cst.CSTNode) -> bool:
-    for above in source.ancestors(name):
-        if above is target:
-            return True
-        if isinstance(above, cst.Attribute | cst.Subscript | cst.Call):
-            return False
-    return False
-
-
 def _outlives(code: SampleCode, path: str, function: cst.FunctionDef | cst.Lambda, target: cst.BaseExpression) -> bool:
     """Whether what is changed is there still when the next sample is made."""
     source = code.sources[path]
@@ -238,105 +200,63 @@ def _is_mutable_default(source: Source, function: cst.FunctionDef | cst.Lambda, 
     )
 
 
-def is_alias(code: SampleCode, path: str, function: cst.CSTNode, node: cst.BaseExpression, depth: int = 4) -> bool:
-    """Whether an expression may be an object that the dataset or the program keeps, and no copy of it."""
-    source = code.sources[path]
-    if isinstance(node, cst.IfExp):
-        return any(is_alias(code, path, function, each, depth) for each in (node.body, node.orelse))
-    root = root_of(node)
-    if not isinstance(root, cst.Name) or depth == 0:
-        return False
-    if is_own(source, root):
-        return root is not node and (source.inside(node, cst.ClassDef) in code.lasting)
-    if root.value not in local_names(source, function):
-        return root is not node and not source.names(root) & {"builtins." + root.value} and _is_global(source, root)
-    values = [
-        assign.value
-        for assign in source.every(cst.Assign, function)
-        if any(root.value == getattr(each.target, "value", None) for each in assign.targets)
-    ]
-    for assign in source.every(cst.Assign, function):
-        for each in assign.targets:
-            if isinstance(each.target, cst.Tuple) and any(
-                isinstance(one.value, cst.Name) and one.value.value == root.value for one in each.target.elements
-            ):
-                whole = assign.value
-                pairs = isinstance(whole, cst.Tuple) and len(whole.elements) == len(each.target.elements)
-                values += [
-                    whole.elements[at].value if pairs and isinstance(whole, cst.Tuple) else whole
-                    for at, one in enumerate(each.target.elements)
-                    if isinstance(one.value, cst.Name) and one.value.value == root.value
-                ]
-    values += [
-        loop.iter
-        for loop in source.every(cst.For, function)
-        if any(each.value == root.value for each in source.every(cst.Name, loop.target))
-    ]
-    return any(not within(source, root, value) and is_alias(code, path, function, value, depth - 1) for value in values)
+def _changers(code: SampleCode) -> set[str]:
+    """Names of the functions for samples that change in place what they are given, or give it to one that does."""
+    names: set[str] = set()
+    before = -1
+    while len(names) > before:
+        before = len(names)
+        for node, path in code.sampling.items():
+            name = node.name.value if isinstance(node, cst.FunctionDef) else ""
+            if name not in names and _changes_what_it_gets(code.sources[path], node, names):
+                names.add(name)
+    return names
 
 
-def _is_global(source: Source, name: cst.Name) -> bool:
-    """Whether a free name is an object of the program's, and no module, function or class."""
-    found = bound_to(source, name)
-    return any(not isinstance(each, cst.FunctionDef | cst.ClassDef) for each in found)
-
-
-def _of_parameters(source: Source, function: cst.FunctionDef | cst.Lambda) -> Iterator[cst.BaseExpression]:
-    """What a function changes in place of what it is given."""
-    given = {param.name.value for param in source.every(cst.Param, function.params)} - {"self", "cls"}
+def _changes_what_it_gets(source: Source, function: cst.FunctionDef | cst.Lambda, changers: set[str]) -> bool:
+    parts = parts_of(source, function, parameters(source, function))
     for target in changed_by(source, function):
         root = root_of(target)
-        if not isinstance(root, cst.Name) or root.value not in given:
+        if not isinstance(root, cst.Name) or root.value not in parts or _is_made_anew(source, function, root, parts):
             continue
         if root is not target or _changes_object(source, root):
-            yield target
+            return True
+    return any(is_part(arg.value, parts) for call in _calls_named(source, function, changers) for arg in call.args)
 
 
-def handed_on(source: Source, function: cst.FunctionDef | cst.Lambda) -> Iterator[cst.BaseExpression]:
-    """Objects of the dataset that a function returns or passes to a call as they are."""
-    owner = source.inside(function, cst.ClassDef)
-    if (
-        owner is None
-        or not isinstance(function, cst.FunctionDef)
-        or function.name.value not in {"__getitem__", "__iter__"}
-    ):
-        return
-    aliases = {
-        target.target.value: assign.value
-        for assign in source.every(cst.Assign, function)
-        for target in assign.targets
-        if isinstance(target.target, cst.Name) and _is_item_of_self(source, assign.value)
-    }
-    handed: list[cst.BaseExpression] = []
-    for node in source.walk(function):
-        if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
-            value = node.value
-            handed += [each.value for each in value.elements] if isinstance(value, cst.Tuple | cst.List) else [value]
-            if isinstance(value, cst.Dict):
-                handed += [each.value for each in value.elements]
-        elif isinstance(node, cst.Call) and is_own(source, root_of(node.func)) and isinstance(node.func, cst.Attribute):
-            handed += [arg.value for arg in node.args]
-    for each in handed:
-        if (isinstance(each, cst.Name) and each.value in aliases) or _is_item_of_self(source, each):
-            yield each
-
-
-def is_own(source: Source, node: cst.BaseExpression) -> bool:
-    """Whether a name is that of the object whose method it stands in, or of its class: `self`, however it is called."""
-    if not isinstance(node, cst.Name):
+def _is_made_anew(source: Source, function: cst.FunctionDef | cst.Lambda, name: cst.Name, parts: set[str]) -> bool:
+    """Whether a statement of the function's own body binds a name to another object before it is met: `x = x / 2`."""
+    if isinstance(function, cst.Lambda):
         return False
-    for above in source.ancestors(node):
-        if isinstance(above, cst.FunctionDef) and isinstance(
-            source.parent(source.parent(above) or above), cst.ClassDef
-        ):
-            static = any(source.code(each.decorator) == "staticmethod" for each in above.decorators)
-            first = next(iter((*above.params.posonly_params, *above.params.params)), None)
-            return not static and first is not None and first.name.value == node.value
-    return node.value in {"self", "cls"}
+    return any(
+        isinstance(statement, cst.SimpleStatementLine)
+        and source.span(statement)[1] <= source.span(name)[0]
+        and isinstance(assign, cst.Assign)
+        and any(one.value == name.value for each in assign.targets for one in bound_names(each.target))
+        and not is_part(assign.value, parts)
+        for statement in function.body.body
+        for assign in (statement.body if isinstance(statement, cst.SimpleStatementLine) else ())
+    )
 
 
-def _is_item_of_self(source: Source, node: cst.BaseExpression) -> bool:
-    return not isinstance(node, cst.Name) and is_own(source, root_of(node))
+def _given_to(
+    code: SampleCode, path: str, function: cst.FunctionDef | cst.Lambda, names: set[str]
+) -> Iterator[cst.BaseExpression]:
+    """What a function gives functions of these names, as far as it is an object that is kept."""
+    for call in _calls_named(code.sources[path], function, names):
+        yield from (arg.value for arg in call.args if is_alias(code, path, function, arg.value))
+
+
+def _calls_named(source: Source, below: cst.CSTNode, names: set[str]) -> Iterator[cst.Call]:
+    return (call for call in source.every(cst.Call, below) if call_name(call) in names)
+
+
+def rows_of_tensors(code: SampleCode) -> Iterator[tuple[str, cst.Call]]:
+    """Datasets of torch's own whose samples are views of tensors that the program keeps, with their files."""
+    for made, path in code.building.items():
+        for call in code.calls(path, made):
+            if "torch.utils.data.TensorDataset" in code.sources[path].names(call.func):
+                yield path, call
 
 
 def made_first_in_a_sample(source: Source, target: cst.BaseExpression, function: cst.CSTNode) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import libcst as cst
 
+from diagnose.source.batches.object_identity import SAME_MEMORY, attribute_values, is_own, local_names, root_of
 from diagnose.source.batches.sample_code import SampleCode, is_read
-from diagnose.source.batches.sample_effects import SAME_MEMORY, is_own, local_names, root_of
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
@@ -177,26 +176,11 @@ class SharedObjects:
         return not any(name.startswith(("torch.nn", "torch.optim", "torchvision.models")) for name in names)
 
 
-def attribute_values(sources: Mapping[str, Source], node: cst.CSTNode) -> Iterator[tuple[str, cst.BaseExpression]]:
-    """What the program binds to attributes of the name that an expression such as `self.data` ends with."""
-    if not isinstance(node, cst.Attribute):
-        return
-    for path, source in sources.items():
-        for assign in source.every(cst.Assign) if node.attr.value in source.words else ():
-            targets = [each for target in assign.targets for each in _each(target.target)]
-            if any(isinstance(one, cst.Attribute) and one.attr.value == node.attr.value for one in targets):
-                yield path, assign.value
-
-
 def _is_namespace(source: Source, node: cst.BaseExpression) -> bool:
     """Whether it is the dictionary of all names of a module or an object, as `globals()` and `vars(data)` are."""
     if isinstance(node, cst.Call):
         return source.code(node.func) in {"globals", "vars"}
     return isinstance(node, cst.Attribute) and node.attr.value == "__dict__"
-
-
-def _each(target: cst.BaseExpression) -> Sequence[cst.BaseExpression]:
-    return [each.value for each in target.elements] if isinstance(target, cst.Tuple | cst.List) else [target]
 
 
 def _changes_object(source: Source, target: cst.BaseExpression) -> bool:

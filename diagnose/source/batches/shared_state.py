@@ -14,12 +14,16 @@ from functools import cached_property
 
 import libcst as cst
 
+from diagnose.source.batches.batch_aliases import written_batches
 from diagnose.source.batches.dataset_rng import draws_of_order
+from diagnose.source.batches.hidden_changes import hidden_changes
+from diagnose.source.batches.object_identity import attribute_values, handed_on, hands_on, is_own, root_of
 from diagnose.source.batches.open_handles import held_handles
 from diagnose.source.batches.sample_code import SampleCode
-from diagnose.source.batches.sample_effects import Trace, changed_by, handed_on, is_own, root_of, traces
-from diagnose.source.batches.shared_objects import SharedObjects, attribute_values
+from diagnose.source.batches.sample_effects import Trace, changed_by, rows_of_tensors, traces
+from diagnose.source.batches.shared_objects import SharedObjects
 from diagnose.source.batches.statement_order import StatementOrder, When
+from diagnose.source.dataflow.flow import within
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
@@ -74,14 +78,60 @@ class SharedState:
         yield from self._opened_outside()
         yield from self._caught()
         yield from self._trained()
+        yield from hidden_changes(self.code)
         yield from self._asked_of_caches()
+        yield from self._not_copied() if self._has_single_samples else self.changed_by_training()
+
+    def changed_by_training(self) -> Iterator[Trace]:
+        """What the loader hands on with no copy, where the program writes into something that may be a batch."""
+        handed = next(self._not_copied(), None)
+        written = next(written_batches(self.code), None) if handed is not None else None
+        if handed is not None and written is not None:
+            path, target = written
+            source = self.code.sources[path]
+            where = f"{path}:{source.lines_of(target)[0]} changes `{source.code(target)}` in place"
+            yield Trace(f"{handed.words} ({where})", handed.path, handed.line)
+
+    @property
+    def _has_single_samples(self) -> bool:
         size = argument(self.loader, "batch_size", 1)
-        if size is not None and self.code.sources[self.path].code(size.value) == "None":
-            for node, path in self.code.sampling.items():
-                source = self.code.sources[path]
-                for alias in handed_on(source, node):
-                    words = f"hands on `{source.code(alias)}` itself, which is no copy and which training may change"
-                    yield Trace(words, path, source.lines_of(alias)[0])
+        return size is not None and self.code.sources[self.path].code(size.value) == "None"
+
+    def _not_copied(self) -> Iterator[Trace]:
+        """Objects of the dataset that the loader hands on as they are: samples that it does not stack."""
+        collate = argument(self.loader, "collate_fn", 6)
+        if not self._has_single_samples and (collate is None or not self._hands_on(collate.value)):
+            return
+        for node, path in self.code.sampling.items():
+            source = self.code.sources[path]
+            for alias in handed_on(source, node):
+                words = f"hands on `{source.code(alias)}` itself, which is no copy and which training may change"
+                yield Trace(words, path, source.lines_of(alias)[0])
+        for path, call in rows_of_tensors(self.code):
+            source = self.code.sources[path]
+            words = f"hands on rows of `{source.code(call)}`, which are no copies and which training may change"
+            yield Trace(words, path, source.lines_of(call)[0])
+
+    def _hands_on(self, collate: cst.BaseExpression) -> bool:
+        """Whether a collate function returns samples, or parts of them, as it gets them."""
+        source = self.code.sources[self.path]
+        named = {each.value for each in source.every(cst.Name, collate)}
+        values = [value for each in source.every(cst.Name, collate) for _, value in self.code.values(self.path, each)]
+        named |= {call_name(value) for value in values if isinstance(value, cst.Call)}
+        return any(
+            hands_on(self.code.sources[path], node)
+            for node, path in self.code.sampling.items()
+            if (
+                isinstance(node, cst.Lambda)
+                and any(node is each or within(source, node, each) for each in (collate, *values))
+            )
+            or (isinstance(node, cst.FunctionDef) and self._owner_or_name(path, node) in named)
+        )
+
+    def _owner_or_name(self, path: str, function: cst.FunctionDef) -> str:
+        """The name of a function; of `__call__`, that of its class."""
+        owner = self.code.sources[path].inside(function, cst.ClassDef)
+        return owner.name.value if owner is not None and function.name.value == "__call__" else function.name.value
 
     def late_draws(self) -> Iterator[Trace]:
         """Random numbers that a sampler draws between two samples, where training draws its own."""
@@ -118,6 +168,19 @@ class SharedState:
                     at = source.lines_of(target)[0]
                     yield Trace(f"reads what the program changes (`{_line(source, target)}`)", path, at)
             yield from self._called(path, source, at_least)
+
+    def reads(self, name: str, at_least: When) -> Iterator[Trace]:
+        """Statements that read a variable or an attribute of this name outside the loader, and run then or later."""
+        for path, source in self.code.sources.items():
+            for each in source.named(name) if name in source.words else ():
+                parent = source.parent(each)
+                word = isinstance(parent, cst.Arg | cst.Param) and parent.value is not each
+                if word or isinstance(parent, cst.Param) or within(source, each, self.loader):
+                    continue
+                if self._order.when(path, each) >= at_least:
+                    yield Trace(
+                        f"draws from `{name}`, which the program reads meanwhile", path, source.lines_of(each)[0]
+                    )
 
     @cached_property
     def _shared(self) -> SharedObjects:

@@ -16,6 +16,14 @@ _VIEWS = frozenset(
 )
 """Methods whose results lie in the same memory, or may: `reshape` copies only what it has to."""
 
+_FUNCTIONS = ("torch.nn.functional.", "torchvision.transforms.functional.", "torchvision.transforms.v2.functional.")
+"""Where functions lie that write to what they are given first if they are told `inplace=True`."""
+_WRITE_TO_THE_FIRST = frozenset(
+    {"numpy.copyto", "numpy.fill_diagonal", "numpy.place", "numpy.put", "numpy.putmask", "PIL.ImageDraw.Draw"}
+    | {f"cv2.{name}" for name in ("circle", "drawContours", "ellipse", "fillPoly", "line", "polylines", "putText")}
+    | {"cv2.rectangle"}
+)
+
 
 def is_written(source: Source, code: str, below: cst.CSTNode | None = None) -> bool:
     """Whether anything below a node (the module) writes to what some code names: `mask`, `self.mask`."""
@@ -55,7 +63,11 @@ def _by_call(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
     for arg in call.args:
         if arg.keyword is not None and arg.keyword.value == "out":
             yield from _elements(arg.value)
+        elif arg.keyword is not None and arg.keyword.value == "inplace" and _is_true(arg.value):
+            yield from _told_in_place(source, call)
     function = call.func
+    if call.args and not source.names(function).isdisjoint(_WRITE_TO_THE_FIRST):
+        yield call.args[0].value
     method = function.attr.value if isinstance(function, cst.Attribute) else ""
     if not method.endswith("_") or method.endswith("__"):
         return
@@ -64,6 +76,19 @@ def _by_call(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
         yield function.value
     elif call.args and not call.args[0].star:
         yield call.args[0].value
+
+
+def _told_in_place(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
+    """What a call with `inplace=True` writes to: what the function is given first, or the method's object."""
+    function = call.func
+    if any(name.startswith(_FUNCTIONS) for name in source.names(function)):
+        yield from (arg.value for arg in call.args[:1] if not arg.star)
+    elif isinstance(function, cst.Attribute) and not source.imported(function):
+        yield function.value
+
+
+def _is_true(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Name) and node.value == "True"
 
 
 def _elements(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

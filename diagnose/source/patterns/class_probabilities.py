@@ -41,7 +41,7 @@ def _are_floats(source: Source, node: cst.BaseExpression, calls: int) -> bool:
         return True
     made = operation(source, node)
     if made is None:
-        given = _passed(source, node) if calls and isinstance(node, cst.Name) else ()
+        given = [*_passed(source, node), *_bound(source, node)] if calls and isinstance(node, cst.Name) else ()
         return any(_are_floats(source, value, calls - 1) for value in given)
     formats = {name for kind in (*made.keywords.values(), *made.operands[1:]) for name in _formats(source, kind)}
     if made.name in _FLOATS or formats & _FLOAT_FORMATS:
@@ -62,6 +62,18 @@ def _passed(source: Source, node: cst.Name) -> list[cst.BaseExpression]:
     parameter = parameter_of(found.statement, node.value)
     passed = passed_to(found.statement, parameter, None, {"": source}) if parameter is not None else None
     return [value for _, value in passed or () if value is not None]
+
+
+def _bound(source: Source, node: cst.Name) -> list[cst.BaseExpression]:
+    """All that the function binds a name to, where more than one of them may reach it: `t = y`, or else a mixture."""
+    scope = source.inside(node, cst.FunctionDef) or source.module
+    return [
+        each.value
+        for each in source.walk(scope, cst.Assign, cst.AugAssign)
+        if isinstance(each, cst.Assign | cst.AugAssign)
+        for target in (each.targets if isinstance(each, cst.Assign) else [each])
+        if isinstance(target.target, cst.Name) and target.target.value == node.value
+    ]
 
 
 def _formats(source: Source, node: cst.BaseExpression) -> set[str]:

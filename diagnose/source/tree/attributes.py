@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import libcst as cst
 
+from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
@@ -91,6 +92,23 @@ def _members(source: Source, around: cst.ClassDef) -> Mapping[str, Sequence[cst.
             if isinstance(first, cst.SimpleString) and isinstance(first.evaluated_value, str):
                 found.setdefault(first.evaluated_value, []).append(node.args[1].value)
     return found
+
+
+def set_from_outside(source: Source, name: str) -> Iterator[cst.BaseExpression]:
+    """What code gives an attribute of that name of anything but `self`: by `block.name = x`, `setattr(block, …)`."""
+    for node in source.walk(None, cst.Assign, cst.AugAssign, cst.AnnAssign) if name in source.words else ():
+        if isinstance(node, cst.Assign):
+            pairs = [pair for target in node.targets for pair in _pairs(target.target, node.value)]
+        elif isinstance(node, cst.AugAssign | cst.AnnAssign) and node.value is not None:
+            pairs = [(node.target, node.value)]
+        else:
+            continue
+        for target, value in pairs:
+            if isinstance(target, cst.Attribute) and target.attr.value == name and _name_in_self(target) is None:
+                yield value
+    for call in source.calls_named("setattr"):
+        if len(call.args) == 3 and string(call.args[1].value) == name and source.code(call.args[0].value) != "self":
+            yield call.args[2].value
 
 
 def _pairs(

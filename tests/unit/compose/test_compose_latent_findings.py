@@ -182,7 +182,9 @@ def test_what_changes_the_training_rides_along_for_a_clear_saving_where_the_trai
     """Its class promises the same bits, and its answer says that it changes the training here."""
 
     def rewrite(request: Request) -> Edits:
-        files = {path: text.replace("import torch\n", "import torch  # pin\n") for path, text in request.sources.items()}
+        files = {
+            path: text.replace("import torch\n", "import torch  # pin\n") for path, text in request.sources.items()
+        }
         return Edits(files, "draws other numbers", Gate.TRAINING, "workers draw")
 
     draws = fixer("more-workers", rewrite)

@@ -180,7 +180,8 @@ def test_no_more_workers_where_each_would_have_a_copy_of_the_generator(sample: s
     answer = asked(program(sample))
     assert isinstance(answer, Advice)
     assert "all would draw the same" in answer.text
-    assert isinstance(asked(program(sample), wanted=1), Edits)
+    assert isinstance(asked(program(sample), wanted=1), Advice)  # each epoch has a new one, in that state again
+    assert isinstance(asked(program(sample), workers=2, wanted=1), Edits)
 
 
 def test_workers_that_are_seeded_apart_may_have_a_generator_of_their_own() -> None:
@@ -301,3 +302,62 @@ def test_a_seed_for_the_generators_of_the_process_is_none_for_a_kept_one() -> No
     seed = "\ndef seed_worker(worker):\n    np.random.seed(torch.initial_seed() % 2**32)\n"
     text = program("return self.noise.normal()", more=", worker_init_fn=seed_worker")
     assert isinstance(asked(text.replace("\nclass", f"{seed}\nclass", 1)), Advice)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "return F.dropout(self.order, 0.5)",
+        "return self.order.multinomial(1)",
+        "return torch.distributions.Beta(1.0, 1.0).sample()",
+        "return self.table.sample(3)",
+        "return [*map(random.choice, self.order)]",
+        "return self.pick(9)",
+        "return choose(self.order)",
+        "return source.randint(9)",
+        "return A.HorizontalFlip(p=0.1)(image=self.order)",
+    ],
+)
+def test_a_draw_is_seen_by_whatever_it_is_made(sample: str) -> None:
+    text = program(sample).replace("self.order =", "self.pick = np.random.permutation\n        self.order =", 1)
+    text = text.replace(
+        "\nclass",
+        "\nimport albumentations as A\nimport torch.nn.functional as F\n"
+        "choose, source = random.choice, np.random\n\nclass",
+        1,
+    )
+    found = drawn(text if "pick" in sample else text.replace("np.random.permutation", "None"))
+    assert found is not None
+    assert not found.copied
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "return random.Random(index).sample(self.order, 3)",
+        "rng = np.random.default_rng(index); return rng.choice(9)",
+        "rng = random.Random(index); return rng.sample(self.order, 3)",
+        "return self.table.sample(3, random_state=index)",
+        "return isinstance(self.order, (np.random.Generator, random.Random))",
+    ],
+)
+def test_a_draw_with_a_seed_of_the_sample_is_none(sample: str) -> None:
+    assert drawn(program(sample)) is None
+
+
+@pytest.mark.parametrize(
+    "jitter",
+    [
+        "def jitter(seed):\n    rng = np.random.default_rng(seed)\n"
+        "    def apply(x):\n        return x + rng.normal()\n    return apply\n",
+        "def jitter(seed):\n    rng: random.Random = random.Random(seed)\n    return lambda x: x + rng.random()\n",
+        "class jitter:\n    def __init__(self, seed):\n        pass\n"
+        "    def __call__(self, x, rng=np.random.default_rng(0)):\n        return x + rng.normal()\n",
+    ],
+)
+def test_a_generator_of_a_function_around_the_sample_is_kept(jitter: str) -> None:
+    text = program("return self.transform(index)", "Images(jitter(3))").replace("\nclass", f"\n{jitter}\nclass", 1)
+    found = drawn(text)
+    assert found is not None
+    assert found.copied
+    assert isinstance(asked(text, wanted=1), Advice)  # it would begin anew in each epoch's worker

@@ -182,6 +182,24 @@ def test_probabilities_that_are_passed_by_name_alone_are_no_indices() -> None:
     assert isinstance(FIXER.rewrite(example_request("unfused-loss", indices)), Edits)
 
 
+def some_mixed(mixed: str) -> str:
+    """A loss whose targets are indices in some steps only."""
+    text = with_targets("y", "t.flatten(0, 1)")
+    return text.replace(
+        "    return F.cross", f"    t = y\n    if random() < 0.1:\n        {mixed}\n    return F.cross", 1
+    )
+
+
+@pytest.mark.parametrize("mixed", ["t = 0.9 * F.one_hot(y, 7) + 0.1 / 7", "t = y.softmax(-1)", "t = t / 2", "t *= 0.5"])
+def test_targets_that_are_probabilities_in_some_steps_are_no_indices(mixed: str) -> None:
+    assert FIXER.rewrite(example_request("unfused-loss", some_mixed(mixed))) is None
+
+
+@pytest.mark.parametrize("mixed", ["t = y.flip(0)", "t = torch.where(y > 2, 2, y)"])
+def test_targets_that_are_other_indices_in_some_steps_stay_indices(mixed: str) -> None:
+    assert isinstance(FIXER.rewrite(example_request("unfused-loss", some_mixed(mixed))), Edits)
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -660,3 +660,48 @@ def test_a_setting_is_a_number_by_what_the_file_does_with_it(settings: str, fact
     text = (settings + DROPS).replace("/ math.sqrt(q.size(-1))", f"* {factor}")
     assert factor in text
     assert isinstance(rewrite(text), Edits) is edited
+
+
+HELD = """
+class Attention(nn.Module):
+    def __init__(self, d=8, heads=2):
+        super().__init__()
+        self.heads = heads
+        self.width = d // heads
+        self.scale = self.width ** -0.5
+        self.qkv = nn.Linear(d, 3 * d)
+        self.drop = nn.Dropout(0.0)
+
+    def forward(self, x):
+        B, N, C = x.shape
+        q, k, v = self.qkv(x).view(B, N, 3, self.heads, self.width).permute(2, 0, 3, 1, 4)
+        weights = ((q @ k.transpose(-2, -1)) * self.scale).softmax(dim=-1)
+        return (self.drop(weights) @ v).transpose(1, 2).reshape(B, N, C)
+
+class Reduced(nn.Module):
+    def forward(self, weights):
+        return weights / 2
+
+model = Attention()
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "model.scale *= 0.9",
+        "model.scale = nn.Parameter(torch.ones(()))",
+        "model.drop = Reduced()",
+        "setattr(model, 'drop', Reduced())",
+        "model.drop, model.other = Reduced(), 1",
+    ],
+)
+def test_a_scale_or_a_dropout_that_is_set_from_outside_is_left_alone(line: str) -> None:
+    answer = rewrite(f"{HELD}{line}\n")
+    assert isinstance(answer, Advice)
+    assert "is set from outside of its class" in answer.text
+
+
+@pytest.mark.parametrize("line", ["", "model.drop.p = 0.2", "args.drop = 0.5", "self.scale = 3"])
+def test_another_attribute_of_the_name_hinders_nothing(line: str) -> None:
+    assert isinstance(rewrite(f"{HELD}{line}\n"), Edits)

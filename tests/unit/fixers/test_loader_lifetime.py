@@ -109,3 +109,37 @@ def test_functions_that_hand_a_loader_on_to_each_other_are_looked_at_once(monkey
     monkeypatch.setattr(loader_lifetime, "_calls_of", counted)
     assert is_for_one_pass({"train.py": text}, source, built)
     assert len(looked_at) == 1 + depth
+
+
+TWICE = [
+    f"loader = {LOADER}\nfor one, other in zip(loader, loader):\n    step(one, other)\n",
+    f"loader = {LOADER}\nfor one in loader:\n    for other in loader:\n        step(one, other)\n",
+    f"def train(model, batches):\n    for at, one in enumerate(batches):\n        evaluate(model, batches)\n\n"
+    f"train(model, {LOADER})\n",
+    f"class Task:\n    def __init__(self):\n        self.loader = {LOADER}\n    def train(self):\n"
+    "        for one in self.loader:\n            score = sum(loss(each) for each in self.loader)\n",
+    f"loader = {LOADER}\nfirst, second = iter(loader), 0\nones = iter(loader)\nothers = iter(loader)\n",
+    f"{MAKE}loader = make()\nforever = itertools.cycle(loader)\nfor one in loader:\n    step(one, next(forever))\n",
+]
+
+
+@pytest.mark.parametrize("program", TWICE)
+def test_workers_do_not_live_on_where_a_loader_is_gone_through_beside_itself(program: str) -> None:
+    answer = asked("persistent-workers", program)
+    assert isinstance(answer, Advice)
+    assert "is gone through while the program goes through it already" in answer.text
+
+
+ONE_AFTER_THE_OTHER = [
+    f"loader = {LOADER}\nfor one in loader:\n    log(len(loader), loader.dataset)\nfor one in loader:\n    step(one)\n",
+    f"loader = {LOADER}\nit = iter(loader)\nwhile True:\n    try:\n        one = next(it)\n"
+    "    except StopIteration:\n        it = iter(loader)\n",
+    f"loader = {LOADER}\nother = DataLoader(more)\nfor one in loader:\n    for each in other:\n        step(each)\n",
+    f"def train(loader):\n    for one in loader:\n        step(one)\n\nloader = {LOADER}\ntrain(loader)\n"
+    "evaluate(loader)\n",
+]
+
+
+@pytest.mark.parametrize("program", ONE_AFTER_THE_OTHER)
+def test_workers_live_on_where_passes_follow_each_other(program: str) -> None:
+    assert isinstance(asked("persistent-workers", program), Edits)

@@ -79,7 +79,8 @@ def asked(fixer: str, text: str, **others: str) -> Edits | Advice | None:
     line = lines_with(text, "DataLoader(")[0]
     site = Site("DataLoader", "train.py", line, arguments={"num_workers": workers, "shuffle": True})
     setting = {"num_workers": 2} if fixer == "loader-workers" else {}
-    request = example_request("input-bound", text, sites=[site], facts=Facts(cpu_count=4), setting=setting)
+    facts = Facts(cpu_count=4, device_name="NVIDIA H200" if fixer == "loader-pin" else None)
+    request = example_request("input-bound", text, sites=[site], facts=facts, setting=setting)
     return FIXERS[fixer].rewrite(
         replace(request, sources={**request.sources, **{f"{name}.py": code for name, code in others.items()}})
     )
@@ -113,6 +114,10 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program("return self.x[i], i", STORED),
         program("return self.x[i].clone().mul_(2), i", STORED),
         program("x = self.x[i].clone()\nx[3:] = 0\nreturn x, i", STORED),
+        program("return halved(self.x[i].clone()), 0", STORED, top="def halved(x):\n    x /= 2\n    return x\n"),
+        program("return halved(self.x[i]), 0", STORED, top="def halved(x):\n    x = x / 2\n    x += 1\n    return x\n"),
+        program("x = self.load(i)\nx *= 2\nreturn x, i", more="def load(self, i):\n    return torch.load(self.paths[i])"),  # noqa: E501
+        program("x = self.x[i].astype('f4')\nx -= 1\nreturn x, i", STORED),
         program("x = self.x[i] * 2\nx += 1\nreturn x, i", STORED),
         program("return self.x[i], i", "with open('x.json') as f:\n    self.x = json.load(f)", top="import json\n"),
         program("return self.x[i], i", "self.x = open('x.txt').read().splitlines()"),
@@ -134,6 +139,12 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program(dataset="Subset(Images(paths), range(9))"),
         program("return SCALE * torch.load(self.paths[i]), i", top="SCALE = 1 / 255\n"),
         program("return self.x[i], i", STORED, step="table[step] = 0").replace("loader =", "table = data.x.clone()\n    loader ="),  # noqa: E501
+        program("return self.x[i], i", STORED, options=", collate_fn=lambda rows: rows[0]"),
+        program("return self.x[i], i", STORED, options=", collate_fn=stack", step="x.mul_(2)",
+                top="def stack(rows):\n    return torch.stack([x for x, _ in rows]), torch.tensor([y for _, y in rows])\n"),  # noqa: E501
+        program("return torch.load(self.paths[i]), i", options=", collate_fn=lambda rows: rows[0]", step="x.mul_(2)"),
+        program("return self.by_class[i % 3][0], i", "self.by_class = defaultdict(list)\nadd = self.by_class[0].append\nadd(1)",  # noqa: E501
+                top="from collections import defaultdict\n"),
         program(NOISY, "self.strength = 0.0", epoch="data.strength = turn", step="turn += 1").replace("loader =", "turn = 0\n    loader ="),  # noqa: E501
     ],
 )  # fmt: skip
@@ -176,6 +187,10 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
          .replace("loader =", "aug = Strength()\n    data.more = aug\n    loader ="), "self.value += 0.1"),
         (program("return self.transform(i), i", end="print(len(seen))")
          .replace("loader =", "seen = []\n    data.transform = lambda x: seen.append(x)  # !\n    loader ="), "# !"),
+        # A method that the loader is given as a function.
+        (program(options=", collate_fn=owner.join", step="owner.gain *= 2  # !", top="class Owner:\n    gain = 1\n"
+                 "    def join(self, rows):\n        return torch.tensor(rows) * self.gain\n")
+         .replace("    loader =", "    owner = Owner()\n    loader ="), "# !"),
         # Samples leave something behind.
         (program("self.seen.append(i)  # !\nreturn i, i", "self.seen = []"), "# !"),
         (program("self.count += 1  # !\nreturn i, i", "self.count = 0"), "# !"),
@@ -188,11 +203,41 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("self.buffer.copy_(self.x[i])  # !\nreturn self.buffer, i", f"{STORED}\nself.buffer = torch.zeros(16)"), "# !"),  # noqa: E501
         (program("x = self.x[i]\nx.mul_(2)  # !\nreturn x, i", STORED), "# !"),
         (program("x = self.x[i]\nx += 1  # !\nreturn x, i", STORED), "# !"),
+        (program("return self.tick(), i", "self.tick = itertools.count().__next__  # !"), "# !"),
+        (program("note(i)  # !\nreturn i, i", top="SEEN = []\nnote = SEEN.append\n"), "# !"),
+        (program("return self.ids[self.paths[i]], i  # !", "self.ids = defaultdict(lambda: len(self.ids))", top="from collections import defaultdict\n"), "# !"),  # noqa: E501
+        (program("return IDS[self.paths[i]], i  # !", top="import collections\nIDS = collections.defaultdict()\nIDS.default_factory = IDS.__len__\n"), "# !"),  # noqa: E501
+        (program("return self.ids[self.paths[i]], i", "self.ids = Ids()", top="class Ids(dict):\n"
+                 "    def __missing__(self, key):\n        self[key] = len(self)  # !\n        return self[key]\n"), "# !"),  # noqa: E501
         (program("self.cache.setdefault(i, i)  # !\nreturn i, i", "self.cache = {}"), "# !"),
         (program("return self.make(i, []), i", more="def make(self, i, seen, all=[]):\n    all.append(i)  # !\n    return i"), "# !"),  # noqa: E501
         (program("x = self.x[i]  # !\nreturn self.transform(x), i  # !", STORED, dataset="Images(paths, halve)",
                  top="def halve(x):\n    x /= 2\n    return x\n"), "# !"),
+        (program("return prepare(self.x[i]), 0  # !", STORED, top="def norm_(x):\n    x /= 2\n"
+                 "def prepare(x):\n    norm_(x)\n    return x\n"), "# !"),
+        (program("return Tools.scale(self.x[i]), 0  # !", STORED, top="class Tools:\n    @staticmethod\n"
+                 "    def scale(x):\n        for part in x:\n            part.mul_(2)\n        return x\n"), "# !"),
+        (program("x = load(i)\nx *= 2  # !\nreturn x, i", top="from functools import lru_cache\n@lru_cache(maxsize=None)\n"  # noqa: E501
+                 "def load(i):\n    return torch.load(i)\n"), "# !"),
+        (program("x = self.fetch(i)\nx *= 2  # !\nreturn x, i", "self.fetch = cache(self.load)", "def load(self, i):\n    return torch.load(i)",  # noqa: E501
+                 top="from functools import cache\n"), "# !"),
+        (program("x = self.row(i)\nx *= 2  # !\nreturn x, i", STORED, "def row(self, i):\n    return self.x[i]"), "# !"),  # noqa: E501
+        (program("x = np.squeeze(self.x[i].astype('f4', copy=False))\nx -= 1  # !\nreturn x, i", STORED), "# !"),
+        (program("return nn.functional.relu(self.x[i], inplace=True), i  # !", STORED), "# !"),
+        (program("image = self.images[i]\nimage.paste(0)  # !\nreturn image, i", "self.images = []"), "# !"),
+        (program("return self.recs[i]  # !", "self.recs = []", options=", collate_fn=scaled", top="def scaled(rows):\n"
+                 "    for row in rows:\n        row['x'] = row['x'] / 2\n    return rows[0]\n"), "# !"),
+        (program(dataset="TensorDataset(torch.ones(9, 16), torch.ones(9))  # !", options=", collate_fn=halved", top="def halved(rows):\n"  # noqa: E501
+                 "    return torch.stack([x.div_(2) for x, _ in rows]), 0\nfrom torch.utils.data import TensorDataset\n"), "# !"),  # noqa: E501
         (program("return self.x[i], i  # !", STORED).replace("batch_size=8", "batch_size=None"), "# !"),
+        (program("return self.x[i], i  # !", STORED, options=", collate_fn=lambda rows: rows[0]", step="x.mul_(2)"), "# !"),  # noqa: E501
+        (program("return self.x[i], i  # !", STORED, options=", collate_fn=keep", step="for one in x:\n    one /= 2",
+                 top="def keep(rows):\n    xs, ys = zip(*rows)\n    return list(xs), ys\n"), "# !"),
+        (program("return self.x[i], i  # !", STORED, options=", collate_fn=Keep(1)", step="halve(x)",
+                 top="class Keep:\n    def __init__(self, n):\n        pass\n    def __call__(self, rows):\n"
+                     "        return [x.view(-1) for x, _ in rows], 0\ndef halve(x):\n    x[0] /= 2\n"), "# !"),
+        (program(dataset="TensorDataset(torch.ones(9, 16), torch.ones(9))  # !", step="x.mul_(2)", top="from torch.utils.data import TensorDataset\n",  # noqa: E501
+                 options=", collate_fn=lambda rows: rows[0]"), "# !"),
         (program("self.n = i  # !\nreturn i, i").replace("self", "this"), "# !"),
         # Handles.
         (program(RECORDS, "self.file = open('x.bin', 'rb')  # !"), "# !"),
@@ -221,6 +266,13 @@ def test_no_workers_are_given_where_a_worker_would_not_see_or_show_what_the_prog
     refused("loader-workers", text, mark)
 
 
+def test_batches_are_not_pinned_where_training_writes_into_the_dataset_by_them() -> None:
+    identity = ", collate_fn=lambda rows: rows[0]"
+    refused("loader-pin", program("return self.x[i], i  # !", STORED, options=identity, step="x.mul_(2)"), "# !")
+    assert isinstance(asked("loader-pin", program("return self.x[i], i", STORED, options=identity)), Edits)
+    assert isinstance(asked("loader-pin", program("return self.x[i], i", STORED, step="x.mul_(2)")), Edits)
+
+
 ORDER = """
 class Hard:
     def __init__(self, n):
@@ -245,6 +297,29 @@ class Hard:
 def test_an_order_that_training_decides_is_not_asked_for_ahead(text: str, mark: str) -> None:
     text = text.replace("    loader =", "    order = Hard(9)\n    loader =").replace("shuffle=True", "drop_last=True")
     refused("loader-workers", text, mark)
+
+
+def seeded(step: str = "pass", epoch: str = "pass", options: str = ", generator=g") -> str:
+    """A program whose loader draws its order from a generator of the program's."""
+    text = program(options=options, step=step, epoch=epoch)
+    return text.replace("    loader =", "    g = torch.Generator()\n    loader =")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        seeded("noise = torch.randn(3, generator=g)  # !"),
+        seeded("torch.save(g.get_state(), 'g.pt')  # !"),
+        seeded("order = torch.randperm(9, generator=g)  # !", options=", sampler=RandomSampler(data, generator=g)"),
+    ],
+)
+def test_an_order_from_a_generator_that_training_reads_is_not_asked_for_ahead(text: str) -> None:
+    refused("loader-workers", text, "# !")
+
+
+@pytest.mark.parametrize("text", [seeded(), seeded(epoch="g.manual_seed(epoch)"), seeded("g2 = torch.Generator()")])
+def test_an_order_from_a_generator_of_its_own_may_be_asked_for_ahead(text: str) -> None:
+    assert isinstance(asked("loader-workers", text), Edits)
 
 
 BETWEEN = [

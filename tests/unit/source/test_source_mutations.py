@@ -22,6 +22,10 @@ from diagnose.source.tree.syntax import parse
         "x.view(-1).fill_(0)",
         "x.t()[0].copy_(y)",
         "x.reshape(-1)[0] = 1",
+        "torch.nn.functional.relu(x, inplace=True)",
+        "x.drop(columns='a', inplace=True)",
+        "import cv2; cv2.rectangle(x, (0, 0), (9, 9), 0, -1)",
+        "import numpy as np; np.copyto(x, y)",
         "x.numpy()[0] = 1",
         "y, x[0] = y[0], y",
         "torch.add(y, y, out=x)",
@@ -38,7 +42,15 @@ def test_each_way_to_write_is_one(code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["y.copy_(x)", "x.__len__()", "y[x] = 0", "f(x)", "x.clone().add_(1)", "x = y", "x.y[0] = 1"]
+    "code",
+    [
+        *("y.copy_(x)", "x.__len__()", "y[x] = 0", "f(x)", "x.clone().add_(1)", "x = y", "x.y[0] = 1"),
+        *(
+            "torch.nn.functional.relu(x, inplace=False)",
+            "torch.nn.ReLU(x, inplace=True)",
+            "import cv2; cv2.resize(x, 9)",
+        ),
+    ],
 )
 def test_a_read_a_copy_and_a_new_value_are_none(code: str) -> None:
     source = parse(f"import torch\n{code}\n")

@@ -1,0 +1,49 @@
+"""What training writes into, where that may be a batch.
+
+A worker process sends its samples to the training process, and pinning copies them: what training then writes into a
+batch no longer changes what the dataset holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from diagnose.source.batches.object_identity import bound_names, parameters, parts_of, root_of
+from diagnose.source.batches.sample_code import SampleCode
+from diagnose.source.batches.shared_objects import is_of_model
+from diagnose.source.dataflow.mutations import written_in_place
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.syntax import Source
+
+_COUNTED = frozenset({"range", "trange", "count"})
+
+
+def written_batches(code: SampleCode) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """What code that makes no samples writes into: variables of loops, what `next` gives, parameters; with its file."""
+    for path, source in code.sources.items():
+        for scope in (source.module, *source.every(cst.FunctionDef)):
+            if scope in code.sampling or scope in code.building:
+                continue
+            names = parts_of(source, scope, _taken(source, scope))
+            for target in written_in_place(source, scope):
+                root = root_of(target)
+                its = source.inside(target, cst.FunctionDef) or source.module
+                if its is scope and isinstance(root, cst.Name) and root.value in names:
+                    yield path, target
+
+
+def _taken(source: Source, scope: cst.CSTNode) -> set[str]:
+    """The variables that a function may take a batch by."""
+    found: set[str] = set()
+    if isinstance(scope, cst.FunctionDef):
+        found |= parameters(source, scope)
+    for node in source.walk(scope, cst.For, cst.Assign):
+        if isinstance(node, cst.For):
+            counted = isinstance(node.iter, cst.Call) and call_name(node.iter) in _COUNTED
+            names = [] if counted else [each for each in bound_names(node.target) if not is_of_model(source, each)]
+            found |= {each.value for each in names}
+        elif isinstance(node, cst.Assign) and isinstance(node.value, cst.Call) and call_name(node.value) == "next":
+            found |= {each.value for target in node.targets for each in bound_names(target.target)}
+    return found
