@@ -7,7 +7,6 @@ it, and workers that live on do not; while batches come, no worker sees it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,8 +15,9 @@ import libcst as cst
 
 from diagnose.source.batches.batch_aliases import written_batches
 from diagnose.source.batches.dataset_rng import draws_of_order
+from diagnose.source.batches.given_attributes import follow_given
 from diagnose.source.batches.hidden_changes import hidden_changes
-from diagnose.source.batches.object_identity import attribute_values, handed_on, hands_on, is_own, root_of
+from diagnose.source.batches.object_identity import attribute_values, handed_on, hands_on, root_of
 from diagnose.source.batches.open_handles import held_handles
 from diagnose.source.batches.sample_code import SampleCode
 from diagnose.source.batches.sample_effects import Trace, changed_by, rows_of_tensors, traces
@@ -33,8 +33,6 @@ from diagnose.source.tree.syntax import Source
 __all__ = ["SharedState", "When", "shared_state"]
 
 _NAMED_IN_SUCH_CALLS = frozenset({"setattr", "delattr", "dataset"})
-_SET_OF_OTHERS = re.compile(r"(?<!\bself)(?<!\bcls)\.\s*(\w+)\s*=(?!=)")
-"""Attributes that a text sets, but for those of `self`; it may be other text than code."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class SharedState:
                 for found in source.every(cst.ClassDef):
                     if any(source.code(base.value).partition("[")[0].endswith("Dataset") for base in found.bases):
                         code.makes_samples_by(f"{path}.{found.name.value}")
-        _follow_given(code)
+        follow_given(code)
         return code
 
     def traces(self) -> Iterator[Trace]:
@@ -342,52 +340,6 @@ def shared_state(
 ) -> SharedState:
     """The one of a loader, for all who ask: what it finds is kept."""
     return SharedState(texts, path, loader, made_by, names, init, is_dataset)
-
-
-def _follow_given(code: SampleCode) -> None:
-    """Follow what the program gives attributes that samples read, `data.transform = Crop(8)`, until nothing is new."""
-    known = -1
-    while known != len(code.sampling) + len(code.classes):
-        known = len(code.sampling) + len(code.classes)
-        read = {
-            each.attr.value
-            for node, path in code.sampling.items()
-            for each in code.sources[path].every(cst.Attribute, node)
-        }
-        files = set(code.classes.values())
-        for path, source in code.sources.items():
-            if path not in files and read.isdisjoint(_SET_OF_OTHERS.findall(source.text)):
-                continue
-            for assign in source.every(cst.Assign):
-                targets = (target.target for target in assign.targets)
-                kept = any(
-                    isinstance(one, cst.Attribute) and one.attr.value in read and not _is_of_others(code, source, one)
-                    for one in targets
-                )
-                if kept and _is_made_here(code, path, assign.value):
-                    code.builds(path, assign.value)
-
-
-def _is_of_others(code: SampleCode, source: Source, target: cst.Attribute) -> bool:
-    """Whether it is `self.name` in a class of which no instance is reached from a sample."""
-    owner = source.inside(target, cst.ClassDef) if is_own(source, target.value) else None
-    return owner is not None and owner not in code.classes
-
-
-def _is_made_here(code: SampleCode, path: str, node: cst.BaseExpression) -> bool:
-    """Whether a value is a function of the program's own or an object of a class of its own; a number is a copy."""
-    files: dict[cst.BaseExpression, str] = {node: path}
-    following = [node]
-    for each in following:  # and what is found on the way; a function that calls itself passes a parameter on to it
-        if isinstance(each, cst.Lambda) or (isinstance(each, cst.Call) and call_name(each) in code.defined):
-            return True
-        if isinstance(each, cst.Name):
-            if each.value in code.defined:
-                return True
-            given = {value: file for file, value in code.values(files[each], each) if value not in files}
-            files |= given
-            following += given
-    return False
 
 
 def _calls_of(code: SampleCode, node: cst.CSTNode, classes: set[str]) -> Iterator[cst.Call]:
