@@ -70,10 +70,6 @@ class DecodedSamples(torch.utils.data.Dataset):
     def __repr__(self):
         return repr(self._decoded_from)
 
-    @property
-    def __class__(self):
-        return type(self._decoded_from)  # for isinstance
-
 
 _made = []  # each dataset with what it became, for all loaders that share it
 
@@ -269,13 +265,13 @@ def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str
 
 
 def _asks_for_its_type(request: Request) -> str | None:
-    """Where the program has `type(loader.dataset)` or `loader.dataset.__class__`."""
+    """Where the program asks what its dataset is: by `type`, `isinstance` or `loader.dataset.__class__`."""
     parsed = ((path, parse(text)) for path, text in request.sources.items() if "dataset" in text)
     for path, source in ((path, source) for path, source in parsed if source is not None):
         for owner in (source.parent(each) for each in source.named("dataset")):
             user = source.parent(owner) if isinstance(owner, cst.Attribute) else None
             call = source.parent(user) if isinstance(user, cst.Arg) else None
-            if isinstance(call, cst.Call) and call_name(call) == "type":
+            if isinstance(call, cst.Call) and call_name(call) in {"type", "isinstance"}:
                 return f"{path}:{source.lines_of(call)[0]}"
             if isinstance(user, cst.Attribute) and user.attr.value == "__class__":
                 return f"{path}:{source.lines_of(user)[0]}"

@@ -316,7 +316,10 @@ class SharedState:
                     (name := call_name(call)) not in classes and (name == "next" or name in self.code.defined)
                     for call in source.every(cst.Call, each.body)
                 )
-                inside = any(above in self.code.sampling for above in source.ancestors(each))
+                # What makes a sample, or makes the dataset before the loop.
+                inside = any(
+                    above in self.code.sampling or above in self.code.building for above in source.ancestors(each)
+                )
                 of_memory = all(
                     handler.type is not None and source.code(handler.type).endswith("OutOfMemoryError")
                     for handler in each.handlers

@@ -244,16 +244,15 @@ def test_batches_are_those_of_the_dataset(shim: Any) -> None:
         assert [(each.dtype, each.tolist()) for each in left] == [(each.dtype, each.tolist()) for each in right]
 
 
-def test_kept_samples_are_shown_and_recognised_as_the_dataset_is(shim: Any) -> None:
+def test_kept_samples_are_shown_as_the_dataset_is(shim: Any) -> None:
     samples = Samples(lambda index: (torch.ones(2), index))
     kept = shim(samples)
     assert kept is not samples
     assert repr(kept) == repr(samples)
-    assert isinstance(kept, Samples)
 
 
 def test_a_dataset_whose_type_is_asked_for_is_left_alone() -> None:
-    for asked in ("type(loader.dataset).__name__", "loader.dataset.__class__"):
+    for asked in ("type(loader.dataset).__name__", "loader.dataset.__class__", "isinstance(loader.dataset, Images)"):
         request = example_request("input-bound", f"{FLAT}print({asked})\n")
         assert isinstance(FIXER.rewrite(request), Advice)
 

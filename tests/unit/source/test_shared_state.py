@@ -468,6 +468,24 @@ def test_only_errors_that_are_caught_around_the_loop_come_as_others(guarded: str
         refused("loader-workers", text, "# !")
 
 
+MADE = """
+def checked(paths):
+    for path in paths:
+        open(path).close()
+    return Images(paths)
+def make(paths):
+    try:
+        return checked(paths)
+    except IndexError:
+        return Images(paths[:9])
+"""
+
+
+def test_errors_that_are_caught_while_the_dataset_is_made_come_as_they_did() -> None:
+    text = program("if i > 99:\n    raise IndexError(i)\nreturn i, i", dataset="make(paths)", top=MADE)
+    assert isinstance(asked("loader-workers", text), Edits)
+
+
 def test_the_program_of_the_demo_is_given_workers() -> None:
     text = (Path(diagnose.cli.__file__).parent / "programs" / "demo_program" / "train.py").read_text()
     assert isinstance(asked("loader-workers", text), Edits)
