@@ -4,7 +4,8 @@ Such a fix has no trial of its own, which would find nothing in a step that is s
 trial of those whose savings bring it to light, where it costs no time: only fixes of few lines that bring no compiler
 where there is none, and promise no less of the numbers than what is tried anyway. What changes the training rides along
 only where the training is judged in any case, and only for a clear saving or to complete another that rides along
-(`Fixer.completes`). Whether it was worth its lines is asked in the end, as of all the others.
+(`Fixer.completes`); what changes loading, which takes processes and memory, only for what would be kept alone. Whether
+it was worth its lines is asked in the end, as of all the others.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from diagnose.model import Finding, Gate
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.units import format_share
-from diagnose.verdict import CLEAR_SAVING
+from diagnose.verdict import CLEAR_SAVING, LEAST_SAVING
 from diagnose.what_if import StepWithout
 
 LEAST_SHARE = 0.0025
@@ -77,7 +78,7 @@ def _with_one(bundle: Bundle, base: Stack, own: Sequence[Candidate]) -> Bundle |
         whole.put_on(own, trains=True, foreseen=True)
     if whole.stack is bundle.stack or _written(bundle.stack, whole.stack) > MOST_LINES:
         return None
-    least = CLEAR_SAVING if trains else LEAST_SHARE
+    least = CLEAR_SAVING if trains else LEAST_SAVING if fixer.changes_loading else LEAST_SHARE
     if not completes and _share(whole.members[-1].proposal.findings) < least:
         return None
     harmless = whole.stack if not bundle.trains else bundle.harmless

@@ -196,6 +196,16 @@ def test_what_changes_the_training_rides_along_for_a_clear_saving_where_the_trai
     assert all("# pin" not in text for text in made.bench.halfway if text)
 
 
+@pytest.mark.parametrize(("share", "rides"), [(0.006, False), (0.02, True)])
+def test_what_changes_loading_rides_along_for_what_would_be_kept_alone(
+    share: float, rides: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreseen = (small("input", share, "loader-pin"),)
+    made, _ = stage(tmp_path, monkeypatch, foreseen, replace(PIN, changes_loading=True))
+    made.run()
+    assert ("# pin" in common(made)) is rides
+
+
 def test_where_the_trial_breaks_down_it_is_in_neither_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     foreseen = (small("pageable", 0.02, "loader-pin"),)
     made, _ = stage(tmp_path, monkeypatch, foreseen, PIN, decisions={TOGETHER: Decision.FAILED})
