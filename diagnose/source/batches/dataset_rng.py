@@ -288,7 +288,9 @@ def _draws(source: Source, call: cst.Call) -> bool:
 
 
 def _is_random(source: Source, node: cst.BaseExpression) -> bool:
-    """Whether an expression stands for a function that draws, or for a module of them."""
+    """Whether an expression stands for a function that draws, or for a module of them; what one has drawn does not."""
+    if not isinstance(node, cst.Name | cst.Attribute):
+        return False
     for name in source.names(node):
         module, _, last = name.rpartition(".")
         if module in _NO_DRAW and last not in _NO_DRAW[module]:

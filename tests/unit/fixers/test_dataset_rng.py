@@ -107,6 +107,14 @@ def test_a_generator_that_a_dataset_keeps_is_one_however_it_came_to_be(kept: str
     assert (found.code, found.copied) == ("self.noise", True)
 
 
+def test_tensors_that_the_program_drew_beforehand_are_no_draw_of_a_sample() -> None:
+    made = "X = torch.randn(320, 16)\nY = torch.randint(0, 9, (320,))\n"
+    text = TOP + made + LOADER.format(dataset="torch.utils.data.TensorDataset(X, Y)", more="")
+    assert drawn(text) is None
+    kept = program("return X[index]").replace("class Images", f"{made}class Images")
+    assert drawn(kept) is None
+
+
 def test_what_training_draws_is_no_sample() -> None:
     text = program("return self.order[index]") + "\ndef train():\n    return torch.randn(3) * random.random()\n"
     assert drawn(text) is None
