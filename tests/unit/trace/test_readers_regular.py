@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from diagnose.trace import Trace
@@ -89,7 +89,12 @@ def rows_of(trace: Trace, table: Table) -> list[tuple[Any, ...]]:
     return sorted(zip(*said, strict=True), key=repr)
 
 
+_OVERHEAD = {"ph": "i", "name": "[memory]", "ts": 1, "pid": 1, "tid": 4, "cat": "overhead", "args": {"Bytes": 512}}
+
+
 @settings(max_examples=150)
+@example(events=[_OVERHEAD], chunk_bytes=1)
+@example(events=[{**_OVERHEAD, "ts": None}], chunk_bytes=400)
 @given(events=st.lists(_events, min_size=1, max_size=8), chunk_bytes=st.sampled_from([1, 400, 400_000]))
 def test_the_two_roads_meet(
     tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]], chunk_bytes: int

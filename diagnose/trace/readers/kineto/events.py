@@ -104,6 +104,7 @@ class Instant(Struct, tag_field="ph", tag="i", gc=False):
 
     name: str = ""
     ts: Scalar = None
+    cat: str = ""
     pid: Scalar = None
     args: MemoryArgs | None = None
 
@@ -166,7 +167,8 @@ def _event_of(value: dict[str, Any]) -> Event:
     if phase == "M":
         return Metadata(name, pid, tid, _args_of(value.get("args"), MetadataArgs))
     if phase == "i":
-        return Instant(name, _scalar(value.get("ts")), pid, _args_of(value.get("args"), MemoryArgs))
+        args = _args_of(value.get("args"), MemoryArgs)
+        return Instant(name, _scalar(value.get("ts")), _text(value.get("cat")), pid, args)
     times = _scalar(value.get("ts")), _scalar(value.get("dur"))
     return X(name, *times, _text(value.get("cat")), pid, tid, _args_of(value.get("args"), Args))
 

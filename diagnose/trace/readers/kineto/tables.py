@@ -292,7 +292,8 @@ def _by_lane(by_type: Mapping[type, list[Any]]) -> dict[Lane, list[Any]]:
             for event in members:
                 by_lane[lane_of(event.cat)].append(event)
         elif kind is Instant or kind is ExactInstant:
-            by_lane[Lane.MEMORY] += members
+            for event in members:
+                by_lane[Lane.UNUSED if lane_of(event.cat) is Lane.UNUSED else Lane.MEMORY].append(event)
         elif kind in _LANES:
             by_lane[_LANES[kind]] += members
     return by_lane
