@@ -168,7 +168,7 @@ def _records_graphs(request: Request) -> bool:
     word = re.compile(rf"\b(?:graph|{'|'.join(sorted(_GRAPHED))})\b")
     for source in filter(None, (parse(text) for text in request.sources.values() if word.search(text))):
         for call in source.every(cst.Call):
-            if call_name(call) in _GRAPHED or any(name == "torch.cuda.graph" for name in source.names(call.func)):
+            if call_name(call) in _GRAPHED or source.is_called(call.func, "torch.cuda.graph"):
                 return True
     return False
 

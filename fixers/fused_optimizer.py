@@ -110,8 +110,9 @@ def _sites(request: Request) -> list[Site]:
 
 def _kind(source: Source, call: cst.Call) -> str | None:
     """The name of torch's optimizer that a call builds."""
-    names = (name for name in source.names(call.func) if name.startswith("torch.optim."))
-    return next((name.rpartition(".")[2] for name in names), None)
+    if not source.is_called(call.func, "torch.optim."):
+        return None
+    return next(name.rpartition(".")[2] for name in source.names(call.func) if name.startswith("torch.optim."))
 
 
 def _edit(request: Request, site: Site) -> list[tuple[str, list[Splice]]] | str:

@@ -72,7 +72,7 @@ def _by_call(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
     if not method.endswith("_") or method.endswith("__"):
         return
     assert isinstance(function, cst.Attribute)  # or it had no such name
-    if not any(name.startswith("torch.") for name in source.names(function)):
+    if not source.is_called(function, "torch."):
         yield function.value
     elif call.args and not call.args[0].star:
         yield call.args[0].value

@@ -60,13 +60,13 @@ def compilations(sources: Mapping[str, str]) -> tuple[Compiled, ...]:
         for decorator in source.every(cst.Decorator):
             owner = source.parent(decorator)
             called = decorator.decorator.func if isinstance(decorator.decorator, cst.Call) else decorator.decorator
-            if "torch.compile" in source.names(called) and isinstance(owner, cst.FunctionDef | cst.ClassDef):
+            if source.is_called(called, "torch.compile") and isinstance(owner, cst.FunctionDef | cst.ClassDef):
                 found.append(Compiled(path, source, decorator, owner.name.value))
     return tuple(found)
 
 
 def _compiled_by(source: Source, call: cst.Call, imported: set[str]) -> str | None:
-    if "torch.compile" in source.names(call.func):
+    if source.is_called(call.func, "torch.compile"):
         given = _given(call)
         return source.code(given) if given is not None else None
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "compile":

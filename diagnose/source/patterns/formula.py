@@ -53,6 +53,7 @@ _SAME = {
 }
 _MODULES = {"Softmax": "softmax", "Dropout": "dropout"}
 _TORCH = ("torch.", "math.", "numpy.", "torch.nn.functional.")
+_CONVERSIONS = ("builtins.float", "builtins.int", "builtins.bool")
 _CONSTANTS = {"math.pi": math.pi, "numpy.pi": math.pi, "torch.pi": math.pi, "math.inf": math.inf}
 _CONSTANTS |= {"torch.inf": math.inf, "numpy.inf": math.inf, "np.inf": math.inf, "math.e": math.e}
 
@@ -98,7 +99,7 @@ def is_of_tensors(source: Source, made: Operation) -> bool:
         return True
     if made.method and isinstance(made.node.func, cst.Attribute):
         return not made.node.func.attr.value.endswith("_")
-    return not any(name.startswith(("math.", "numpy.")) for name in source.names(made.node.func))
+    return not source.is_called(made.node.func, "math.", "numpy.")
 
 
 def certain(source: Source, node: cst.CSTNode) -> Operation | None:
@@ -178,8 +179,9 @@ def _called(source: Source, call: cst.Call) -> Operation | None:
         if kind in _MODULES:
             return Operation(_MODULES[kind], given, call, keywords, module=module)
         return Operation(source.code(function), given, call, keywords, module=module)
-    for name in source.names(function) if _is_dotted(function) else ():
-        if name.startswith(_TORCH) or name in {"builtins.float", "builtins.int", "builtins.bool"}:
+    of_torch = _is_dotted(function) and source.is_called(function, *_TORCH, *_CONVERSIONS)
+    for name in source.names(function) if of_torch else ():
+        if name.startswith(_TORCH) or name in _CONVERSIONS:
             last = name.rpartition(".")[2]
             if "input" in keywords and not given:
                 given, keywords = (keywords["input"],), {k: v for k, v in keywords.items() if k != "input"}
@@ -207,10 +209,9 @@ def built_module(source: Source, function: cst.BaseExpression) -> cst.Call | Non
 
 def source_kind(source: Source, call: cst.Call) -> str:
     """The class of torch's that a call builds, without its package; empty for other calls."""
-    return next(
-        (name.rpartition(".")[2] for name in source.names(call.func) if name.startswith("torch.nn.")),
-        "",
-    )
+    if not source.is_called(call.func, "torch.nn."):
+        return ""
+    return next(name.rpartition(".")[2] for name in source.names(call.func) if name.startswith("torch.nn."))
 
 
 def integer(node: cst.BaseExpression | None) -> int | None:
@@ -234,7 +235,8 @@ def constant(
     if node is None:
         return None
     if isinstance(node, cst.Attribute | cst.Name):
-        known = next((_CONSTANTS[name] for name in source.names(node) if name in _CONSTANTS), None)
+        names = source.names(node) if source.is_called(node, *_CONSTANTS) else ()
+        known = next((_CONSTANTS[name] for name in names if name in _CONSTANTS), None)
         if known is not None:
             return known
     if isinstance(node, cst.Attribute | cst.Name):

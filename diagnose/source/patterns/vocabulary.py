@@ -38,11 +38,11 @@ def output_layers(source: Source) -> Iterator[OutputLayer]:
             target, call = assign.targets[0].target, assign.value
             if not isinstance(target, cst.Attribute) or source.code(target.value) != "self":
                 continue
-            if not isinstance(call, cst.Call) or not _is(source, call, "torch.nn.Linear"):
-                continue
-            out = argument(call, "out_features", 1)
+            out = argument(call, "out_features", 1) if isinstance(call, cst.Call) else None
             wide = out is not None and (source.code(out.value) in embedded or "vocab" in source.code(out.value).lower())
-            if out is None or not wide or len(members_named(source, around, target.attr.value)) != 1:
+            if not isinstance(call, cst.Call) or out is None or not wide or not _is(source, call, "torch.nn.Linear"):
+                continue
+            if len(members_named(source, around, target.attr.value)) != 1:
                 continue
             size = constant(source, out.value)
             whole = int(size) if size is not None else None
@@ -51,7 +51,7 @@ def output_layers(source: Source) -> Iterator[OutputLayer]:
 
 
 def _is(source: Source, call: cst.Call, name: str) -> bool:
-    return name in source.names(call.func)
+    return source.is_called(call.func, name)
 
 
 def _calls(source: Source, around: cst.ClassDef, name: str) -> tuple[cst.Call, ...]:

@@ -45,6 +45,12 @@ class Layout:
         self._of_kind: dict[object, list[int]] = {}
         self._types: dict[object, frozenset[type]] = {}
 
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """The node around a node; None for the root, and for a node elsewhere."""
+        at = self.places.get(id(node))
+        above = self.parents[at] if at is not None else -1
+        return self.nodes[above] if above >= 0 else None
+
     def children(self, node: cst.CSTNode) -> Sequence[cst.CSTNode] | None:
         """The nodes directly below a node, without white space, commas and other marks; None of a node elsewhere."""
         at = self.places.get(id(node))

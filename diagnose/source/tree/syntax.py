@@ -5,6 +5,7 @@ Whatever an edit does not touch stays as it is by construction: comments, quotes
 
 from __future__ import annotations
 
+import ast
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -16,6 +17,7 @@ from typing import TypeVar, cast
 import libcst as cst
 from libcst.metadata import QualifiedNameSource, Scope
 
+from diagnose.source.tree.imported_names import ImportedNames, Imports, is_one, may_hold
 from diagnose.source.tree.layout import Layout
 from diagnose.source.tree.outline import Function, Outline, read_outline
 from diagnose.source.tree.scopes import scopes_of
@@ -85,6 +87,12 @@ class Source:
         """Whether the text holds one of the words, or none is given: cheap, where the tree is not."""
         return not words or any(word in self.text for word in words)
 
+    @property
+    def outline_tree(self) -> ast.Module:
+        """The file as Python's own parser has it: quick to read and to go through, and of no use for edits."""
+        outline = self._outline or read_outline(self.text)
+        return outline.tree if outline is not None else ast.Module([], [])
+
     @cached_property
     def outlined(self) -> tuple[Function, ...]:
         """The functions that are defined in no other function, in the order of the text."""
@@ -108,6 +116,11 @@ class Source:
         """The names of the functions and classes that no class has as its own."""
         outline = self._outline or read_outline(self.text)
         return outline.free_names if outline is not None else frozenset()
+
+    @cached_property
+    def _imports(self) -> Imports:
+        outline = self._outline or read_outline(self.text)
+        return outline.imports if outline is not None else {}
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -165,6 +178,10 @@ class Source:
     @cached_property
     def _layout(self) -> Layout:
         return Layout(self.module, self.module.default_newline, self.module.default_indent)
+
+    @cached_property
+    def _imported_names(self) -> ImportedNames:
+        return ImportedNames(self._imports, self._layout)
 
     @cached_property
     def _scopes(self) -> Mapping[cst.CSTNode, Scope | None]:
@@ -231,9 +248,7 @@ class Source:
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """The node around a node; None for the module."""
-        at = self._layout.places.get(id(node))
-        above = self._layout.parents[at] if at is not None else -1
-        return self._layout.nodes[above] if above >= 0 else None
+        return self._layout.parent(node)
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """The nodes around a node, innermost first."""
@@ -283,7 +298,7 @@ class Source:
     def calls_of(self, *names: str) -> Iterator[cst.Call]:
         """All calls of what one of these dotted names stands for, imports resolved, in the order of the text."""
         last = {name.rpartition(".")[2] for name in names}
-        if not self.mentions(*last):
+        if not self.mentions(*last) or not may_hold(self._imports, self.words, names):
             return
         known = last | {
             self.code(alias.asname.name)
@@ -291,7 +306,7 @@ class Source:
             if alias.asname is not None and self.code(alias.name).rpartition(".")[2] in last
         }
         for call in self.every(cst.Call):
-            if call_name(call) in known and not self.names(call.func).isdisjoint(names):
+            if call_name(call) in known and self.is_called(call.func, *names):
                 yield call
 
     @cached_property
@@ -310,13 +325,25 @@ class Source:
         """The dotted names that an expression may stand for, imports resolved: `torch.utils.data.DataLoader`."""
         found = self._qualified.get(node)
         if found is None:
-            scope = self._scopes.get(node)
-            names = scope.get_qualified_names_for(node) if scope else ()
-            found = self._qualified[node] = frozenset(name.name for name in names)
+            found = self._imported_names.of(node)
+            if found is None:
+                scope = self._scopes.get(node)
+                names = scope.get_qualified_names_for(node) if scope else ()
+                found = frozenset(name.name for name in names)
+            self._qualified[node] = found
         return found
+
+    def is_called(self, node: cst.CSTNode, *known: str) -> bool:
+        """Whether an expression may stand for one of these dotted names, imports resolved; `torch.` is all below it."""
+        return self._imported_names.may_be(node, known) and any(is_one(name, known) for name in self.names(node))
 
     def imported(self, node: cst.CSTNode) -> frozenset[str]:
         """Those of the names that an expression may stand for, where each of them is imported; else none."""
+        if not self._imported_names.binds(node):
+            return frozenset()
+        known = self._imported_names.of(node)
+        if known is not None:
+            return known
         scope = self._scopes.get(node)
         names = tuple(scope.get_qualified_names_for(node)) if scope else ()
         if any(name.source is not QualifiedNameSource.IMPORT for name in names):
