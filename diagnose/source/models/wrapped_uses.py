@@ -6,13 +6,12 @@ prints otherwise and is pickled whole. `model.compile()` leaves all that as it i
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import libcst as cst
 
 from diagnose.source.models.compilation import Compiled
-from diagnose.source.tree.definitions import Definitions
-from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all, per_program, per_source
 from diagnose.source.tree.syntax import Source
 
@@ -37,23 +36,40 @@ def use_of_wrapper(sources: Mapping[str, str], compiled: Compiled) -> str | None
 @per_program
 def _first_use(sources: Mapping[str, str], names: frozenset[str]) -> str | None:
     parsed = parse_all(sources)
-    definitions = Definitions(parsed)
     known: set[str] = set()
     new = set(names)
     while new:
         known |= new
-        holding = [source for source in parsed.values() if not source.words.isdisjoint(new)]
-        handed = [_handed_on(source).get(name, ()) for source in holding for name in new]
-        new = {alias for each in handed for to in each for alias in _aliases(definitions, to)} - known
+        holding = [_handed_on(source) for source in parsed.values() if not source.words.isdisjoint(new)]
+        handed = {to for given in holding for name in given.keys() & new for to in given[name]}
+        new = {alias for to in handed for alias in _aliases(parsed, to)} - known
     for path, source in parsed.items():
-        for node, held in () if source.words.isdisjoint(known) else _asked(source):
-            if not known.isdisjoint(held):
-                return f"{path}:{source.lines_of(node)[0]}"
+        asked = () if source.words.isdisjoint(known) else _asked(source)
+        lines = [line for line, held in asked if not known.isdisjoint(held)]
+        if lines:
+            return f"{path}:{min(lines)}"
     return None
 
 
-def _leaf(source: Source, node: cst.BaseExpression) -> str:
-    return source.code(node).rpartition(".")[2] if isinstance(node, cst.Name | cst.Attribute) else ""
+def _leaf(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _called(call: ast.Call) -> str:
+    return _leaf(call.func.value if isinstance(call.func, ast.Subscript) else call.func)
+
+
+def _arguments(call: ast.Call) -> list[tuple[str | None, ast.expr]]:
+    """The arguments of a call in the order of the text, each with its keyword."""
+    given: list[ast.expr | ast.keyword] = sorted(
+        (*call.args, *call.keywords), key=lambda each: (each.lineno, each.col_offset)
+    )
+    return [
+        (each.arg if isinstance(each, ast.keyword) else None, each.value)
+        if isinstance(each, ast.keyword | ast.Starred)
+        else (None, each)
+        for each in given
+    ]
 
 
 @per_source
@@ -62,51 +78,66 @@ def _handed_on(source: Source) -> Mapping[str, Collection[str | tuple[str, int]]
 
     `raw_model = model.module if ddp else model`, `model = DDP(model)`, `train(model)`.
     """
-    found: dict[str, dict[str | tuple[str, int], None]] = {}
-    for assign in source.every(cst.Assign):
-        value = assign.value
-        sides = [value.body, value.orelse] if isinstance(value, cst.IfExp) else [value]
-        sides += [arg.value for arg in value.args] if isinstance(value, cst.Call) else []
-        holds = [
-            side.value if isinstance(side, cst.Attribute) and side.attr.value == "module" else side for side in sides
-        ]
-        targets = [leaf for each in assign.targets if (leaf := _leaf(source, each.target))]
-        for each in holds:
-            found.setdefault(_leaf(source, each), {}).update(dict.fromkeys(targets))
-    for call in source.every(cst.Call):
-        for at, arg in enumerate(call.args):
-            to = arg.keyword.value if arg.keyword is not None else (call_name(call), at)
-            found.setdefault(_leaf(source, arg.value), {})[to] = None
+    found: dict[str, set[str | tuple[str, int]]] = {}
+    for node in ast.walk(source.outline_tree):
+        if isinstance(node, ast.Assign):
+            value = node.value
+            sides = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+            sides += [given for _, given in _arguments(value)] if isinstance(value, ast.Call) else []
+            targets = [leaf for each in node.targets if (leaf := _leaf(each))]
+            for side in sides:
+                of_module = isinstance(side, ast.Attribute) and side.attr == "module"
+                each = side.value if isinstance(side, ast.Attribute) and of_module else side
+                found.setdefault(_leaf(each), set()).update(targets)
+        elif isinstance(node, ast.Call):
+            for at, (keyword, given) in enumerate(_arguments(node)):
+                found.setdefault(_leaf(given), set()).add(keyword if keyword is not None else (_called(node), at))
     found.pop("", None)
     return found
 
 
-def _aliases(definitions: Definitions, to: str | tuple[str, int]) -> Iterator[str]:
+def _aliases(parsed: Mapping[str, Source], to: str | tuple[str, int]) -> Iterator[str]:
     """The names that something gets: that itself, or those of the parameters that take an argument."""
     if isinstance(to, str):
         yield to
         return
     name, at = to
-    for function in definitions.called(name):
-        given = [each.name.value for each in function.params.params if each.name.value != "self"]
-        yield from given[at : at + 1]
+    for source in parsed.values():
+        for given in _parameters(source).get(name, ()) if name in source.defined_names else ():
+            yield from given[at : at + 1]
 
 
 @per_source
-def _asked(source: Source) -> Sequence[tuple[cst.CSTNode, frozenset[str]]]:
-    """What would be another of a wrapper, with the names of what is asked, in the order of the text."""
-    found: list[tuple[cst.CSTNode, frozenset[str]]] = []
-    for node in source.walk(None, cst.Attribute, cst.Call, cst.FormattedStringExpression):
-        held: list[cst.BaseExpression] = []
-        if isinstance(node, cst.Attribute) and node.attr.value in _NAMED:
+def _parameters(source: Source) -> Mapping[str, Sequence[Sequence[str]]]:
+    """The parameters of a file's functions, by the name by which they are called: their own, or that of their class."""
+    found: dict[str, list[list[str]]] = {}
+    pending: list[tuple[ast.AST, str | None]] = [(source.outline_tree, None)]
+    while pending:
+        node, owner = pending.pop()
+        if isinstance(node, ast.ClassDef):
+            owner = node.name
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = [each.arg for each in node.args.args if each.arg != "self"]
+            is_init = node.name == "__init__" and owner is not None
+            found.setdefault(owner if is_init and owner is not None else node.name, []).append(given)
+        pending += [(each, owner) for each in ast.iter_child_nodes(node) if not isinstance(each, ast.expr)]
+    return found
+
+
+@per_source
+def _asked(source: Source) -> Sequence[tuple[int, frozenset[str]]]:
+    """The lines of what would be another of a wrapper, with the names of what is asked."""
+    found: list[tuple[int, frozenset[str]]] = []
+    for node in ast.walk(source.outline_tree):
+        held: list[ast.expr] = []
+        if isinstance(node, ast.Attribute) and node.attr in _NAMED:
             inner = node.value
-            of_module = isinstance(inner, cst.Attribute) and inner.attr.value == "module"
-            held = [inner.value if isinstance(inner, cst.Attribute) and of_module else inner]
-        elif isinstance(node, cst.Call) and call_name(node) in _TAKES_WHOLE:
-            held = [arg.value for arg in node.args]
-        elif isinstance(node, cst.FormattedStringExpression):
-            held = [node.expression]
-        names = frozenset(filter(None, (_leaf(source, each) for each in held)))
+            held = [inner.value if isinstance(inner, ast.Attribute) and inner.attr == "module" else inner]
+        elif isinstance(node, ast.Call) and _called(node) in _TAKES_WHOLE:
+            held = [given for _, given in _arguments(node)]
+        elif isinstance(node, ast.FormattedValue):
+            held = [node.value]
+        names = frozenset(filter(None, map(_leaf, held)))
         if names:
-            found.append((node, names))
+            found.append(((held[0] if isinstance(node, ast.FormattedValue) else node).lineno, names))
     return found
