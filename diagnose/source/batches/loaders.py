@@ -130,7 +130,7 @@ class Loader:
         """Return what the program does that would not affect batches loaded ahead of time; None where nothing."""
         if self.shared is None:
             return None
-        found = next(self.shared.changes(When.DURING), None) or next(self.shared.traces(), None)
+        found = self.shared.change(When.DURING) or self.shared.trace
         if found is not None:
             return f"feeds a dataset that {found.words}: {found.where}. Samples that are loaded ahead would differ."
         return self.why_no_order_ahead()
@@ -149,8 +149,7 @@ class Loader:
             return None
         order = shared_state(self.options.sources, self.options.path, self.options.node, made_by, (), None, False)
         reads = (found for name in self._generators(order) for found in order.reads(name, When.DURING))
-        found = next(reads, None) or next(order.changes(When.DURING), None)
-        found = found or next(order.traces(), None) or next(order.late_draws(), None)
+        found = next(reads, None) or order.change(When.DURING) or order.trace or next(order.late_draws(), None)
         if found is None:
             return None
         return f"has a sampler that {found.words}: {found.where}. An order that is asked for ahead would differ."
@@ -188,7 +187,7 @@ class Loader:
         spawns = context in {"spawn", "forkserver"} or any(map(_SPAWNS.search, self.options.sources.values()))
         if self.shared is None or not spawns:
             return None
-        found = next(self.shared.unsent(), None) or next(self.shared.changes(When.BETWEEN), None)
+        found = next(self.shared.unsent(), None) or self.shared.change(When.BETWEEN)
         if found is not None:
             return f"feeds a dataset that {found.words}: {found.where}. A process that is spawned would not have it."
         if not any(_GUARD.search(text) for text in self.options.sources.values()):
@@ -210,7 +209,7 @@ class Loader:
         """
         if self.shared is None:
             return None
-        found = next(self.shared.changes(When.BETWEEN), None) or next(self.shared.traces(), None)
+        found = self.shared.change(When.BETWEEN) or self.shared.trace
         return f"feeds a dataset that {found.words}: {found.where}." if found is not None else None
 
     @cached_property

@@ -61,7 +61,8 @@ def _same_memory(call: cst.Call) -> cst.BaseExpression | None:
     return call.args[0].value if call.args and taken else None
 
 
-def local_names(source: Source, function: cst.CSTNode) -> set[str]:
+@per_source
+def local_names(source: Source, function: cst.CSTNode) -> frozenset[str]:
     """The variables of a function and of those in it: parameters, and what it binds without declaring it another's."""
     named = {each.name.value for each in source.every(cst.Param, function) if isinstance(each.name, cst.Name)}
     for node in source.walk(function):
@@ -78,7 +79,7 @@ def local_names(source: Source, function: cst.CSTNode) -> set[str]:
             elif isinstance(target, cst.Tuple | cst.List):
                 named |= {each.value for each in source.every(cst.Name, target) if _binds(source, each, target)}
     declared = {item.name.value for item in source.every(cst.NameItem, function)}
-    return named - declared
+    return frozenset(named - declared)
 
 
 def _binds(source: Source, name: cst.Name, target: cst.CSTNode) -> bool:

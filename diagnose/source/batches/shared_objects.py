@@ -141,12 +141,20 @@ class SharedObjects:
         function = source.inside(name, cst.FunctionDef)
         if function is None or name.value not in local_names(source, function):
             return True  # a global
-        inner = [each for each in self.code.sampling if any(above is function for above in source.ancestors(each))]
         return any(  # a closure
-            one.value == name.value and name.value not in local_names(source, each)
-            for each in inner
-            for one in source.every(cst.Name, each)
+            name.value not in local_names(source, each) and next(source.named(name.value, each), None) is not None
+            for each in self._sampling_within.get(function, ())
         )
+
+    @cached_property
+    def _sampling_within(self) -> Mapping[cst.CSTNode, Sequence[cst.CSTNode]]:
+        """The code that makes samples, by the functions that it is defined in."""
+        found: dict[cst.CSTNode, list[cst.CSTNode]] = {}
+        for each, path in self.code.sampling.items():
+            for above in self.code.sources[path].ancestors(each):
+                if isinstance(above, cst.FunctionDef):
+                    found.setdefault(above, []).append(each)
+        return found
 
     def may_be_shared(self, path: str, node: cst.BaseExpression) -> bool:
         """Whether an object may be one that samples read from, as far as what makes it shows."""

@@ -70,8 +70,12 @@ class SharedState:
         follow_given(code)
         return code
 
-    def traces(self) -> Iterator[Trace]:
-        """Yield what samples leave behind, depend on besides their index, or hold open."""
+    @cached_property
+    def trace(self) -> Trace | None:
+        """The first of what samples leave behind, depend on besides their index, or hold open."""
+        return next(self._traces(), None)
+
+    def _traces(self) -> Iterator[Trace]:
         yield from traces(self.code)
         yield from self._opened_outside()
         yield from self._caught()
@@ -153,8 +157,18 @@ class SharedState:
         """Yield what samples read from handles that were opened before there were workers."""
         yield from held_handles(self.code)
 
-    def changes(self, at_least: When) -> Iterator[Trace]:
-        """Statements that change what samples read, and run then or later."""
+    def change(self, at_least: When) -> Trace | None:
+        """The first statement that changes what samples read, and runs then or later."""
+        if at_least not in self._first_changes:
+            self._first_changes[at_least] = next(self._changes(at_least), None)
+        return self._first_changes[at_least]
+
+    @cached_property
+    def _first_changes(self) -> dict[When, Trace | None]:
+        """The answers of `change`."""
+        return {}
+
+    def _changes(self, at_least: When) -> Iterator[Trace]:
         for path, source in self.code.sources.items():
             for target in _changes(source):
                 if any(each in self.code.sampling or each in self._inits for each in source.ancestors(target)):

@@ -103,6 +103,11 @@ if self.file is None:
 return self.file["x"][i], i
 """
 RECORDS = "self.file.seek(i)\nreturn self.file.read(4), i"
+LOG = """NOTES = []
+class Log:
+    def __init__(self):
+        self.transform = lambda x: NOTES.append(x)  # of the log, and of no dataset
+"""
 CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        self.value += 0.1\n"
 
 
@@ -146,6 +151,7 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program("return self.by_class[i % 3][0], i", "self.by_class = defaultdict(list)\nadd = self.by_class[0].append\nadd(1)",  # noqa: E501
                 top="from collections import defaultdict\n"),
         program(NOISY, "self.strength = 0.0", epoch="data.strength = turn", step="turn += 1").replace("loader =", "turn = 0\n    loader ="),  # noqa: E501
+        program("return self.transform(i), i", dataset="Images(paths, nn.Flatten())", end="Log()", top=LOG),
     ],
 )  # fmt: skip
 def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alone(text: str) -> None:
@@ -191,6 +197,8 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program(options=", collate_fn=owner.join", step="owner.gain *= 2  # !", top="class Owner:\n    gain = 1\n"
                  "    def join(self, rows):\n        return torch.tensor(rows) * self.gain\n")
          .replace("    loader =", "    owner = Owner()\n    loader ="), "# !"),
+        (program("return self.transform(i), i", "self.notes = []", end="data.set_up()\nprint(data.notes)",
+                 more="def set_up(self):\n    self.transform = lambda x: self.notes.append(x)  # !"), "# !"),
         # Samples leave something behind.
         (program("self.seen.append(i)  # !\nreturn i, i", "self.seen = []"), "# !"),
         (program("self.count += 1  # !\nreturn i, i", "self.count = 0"), "# !"),
