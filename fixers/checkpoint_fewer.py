@@ -170,7 +170,8 @@ def _all(source: Source) -> list[Splice]:
     for call in calls:
         plain = _plain(source, call)
         splices.append(_one_side(source, call, plain) or replace(source, call, plain))
-    switches = [call for call in source.every(cst.Call) if call_name(call) in _SWITCHES]
+    asked = source.every(cst.Call) if not source.words.isdisjoint(_SWITCHES) else ()
+    switches = [call for call in asked if call_name(call) in _SWITCHES]
     gone = [parent for call in switches if isinstance(parent := source.parent(call), cst.Expr)]
     splices += remove_statements(source, gone) if gone else []
     splices += _flags(source)
@@ -202,7 +203,7 @@ def _one_side(source: Source, call: cst.Call, plain: str) -> Splice | None:
 def _flags(source: Source) -> list[Splice]:
     """`gradient_checkpointing=True` among the arguments of a trainer."""
     found = []
-    for call in source.every(cst.Call):
+    for call in source.every(cst.Call) if "gradient_checkpointing" in source.words else ():
         given = argument(call, "gradient_checkpointing")
         if (
             given is not None

@@ -25,7 +25,7 @@ import libcst as cst
 
 from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request, patched
 from diagnose.source.dataflow.flow import within
-from diagnose.source.dataflow.ranks import asks_rank
+from diagnose.source.dataflow.ranks import asks_rank, names_ranks
 from diagnose.source.distributed.data_parallel import data_parallel, wrapper_of
 from diagnose.source.distributed.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.rewrite.removal import remove_statements
@@ -59,7 +59,7 @@ def rewrite(request: Request) -> Answer:
     if not any(one.is_wrapper for one in data_parallel(request.sources, request.sites)):
         return None
     parsed = [source for text in request.sources.values() if (source := parse(text)) is not None]
-    if any(_reduces_less(source) or _differ(source, source.module) for source in parsed):
+    if any(_reduces_less(source) or _differ(source) for source in parsed):
         return None
     edits: list[tuple[str, list[Splice]]] = []
     for loop in parameter_loops(request.sources):
@@ -118,15 +118,17 @@ def _is_its(request: Request, step: TrainingStep, model: str) -> bool:
 
 def _reduces_less(source: Source) -> bool:
     """Whether gradients may be reduced otherwise than all of them, as their mean."""
-    return any(name.value in _REDUCES_LESS for name in source.every(cst.Name))
+    return any(any(source.named(name)) for name in _REDUCES_LESS if name in source.words)
 
 
-def _differ(source: Source, below: cst.CSTNode) -> bool:
+def _differ(source: Source) -> bool:
     """Whether one rank does to the weights what the others do not, or sets something by its number."""
-    branches = [each for each in source.every(cst.If, below) if asks_rank(source, each.test)]
+    if not names_ranks(source):
+        return False
+    branches = [each for each in source.every(cst.If) if asks_rank(source, each.test)]
     if any(call_name(call) in _WRITES for branch in branches for call in source.every(cst.Call, branch)):
         return True
-    settings = [*source.every(cst.Assign, below), *source.every(cst.Call, below)]
+    settings = [*source.every(cst.Assign), *source.every(cst.Call)]
     optimizers = (each for each in settings if isinstance(each, cst.Call) and _is_of_optimizer(source, each))
     # What is updated is wrapped on a device of each rank; how it is updated must not hang on the rank.
     told = [arg.value for each in optimizers for arg in each.args[1:]]
@@ -135,9 +137,7 @@ def _differ(source: Source, below: cst.CSTNode) -> bool:
 
 
 def _is_of_optimizer(source: Source, call: cst.Call) -> bool:
-    return call_name(call).startswith("clip_grad") or any(
-        name.startswith("torch.optim.") for name in source.names(call.func)
-    )
+    return call_name(call).startswith("clip_grad") or source.is_called(call.func, "torch.optim.")
 
 
 def _is_item(assign: cst.Assign) -> bool:

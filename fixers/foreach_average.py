@@ -38,6 +38,9 @@ _SHARES = re.compile(
     re.MULTILINE,
 )
 """Where two models, or a model and what is kept of it, may come to hold one memory."""
+_WRITES = frozenset({"mul_", "lerp_", "add_", "copy_"})
+_PUTS = re.compile(r"\.\s*data\s*=")
+_STATE = frozenset({"items", "is_floating_point"})
 _FORMATS = frozenset({"double", "half", "bfloat16"})
 _DTYPES = frozenset({"torch.float64", "torch.double", "torch.float16", "torch.half", "torch.bfloat16"})
 _Replaced = tuple[cst.For, list[str]]
@@ -50,7 +53,7 @@ def rewrite(request: Request) -> Answer:
     edits: list[tuple[str, list[Splice]]] = []
     for path, text in request.sources.items():
         source = parse(text) if "for " in text and ("mul" in text or "lerp" in text or "*" in text) else None
-        if source is None:
+        if source is None or not _may_average(source):
             continue
         torch, imports = ensure_import(source, "torch")
         averages = [each for each in moving_averages(source) if not (each.anew and shares)]
@@ -62,6 +65,12 @@ def rewrite(request: Request) -> Answer:
         edits.append((path, [*imports, *splices] if splices else []))
     files = request.edited(edits)
     return Edits(files, "update the average of the weights in a few launches") if files else None
+
+
+def _may_average(source: Source) -> bool:
+    """Whether a file has the words of any such loop: it writes into tensors, or puts others there."""
+    written = not source.words.isdisjoint(_WRITES) or _PUTS.search(source.text) is not None
+    return written or "named_parameters" in source.words or source.words >= _STATE
 
 
 def _has_other_format(source: Source, averages: str) -> bool:

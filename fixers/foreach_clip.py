@@ -35,13 +35,16 @@ _OTHER_DEVICES = re.compile(r"\b(?:npu|mps|xpu|hpu|mlu|xla|tpu|cpu)\b")
 _NOT_THE_GRADIENTS = re.compile(r"backward\(|\.grad\b|\.step\(|unscale_|zero_grad|all_reduce")
 
 
+_WORDS = frozenset({"grad", "clip_grad_norm_", "get_total_norm"})
+
+
 def rewrite(request: Request) -> Answer:
     """Replace every loop over norms that is understood."""
     edits: list[tuple[str, list[Splice]]] = []
     reasons: list[str] = []
     parsed = {path: source for path, text in request.sources.items() if (source := parse(text)) is not None}
     for path, source in parsed.items():
-        if not source.mentions("grad"):
+        if not source.mentions("grad") or source.words.isdisjoint(_WORDS):
             continue
         for call in source.every(cst.Call):
             given = argument(call, "foreach") if call_name(call) in {"clip_grad_norm_", "get_total_norm"} else None

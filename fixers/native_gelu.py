@@ -25,7 +25,9 @@ from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import call_in_place
 from diagnose.source.tree.edits import Splice, parse
 
-_WORDS = ("tanh", "erf", "sigmoid")
+_PARTS = ("tanh", "sigmoid")
+_WORDS = frozenset({"erf", "erf_"})
+"""Whole words: `interface` and `performance` have one of these within."""
 _NAMES = {"tanh": "gelu", "erf": "gelu", "silu": "silu"}
 
 
@@ -33,8 +35,8 @@ def rewrite(request: Request) -> Answer:
     """Replace every one of the program's files."""
     edits: list[tuple[str, list[Splice]]] = []
     for path, text in request.sources.items():
-        source = parse(text) if any(word in text for word in _WORDS) else None
-        if source is None:
+        source = parse(text)
+        if source is None or not (source.mentions(*_PARTS) or source.words & _WORDS):
             continue
         splices: list[Splice] = []
         for found in written_activations(source):

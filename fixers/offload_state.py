@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import libcst as cst
 
@@ -51,10 +52,16 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     return [{"share": share} for share in state_shares(known, limit, request.sites)]
 
 
+@lru_cache(maxsize=1024)  # to look through a large program takes a second, and there may be many shares to ask for
+def _has_its_way(text: str) -> bool:
+    """Whether a file keeps the state elsewhere itself, or does what hooks of the optimizer would not survive."""
+    return _OTHERWISE.search(text) is not None
+
+
 def rewrite(request: Request) -> Answer:
     """Put the call behind every optimizer that keeps a state."""
     share = request.setting.get("share")
-    if not isinstance(share, float) or any(_OTHERWISE.search(text) for text in request.sources.values()):
+    if not isinstance(share, float) or any(map(_has_its_way, request.sources.values())):
         return None
     edits: list[tuple[str, list[Splice]]] = []
     reasons: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 import libcst as cst
 
@@ -36,11 +37,13 @@ def changing_samples(
     """
     made = recorded if isinstance(recorded, str) else None
     texts = list(_made_by(source, given, made, _DEEPEST))
-    texts += _code_of(sources, _names(" ".join([*texts, made or ""])))
-    draws = next((found for text in texts if (found := _DRAWS.search(text))), None)
-    if draws is not None:
-        return f"feeds samples that are drawn anew each time (`{draws[0]}…`): store what comes before that decoded."
-    changes = next(filter(None, map(_changes_itself, texts)), None)
+    code = _code_of(sources, _names(" ".join([*texts, made or ""])))
+    followed: list[str] = []
+    for text in chain(texts, code):  # as far as the first draw: the names lead through most of a program
+        if (draws := _DRAWS.search(text)) is not None:
+            return f"feeds samples that are drawn anew each time (`{draws[0]}…`): store what comes before that decoded."
+        followed.append(text)
+    changes = next(filter(None, map(_changes_itself, followed)), None)
     if changes is not None:
         return f"feeds a dataset that changes itself (`{changes}`): store what does not change decoded."
     name = source.code(given).rpartition(".")[2] if isinstance(given, cst.Name | cst.Attribute) else "dataset"
@@ -78,19 +81,17 @@ def _names(text: str) -> list[str]:
     return list(dict.fromkeys(_NAME.findall(text)))
 
 
-def _code_of(sources: Mapping[str, str], names: list[str]) -> list[str]:
+def _code_of(sources: Mapping[str, str], names: list[str]) -> Iterator[str]:
     """The code of the program's own classes and functions of these names, then of those that they name in turn."""
     defining: dict[str, list[Source]] = {}
     for source in filter(None, map(parse, sources.values())):
         for name in set(_DEFINES.findall(source.text)):
             defining.setdefault(name, []).append(source)
-    found: list[str] = []
     waiting = [*names]
     for name in waiting:  # and what is found on the way
-        texts = [code for source in defining.pop(name, ()) for code in _definitions(source, name)]
-        found += texts
-        waiting += _names(" ".join(texts))
-    return found
+        for code in (code for source in defining.pop(name, ()) for code in _definitions(source, name)):
+            yield code
+            waiting += _names(code)
 
 
 def _definitions(source: Source, name: str) -> Iterator[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import bound_to, parameter_of, passed_to, stored
 from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
 _ASKS_RANK = re.compile(r"\b\w*rank\b|is_main|is_master|get_rank", re.IGNORECASE)
@@ -23,17 +24,34 @@ def asks_rank(source: Source, node: cst.CSTNode, steps: int = _STEPS) -> bool:
     """Whether an expression may have another value on one rank than on the others, by the names in it and by the plain
     values that the file gives these names: a loader that is made for a rank is as long on all of them.
     """
+    if not names_ranks(source):
+        return False
     if _ASKS_RANK.search(source.code(node)):
         return True
-    names = {name.value for name in source.every(cst.Name, node)} if steps else set()
-    values = [
-        assign.value
-        for assign in (source.every(cst.Assign) if names else ())
-        if any(_own_name(each.target) in names for each in assign.targets)
-    ]
-    functions = [each for each in source.every(cst.FunctionDef) if each.name.value in names]
-    values += [each.value for function in functions for each in source.every(cst.Return, function) if each.value]
-    return any(_is_plain(source, value) and asks_rank(source, value, steps - 1) for value in values)
+    names = dict.fromkeys(name.value for name in source.every(cst.Name, node)) if steps else ()
+    values = [value for name in names for value in _plain_values(source).get(name, ())]
+    return any(asks_rank(source, value, steps - 1) for value in values)
+
+
+@per_source
+def names_ranks(source: Source) -> bool:
+    """Whether a file has such a name at all."""
+    return _ASKS_RANK.search(source.text) is not None
+
+
+@per_source
+def _plain_values(source: Source) -> Mapping[str, Sequence[cst.BaseExpression]]:
+    """What a file gives names, and attributes by their own name, and what functions return, where that is plain."""
+    found: dict[str, list[cst.BaseExpression]] = {}
+    for assign in source.every(cst.Assign):
+        for name in dict.fromkeys(_own_name(each.target) for each in assign.targets):
+            if name is not None and _is_plain(source, assign.value):
+                found.setdefault(name, []).append(assign.value)
+    for function in source.every(cst.FunctionDef):
+        for each in source.every(cst.Return, function):
+            if each.value is not None and _is_plain(source, each.value):
+                found.setdefault(function.name.value, []).append(each.value)
+    return found
 
 
 def _is_plain(source: Source, value: cst.BaseExpression) -> bool:
@@ -103,7 +121,9 @@ def given_to(source: Source, node: cst.Name | cst.Attribute) -> list[cst.BaseExp
 def _assigned(source: Source, code: str, below: cst.CSTNode | None = None) -> list[cst.BaseExpression]:
     """All that assignments give a name, alone or in a row: `rank, world = get_rank(), get_world_size()`; nothing where
     one is not followed."""
-    nodes: list[cst.Name | cst.Attribute] = [*source.every(cst.Name, below), *source.every(cst.Attribute, below)]
+    last = code.rpartition(".")[2]
+    nodes: list[cst.Name | cst.Attribute] = [*source.named(last, below)] if last == code else []
+    nodes += [each for each in source.every(cst.Attribute, below) if each.attr.value == last != code]
     return stored(source, [node for node in nodes if source.code(node) == code]) or []
 
 

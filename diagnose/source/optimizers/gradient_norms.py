@@ -53,13 +53,13 @@ def _norm_loop(source: Source, sources: Mapping[str, Source], loop: cst.For) -> 
     block = block_of(source, loop)
     if block is None or not isinstance(loop.target, cst.Name) or loop.orelse is not None:
         return None
-    if _is_exhausted(source, sources, loop.iter):
-        return None
     total = _total(source, loop, loop.target.value)
+    if total is None or _is_exhausted(source, sources, loop.iter):
+        return None
     at = list(block).index(loop)
     before = block[at - 1] if at else None
     start = _assigned(source, before)
-    if total is None or start is None or start[0] != total or not _START.match(start[1]):
+    if start is None or start[0] != total or not _START.match(start[1]):
         return None
     root = _assigned(source, block[at + 1]) if at + 1 < len(block) else None
     norm = root[0] if root is not None and _matches(_ROOT, root[1], acc=total) else None

@@ -69,7 +69,7 @@ def training_steps(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tu
     found: list[TrainingStep] = []
     for path, text in sources.items():
         source = parse(text) if "backward" in text else None
-        if source is None:
+        if source is None or source.words.isdisjoint(_BACKWARD):
             continue
         lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
         for call in source.every(cst.Call):
@@ -99,9 +99,9 @@ def _of_callers(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[
     read = (parse(text) for text in sources.values())
     names = called_as(step.source, helper, (source for source in read if source is not None))
     for path, text in sources.items():
-        source = parse(text) if any(name in text for name in names) else None
+        source = parse(text)
         lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
-        for call in source.every(cst.Call) if source is not None else ():
+        for call in source.every(cst.Call) if source is not None and not source.words.isdisjoint(names) else ():
             loss = argument(call, step.loss, position) if call_name(call) in names else None
             if source is None or loss is None or not _may_be(source, call, helper):
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 
 import libcst as cst
@@ -36,6 +37,19 @@ def test_a_limit_holds_within_its_block_alone() -> None:
     with pytest.raises(TookTooLong), time_limit(0, ticking(1)):
         check_time()
     check_time()
+
+
+def test_garbage_is_collected_again_after_a_look() -> None:
+    with time_limit(None):
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with time_limit(None):
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_a_fixer_whose_time_is_over_is_told_of_and_not_asked_again() -> None:
