@@ -27,6 +27,7 @@ from accuracy_pack import pack, unpack
 from accuracy_programs import SICKBAY, Program, programs
 from accuracy_record import CaptureRunner
 from accuracy_score import Answer, score, table
+from parts import add_part_option
 
 
 def main() -> int:
@@ -38,7 +39,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these programs alone")
     parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help="not these, as they changed since")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--part", default="1/1", metavar="I/N", help="record one of N parts of the programs")
+    add_part_option(parser, "the programs to record")
     parser.add_argument("--ranks", type=int, default=1, help="record the programs that need this many devices")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing new after so long")
     parser.add_argument("--lanes", type=int, default=3, help="programs per device: one runs, the others get ready")
@@ -59,8 +60,7 @@ def main() -> int:
     if args.action == "score":
         print(told(score(args.folder, chosen), as_json=args.json, as_markdown=args.markdown))
         return 0
-    part, parts = map(int, args.part.split("/"))
-    fitting = [program for program in chosen if fits(program, args.device, args.ranks)][part - 1 :: parts]
+    fitting = args.part.of([program for program in chosen if fits(program, args.device, args.ranks)])
     return 0 if CaptureRunner(args.folder, args.device, args.lanes, args.seconds).record(fitting) else 1
 
 

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import msgspec
 from accuracy_programs import SICKBAY, programs
+from parts import add_part_option
 from perturbations import PERTURBATIONS, Perturbation, Profile
 
 from diagnose.engine import diagnose
@@ -64,13 +65,12 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these programs alone")
     parser.add_argument("--views", nargs="+", default=["stack", "bare"], choices=("stack", "bare"))
     parser.add_argument("--changes", nargs="+", default=[], metavar="NAME", help="these changes alone")
-    parser.add_argument("--part", default="1/1", metavar="I/N", help="one of N parts of the programs")
+    add_part_option(parser, "the programs")
     args = parser.parse_args()
-    part, parts = map(int, args.part.split("/"))
     chosen = [change for change in PERTURBATIONS if not args.changes or change.name in args.changes]
     catalogue = load_rules()
     all_said = []
-    for program in programs(args.only, args.programs)[part - 1 :: parts]:
+    for program in args.part.of(programs(args.only, args.programs)):
         for arm in program.arms:
             for view in args.views:
                 ailment = program.ailment if arm == "train" else ""

@@ -48,8 +48,12 @@ class Difference:
         return f"{self.kind} ({self.mode}): {self.detail}"
 
 
+class NotJudged(Exception):
+    """A run took longer than it may, which says nothing about an edit: the machine may have been busy."""
+
+
 class Oracle:
-    """Compares edits of one program with the program."""
+    """Compares edits of one program with the program. Raises NotJudged where one of the two does not end in time."""
 
     def __init__(self, runner: Runner, files: Mapping[str, str], ranks: int = 1) -> None:
         self._runner, self._files, self._ranks = runner, files, ranks
@@ -70,7 +74,7 @@ class Oracle:
             if mode != "whole" and self._at == 0:
                 continue
             at = 0 if mode == "whole" else self._at
-            patched = self._runner.run(edited, ranks=self._ranks, mode=mode, at=at)
+            patched = self._run("the edited program", edited, mode, at)
             found = list(_differences(mode, gate, self._original(mode), patched, self._disturbed(gate, mode)))
             yield from found
             if found and mode == "whole":
@@ -85,8 +89,14 @@ class Oracle:
     def _original(self, mode: str) -> Outcome:
         if mode not in self._originals:
             at = 0 if mode in ("whole", "disturbed") else self._at
-            self._originals[mode] = self._runner.run(self._files, ranks=self._ranks, mode=mode, at=at)
+            self._originals[mode] = self._run("the original", self._files, mode, at)
         return self._originals[mode]
+
+    def _run(self, which: str, files: Mapping[str, str], mode: str, at: int) -> Outcome:
+        outcome = self._runner.run(files, ranks=self._ranks, mode=mode, at=at)
+        if not outcome.ended_in_time:
+            raise NotJudged(f"{which} did not end in time ({mode})")
+        return outcome
 
     def _disturbed(self, gate: Gate, mode: str) -> Outcome | None:
         return self._original("disturbed") if gate is Gate.ROUNDING and mode == "whole" else None

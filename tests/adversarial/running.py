@@ -16,6 +16,8 @@ from types import TracebackType
 
 _SERVER = Path(__file__).parent / "injected" / "server.py"
 _ROOT = Path(__file__).resolve().parents[2]
+TIMED_OUT = 124
+"""The exit code of a rank that the server ends (`_SERVER`)."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,11 @@ class Outcome:
     """Files in its folder: name → contents."""
     steps: int
     """Optimizer steps that rank 0 made."""
+
+    @property
+    def ended_in_time(self) -> bool:
+        """Whether no rank was ended for taking too long: what the others left says nothing then."""
+        return TIMED_OUT not in self.codes
 
 
 class Runner:
