@@ -13,8 +13,8 @@ Fix safety
     Rounding: ranks are added up after micro-steps instead of before. With `fully_shard`, whole gradients stay on every
     rank until the last micro-step, which takes memory. It changes the training where batches are normalised and buffers
     are sent between ranks: the other ranks get rank 0's running statistics only with the micro-step that reduces. Left
-    alone: programs that do either already, and those whose condition is not known before the forward pass, which is
-    advice.
+    alone: programs that do either already, and, with advice, those whose condition is not known before the forward
+    pass, and wrappers with `static_graph`, beside which `no_sync()` fails.
 """
 
 from __future__ import annotations
@@ -65,6 +65,9 @@ def rewrite(request: Request) -> Answer:
                 f"Not by us: {last}."
             )
             continue
+        if wrapper is not None and _is_static(wrapper):
+            reasons.append(f"{where} reduces in every micro-step: `no_sync()` fails beside `static_graph`.")
+            continue
         region = forward_region(step) if called is None else _whole(called)
         if isinstance(region, str):
             reasons.append(f"{where} reduces in every micro-step: use `{step.model}.no_sync()` but for the last one.")
@@ -85,6 +88,13 @@ def rewrite(request: Request) -> Answer:
     if not reasons and _is_untold(request):
         return Advice(_UNTOLD)
     return Advice(" ".join(reasons)) if reasons else None
+
+
+def _is_static(wrapper: DataParallel) -> bool:
+    """Whether a wrapper may be told that each step has the same graph."""
+    if wrapper.open:
+        return wrapper.value("static_graph") is not False
+    return wrapper.code("static_graph") not in {None, "False"}
 
 
 def _sends_buffers(wrapper: DataParallel) -> bool:

@@ -45,6 +45,10 @@ _SAVES = frozenset(
 )
 _SAVING = frozenset({"torch.save", "numpy.save", "json.dump", "pickle.dump", "torchvision.utils.save_image"})
 _CONSOLE = frozenset({"builtins.print", "builtins.input"})
+_ENDS = frozenset(
+    {"sys.exit", "os._exit", "os.abort", "os.kill", "builtins.SystemExit", "builtins.exit", "builtins.quit"}
+)
+"""What ends the process: a worker that ends takes no exit code along, and the program fails by another error."""
 _HERE_AND_NOW = (
     *("time.time", "time.perf_counter", "time.monotonic", "time.process_time", "time.localtime", "time.strftime"),
     *("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"),
@@ -89,6 +93,11 @@ def traces(code: SampleCode) -> Iterator[Trace]:
         for each in source.every(cst.Name, node):
             if source.names(each) & _CONSOLE and is_read(source, each):
                 yield Trace(f"calls `{each.value}` while it makes a sample", path, _l(source, each))
+        for end in source.walk(node, cst.Name, cst.Attribute):
+            if source.names(end) & _ENDS:
+                yield Trace(
+                    f"may end the process by `{source.code(end)}` while it makes a sample", path, _l(source, end)
+                )
         for call in code.calls(path, node):
             if _tells(source, call):
                 yield Trace(f"writes by `{source.code(call.func)}` while it makes a sample", path, _l(source, call))

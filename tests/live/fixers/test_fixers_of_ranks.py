@@ -365,6 +365,15 @@ def test_parameters_that_only_some_inputs_use_are_still_searched_for(branch: str
         assert rewritten("ddp-all-used", text.replace("{}", same)) is not None
 
 
+def test_a_wrapper_of_a_static_graph_reduces_in_every_micro_step() -> None:
+    text = MICRO_STEPS.format(step=STEP)
+    assert rewritten("no-sync", text.replace("DDP(build())", "DDP(build(), static_graph=False)")) is not None
+    assert "beside `static_graph`" in advised(
+        "no-sync", text.replace("DDP(build())", "DDP(build(), static_graph=True)")
+    )
+    assert "beside `static_graph`" in advised("no-sync", text.replace("DDP(build())", "DDP(build(), **options)"))
+
+
 SWITCHED = (
     HEAD + "class Net(nn.Module):\n    wide = True\n\n    def __init__(self):\n        super().__init__()\n"
     "        self.wide = True\n        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)\n\n"

@@ -247,6 +247,10 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program(dataset="TensorDataset(torch.ones(9, 16), torch.ones(9))  # !", step="x.mul_(2)", top="from torch.utils.data import TensorDataset\n",  # noqa: E501
                  options=", collate_fn=lambda rows: rows[0]"), "# !"),
         (program("self.n = i  # !\nreturn i, i").replace("self", "this"), "# !"),
+        (program("if i > 8:\n    sys.exit(3)  # !\nreturn i, i", top="import sys\n"), "# !"),
+        (program("if i > 8:\n    leave()  # !\nreturn i, i", top="from sys import exit as leave\n"), "# !"),
+        (program("if i > 8:\n    raise SystemExit  # !\nreturn i, i"), "# !"),
+        (program("return self.one(i), i", more="def one(self, i):\n    return i if i < 8 else quit()  # !"), "# !"),
         # Handles.
         (program(RECORDS, "self.file = open('x.bin', 'rb')  # !"), "# !"),
         (program(RECORDS, "self.file = zipfile.ZipFile('x.zip').open('x')  # !"), "# !"),
