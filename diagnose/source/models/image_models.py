@@ -117,7 +117,7 @@ def _fills(source: Source, view: cst.Call) -> bool:
     taker = _taker(source, view)
     if taker is None or not call_name(taker).endswith("_"):
         return False
-    method = isinstance(taker.func, cst.Attribute) and not source.names(taker.func)
+    method = isinstance(taker.func, cst.Attribute) and not source.imported(taker.func)
     return not method and taker.args[0].value is view  # a method writes to its object, and reads the rest
 
 

@@ -129,6 +129,7 @@ def test_views_that_no_copy_stands_for_keep_the_layout(line: str, asked: str) ->
     ("line", "after"),
     [
         ("bank.copy_(features.view(8, -1))", "bank.copy_(features.reshape(8, -1))"),
+        ("bank = torch.zeros(8, 9)\nbank.copy_(features.view(8, -1))", "bank.copy_(features.reshape(8, -1))"),
         ("bits = array.view(np.uint8)", "array.view(np.uint8)"),
         ("bits = array.view('uint8')", "array.view('uint8')"),
         ("bits = array.view(int)", "array.view(int)"),
