@@ -177,6 +177,8 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
          .replace("paths = sorted", "scale = 1\n    paths = sorted"), "# !"),
         (program(options=", collate_fn=lambda rows: rows[:size]", step="size = 4  # !").replace("paths = s", "size = 2\n    paths = s"), "# !"),  # noqa: E501
         (program("return self.transform(i), i", dataset="Images(paths, model)"), "model.parameters()"),
+        (program("return self.transform(i), i", dataset="Images(paths, teacher)", step="teacher.weight.lerp_(model.weight, 0.1)  # !")  # noqa: E501
+         .replace("    paths = s", "    teacher = nn.Linear(16, 1)\n    paths = s"), "# !"),
         # By another name.
         (program("return self.x[i], i", STORED, step="table[step] = 0  # !").replace("loader =", "table = data.x\n    loader ="), "# !"),  # noqa: E501
         (program("return self.x[i], i", STORED, step="table += 1  # !").replace("loader =", "table = data.x[:4].view(-1)\n    loader ="), "# !"),  # noqa: E501
