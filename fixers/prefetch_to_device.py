@@ -15,12 +15,13 @@ Fix safety
     allocator is told of both streams, so that no memory is used again too early. One batch more is kept on the device.
     The loader is asked for a batch one step earlier, and for one more where the loop ends early. It is the last thing
     to try: left alone are loops whose copies wait or whose loader does not pin (`nonblocking-copies` comes first),
-    whose batches are copied to several devices, and programs that have streams of their own.
+    whose batches are copied to several devices or used on the host too, loaders without workers whose samples draw
+    random numbers, and programs that have streams of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import libcst as cst
 
@@ -45,6 +46,8 @@ from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, replace, top_of_program
 
 _NAME = "DevicePrefetcher"
+_TELLS = frozenset({"size", "shape", "dim", "ndim", "dtype", "numel"})
+"""Attributes of a tensor that are the same on each device."""
 _CLASS = '''\
 class {name}:
     """Goes through batches and copies each to the device one turn ahead, on a stream of its own."""
@@ -129,7 +132,7 @@ def _wrapped(request: Request) -> dict[str, str]:
     pinned += [site.arguments.get("pin_memory") is True for site in loaders.foreign]
     if not pinned or not all(pinned):
         return {}
-    if any(loader.why_not_ahead() for loader in loaders.loaders):
+    if any(loader.why_not_ahead() or (loader.workers == 0 and loader.draw()) for loader in loaders.loaders):
         return {}
     found = [each for each in transfers(EveryStep(request.sources)) if each.origin is Origin.LOADER]
     edits: dict[str, list[Splice]] = {}
@@ -141,7 +144,7 @@ def _wrapped(request: Request) -> dict[str, str]:
         moved = [each for each in found if each.path == step.path and within(step.source, each.call, loop)]
         iterated = _iterated(loop.iter)
         device = _device(step.source, moved, loop)
-        if iterated is None or device is None or not _is_plain(step.source, loop):
+        if iterated is None or device is None or not _is_plain(step.source, loop, moved):
             continue
         name = names.setdefault(step.path, free_name(step.source, _NAME))
         code = f"{name}({step.source.code(iterated)}, {device})"
@@ -175,21 +178,69 @@ def _device(source: Source, moved: Sequence[Transfer], loop: cst.For) -> str | N
     return codes.pop() if known else None
 
 
-def _is_plain(source: Source, loop: cst.For) -> bool:
-    """Whether the loop takes a batch as tensors: by their names, or by the keys of a dictionary."""
+def _is_plain(source: Source, loop: cst.For, moved: Sequence[Transfer]) -> bool:
+    """Whether the loop takes a batch as tensors, by their names or by the keys of a dictionary, and uses each of them
+    on the device alone.
+    """
     target: cst.BaseExpression = loop.target
     if isinstance(loop.iter, cst.Call) and call_name(loop.iter) == "enumerate":
         if not isinstance(target, cst.Tuple) or len(target.elements) != 2:
             return False
         target = target.elements[1].value
-    if isinstance(target, cst.Tuple | cst.List):
-        return True
-    uses = [
-        source.parent(node)
-        for node in source.every(cst.Name, loop.body)
-        if isinstance(target, cst.Name) and node.value == target.value
-    ]
-    return bool(uses) and all(isinstance(use, cst.Subscript | cst.Assign) for use in uses)
+    names = [element.value for element in target.elements] if isinstance(target, cst.Tuple | cst.List) else [target]
+    nodes = {each.moved for each in moved}
+    return all(
+        isinstance(name, cst.Name) and _is_moved_first(source, loop, name, nodes, whole=name is not target)
+        for name in names
+    )
+
+
+def _is_moved_first(
+    source: Source, loop: cst.For, name: cst.Name, moved: Collection[cst.CSTNode], *, whole: bool
+) -> bool:
+    """Whether no statement reads a tensor of the batch before one binds its name to the copy on the device.
+
+    `whole`: the name is the tensor's; else each of its items is one.
+    """
+    scope = source.inside(loop, cst.FunctionDef) or source.module
+    begin = source.span(loop.body)[0]
+    later = [each for each in source.named(name.value, scope) if source.span(each)[0] >= begin]
+    bound: cst.CSTNode | None = None
+    for each in later:
+        parent = source.parent(each)
+        statement = source.statement(each)
+        if bound is not None and statement is not bound:
+            return True
+        if isinstance(parent, cst.AssignTarget | cst.Element | cst.NamedExpr) and _is_target(source, each):
+            bound = statement
+            continue
+        if isinstance(parent, cst.Attribute) and parent.attr is each:
+            continue
+        item = each if whole else parent
+        if not isinstance(item, cst.Name if whole else cst.Subscript):
+            return False
+        asks = source.parent(item)
+        tells = isinstance(asks, cst.Attribute) and asks.attr.value in _TELLS
+        if item not in moved and not tells and not (isinstance(asks, cst.Arg) and _is_length(source, asks)):
+            return False
+    return True
+
+
+def _is_target(source: Source, name: cst.Name) -> bool:
+    """Whether a statement binds the name here, by itself or as one of several."""
+    for above in source.ancestors(name):
+        if isinstance(above, cst.AssignTarget):
+            return True
+        if isinstance(above, cst.NamedExpr):
+            return above.target is name
+        if not isinstance(above, cst.Element | cst.Tuple | cst.List):
+            return False
+    return False
+
+
+def _is_length(source: Source, arg: cst.Arg) -> bool:
+    call = source.parent(arg)
+    return isinstance(call, cst.Call) and call_name(call) == "len"
 
 
 def _class(text: str, path: str, name: str, request: Request) -> list[Splice]:
@@ -246,6 +297,16 @@ FIXER = Fixer(
         _left_alone(_LOADER + "for x, y in loader:\n" + _BODY.replace(", non_blocking=True", "")),
         _left_alone(_LOADER.replace("True", "False") + "for x, y in loader:\n" + _BODY),
         _left_alone(_LOADER + "side = torch.cuda.Stream()\nfor x, y in loader:\n" + _BODY),
+        _left_alone(_LOADER + "for x, y, at in loader:\n    seen[at] += 1\n" + _BODY),
+        _left_alone(_LOADER + "for x, y in loader:\n    x = x + 0.1 * torch.randn_like(x)\n" + _BODY),
+        _left_alone(_LOADER + "for x, y in loader:\n    log(x.numpy())\n" + _BODY),
+        _left_alone(_LOADER + "for x, y in loader:\n" + _BODY.replace("x, y =", "a, b =") + "    log(y.numpy())\n"),
+        _left_alone(
+            "class Noisy:\n    def __getitem__(self, i):\n        return torch.randn(3)\n\ndata = Noisy()\n"
+            + _LOADER
+            + "for x, y in loader:\n"
+            + _BODY
+        ),
         _left_alone(
             _LOADER + "for batch in loader:\n    x = batch.x.to(device, non_blocking=True)\n    f(x).backward()\n"
         ),

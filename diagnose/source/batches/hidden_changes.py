@@ -1,7 +1,7 @@
 """Changes of what a dataset keeps by code that looks like a read of it.
 
 A method that is taken as a value changes its object where the value is called; a dictionary with a default that counts
-gets another entry where a key is looked up.
+gets another entry where a key is looked up; a seed for one sample seeds what training draws after it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ from diagnose.source.batches.sample_code import SampleCode, is_read
 from diagnose.source.batches.sample_effects import CHANGES, Trace
 from diagnose.source.tree.syntax import Source
 
+_SEEDS = frozenset(
+    {"torch.manual_seed", "torch.random.manual_seed", "torch.seed", "torch.set_rng_state", "torch.cuda.manual_seed"}
+    | {"torch.cuda.manual_seed_all", "random.seed", "random.setstate", "numpy.random.seed", "numpy.random.set_state"}
+)
+_STATES = frozenset({"torch.get_rng_state", "random.getstate", "numpy.random.get_state", "torch.random.fork_rng"})
+"""Calls by which a function goes back to the state from before."""
 _COUNTS = frozenset({"len", "next", "__len__", "__next__"})
 
 
@@ -36,6 +42,35 @@ def hidden_changes(code: SampleCode) -> Iterator[Trace]:
                 bound = code.values(path, each)
                 if any(_is_bound_change(value) for _, value in bound):
                     yield _trace(source, path, each)
+
+
+def seeds(code: SampleCode) -> Iterator[Trace]:
+    """Seeds that samples give generators of the process, where training draws from those too."""
+    drawn: set[str] | None = None
+    for node, path in code.sampling.items():
+        source = code.sources[path]
+        for call in code.calls(path, node):
+            names = source.names(call.func) & _SEEDS
+            if not names or any(source.names(each.func) & _STATES for each in code.calls(path, node)):
+                continue
+            drawn = _drawn_by_training(code) if drawn is None else drawn
+            if any(name.startswith("torch.") or name.rpartition(".")[0] in drawn for name in names):
+                words = f"seeds by `{source.code(call)}` what training draws after it"
+                yield Trace(words, path, source.lines_of(call)[0])
+
+
+def _drawn_by_training(code: SampleCode) -> set[str]:
+    """Those of the modules `random` and `numpy.random` of which code beside the samples calls functions."""
+    found: set[str] = set()
+    for source in code.sources.values():
+        for call in source.every(cst.Call):
+            for name in source.names(call.func) - _SEEDS:
+                module = name.rpartition(".")[0]
+                if module in {"random", "numpy.random"} and not any(
+                    above in code.sampling or above in code.building for above in source.ancestors(call)
+                ):
+                    found.add(module)
+    return found
 
 
 def _is_bound_change(node: cst.BaseExpression) -> bool:

@@ -235,7 +235,9 @@ class SampleCode:
 
 def is_read(source: Source, name: cst.Name) -> bool:
     """Whether it is a variable's name that is no parameter's and no import's."""
-    return is_variable(source, name) and not isinstance(source.parent(name), cst.Param | cst.ImportAlias | cst.AsName)
+    parent = source.parent(name)
+    declares = isinstance(parent, cst.Param) and parent.default is not name
+    return is_variable(source, name) and not declares and not isinstance(parent, cst.ImportAlias | cst.AsName)
 
 
 def _hands_itself_on(source: Source, name: cst.Name) -> bool:

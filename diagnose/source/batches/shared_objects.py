@@ -91,6 +91,8 @@ class SharedObjects:
         root = root_of(node)
         if root is not node and isinstance(root, cst.Name) and root.value in self.whole:
             return self._is_bound_again(path, root) and not is_of_model(source, root)
+        if root is not node and isinstance(root, cst.Name) and root.value in self.given and self._is_layer(path, root):
+            return True  # whoever calls it computes with all that lies in it
         if isinstance(node, cst.Attribute):
             name = node.attr.value
             of_dataset = isinstance(node.value, cst.Attribute) and node.value.attr.value == "dataset"
@@ -110,6 +112,16 @@ class SharedObjects:
             if node.value in variables:
                 return self._is_bound_again(path, node)
         return False
+
+    def _is_layer(self, path: str, name: cst.Name) -> bool:
+        """Whether a variable is bound to a layer of torch's."""
+        made = ((file, value) for file, value in self.code.values(path, name) if isinstance(value, cst.Call))
+        return any(
+            called.startswith("torch.nn.")
+            for file, value in made
+            if isinstance(value, cst.Call)
+            for called in self.code.sources[file].names(value.func)
+        )
 
     @cached_property
     def _methods(self) -> set[str]:

@@ -16,7 +16,7 @@ import libcst as cst
 from diagnose.source.batches.batch_aliases import written_batches
 from diagnose.source.batches.dataset_rng import draws_of_order
 from diagnose.source.batches.given_attributes import follow_given
-from diagnose.source.batches.hidden_changes import hidden_changes
+from diagnose.source.batches.hidden_changes import hidden_changes, seeds
 from diagnose.source.batches.object_identity import attribute_values, handed_on, hands_on, root_of
 from diagnose.source.batches.open_handles import held_handles
 from diagnose.source.batches.sample_code import SampleCode
@@ -81,6 +81,7 @@ class SharedState:
         yield from self._caught()
         yield from self._trained()
         yield from hidden_changes(self.code)
+        yield from seeds(self.code) if self.is_dataset else ()
         yield from self._asked_of_caches()
         yield from self._not_copied() if self._has_single_samples else self.changed_by_training()
 

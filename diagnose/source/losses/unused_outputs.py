@@ -49,7 +49,9 @@ def _callers(
         caller = parse(text)
         for call in caller.every(cst.Call) if caller is not None else ():
             assert caller is not None  # it has a call
-            if _calls(caller, call, function, output) and _passes(call, function, only_with):
+            if not _calls(caller, call, function, output):
+                continue
+            if _passes(call, function, only_with) or _is_partial(caller, call):
                 yield file, caller, call
 
 
@@ -140,7 +142,7 @@ def _calls(source: Source, call: cst.Call, function: cst.FunctionDef, output: Ou
         if isinstance(bound.value, cst.Name | cst.Attribute) and is_model(source, source.code(bound.value)):
             return True
     unpacked = _unpacked(source, call)
-    known = any("." in name and not name.startswith("self.") for name in source.names(call.func))
+    known = source.imported(call.func) or any(name.startswith("builtins.") for name in source.names(call.func))
     return unpacked is not None and len(unpacked) == output.length and not known and code not in _defined(source)
 
 
@@ -164,6 +166,14 @@ def _passes(call: cst.Call, function: cst.FunctionDef, parameter: str | None) ->
     at = names.index(parameter) - (names[:1] == ["self"]) if parameter in names else len(names)
     by_name = any(arg.keyword is not None and arg.keyword.value == parameter for arg in call.args)
     return by_name or sum(arg.keyword is None for arg in call.args) > at
+
+
+def _is_partial(source: Source, call: cst.Call) -> bool:
+    """Whether what is called has some of its arguments already: `score = partial(model, targets=y)`."""
+    if not isinstance(call.func, cst.Name):
+        return False
+    made = reaching(source, statement_of(source, call), call.func.value).value
+    return isinstance(made, cst.Call) and "functools.partial" in source.names(made.func)
 
 
 def _unpacked(source: Source, call: cst.Call) -> list[cst.BaseExpression] | None:

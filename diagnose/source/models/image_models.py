@@ -12,6 +12,7 @@ from diagnose.source.dataflow.mutations import is_written
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.attributes import members_named
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source, parse
 
@@ -21,6 +22,7 @@ _LAYOUT_METHODS = frozenset(
 )
 _FLATTENING = frozenset({"torch.nn.utils.parameters_to_vector", "torch.as_strided", "torch.optim.LBFGS"})
 """Of torch's own, what takes a parameter as one row of numbers by `view`."""
+_FORMATS = ("torch.", "numpy.", "builtins.int", "builtins.float", "builtins.bool")
 _FOREIGN = ("torch.ops.", "torch.utils.cpp_extension.", "torch.utils.dlpack.", "ctypes.", "cupy.", "triton.")
 _LIBRARIES = ("torchvision.models", "timm", "torchvision import models", "segmentation_models_pytorch")
 
@@ -36,12 +38,15 @@ def layout_use(sources: Mapping[str, str]) -> str | None:
         source = parse(text)
         if source is None:
             continue
+        own = [each for each in source.every(cst.FunctionDef) if each.name.value == "view"]
+        if own:
+            return f"{path}:{source.lines_of(own[0])[0]}: `view` is a function of the program's own"
         for node in source.walk():
             reason = _asks_layout(source, node)
             if reason:
                 return f"{path}:{source.lines_of(node)[0]}: {reason}"
         for view in sized_views(source):
-            if _is_written_through(source, view):
+            if _is_written_through(source, view) or (_fills(source, view) and not _initialises(source, view)):
                 return f"{path}:{source.lines_of(view)[0]}: a view is written to"
     return None
 
@@ -65,7 +70,8 @@ def sized_views(source: Source) -> Iterator[cst.Call]:
     for call in source.every(cst.Call):
         if isinstance(call.func, cst.Attribute) and call.func.attr.value == "view" and call.args:
             first = call.args[0]
-            formats = any(name.startswith("torch.") for name in source.names(first.value))
+            formats = any(name.startswith(_FORMATS) for name in source.names(first.value))
+            formats = formats or string(first.value) is not None
             if first.keyword is None and (not formats or isinstance(first.value, cst.Call)):
                 yield call
 
@@ -108,9 +114,23 @@ def views_of_images(sources: Mapping[str, str], starts: Iterable[str]) -> Iterat
 
 def _fills(source: Source, view: cst.Call) -> bool:
     """Whether a view is handed to a function that writes to it: `xavier_uniform_(w.view(8, -1))`, no copy would do."""
+    taker = _taker(source, view)
+    if taker is None or not call_name(taker).endswith("_"):
+        return False
+    method = isinstance(taker.func, cst.Attribute) and not source.imported(taker.func)
+    return not method and taker.args[0].value is view  # a method writes to its object, and reads the rest
+
+
+def _initialises(source: Source, view: cst.Call) -> bool:
+    """Whether the function that is handed a view fills weights, as programs do before their first step."""
+    taker = _taker(source, view)
+    return taker is not None and any(name.startswith("torch.nn.init.") for name in source.names(taker.func))
+
+
+def _taker(source: Source, view: cst.Call) -> cst.Call | None:
     arg = source.parent(view)
     call = source.parent(arg) if isinstance(arg, cst.Arg) else None
-    return isinstance(call, cst.Call) and call_name(call).endswith("_")
+    return call if isinstance(call, cst.Call) else None
 
 
 def _is_written_through(source: Source, view: cst.Call) -> bool:

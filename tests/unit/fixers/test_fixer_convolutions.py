@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
 from diagnose.fixer import Advice, Edits, Facts, example_request
@@ -105,6 +106,39 @@ def test_one_image_of_a_pair_is_not_laid_out_without_the_other() -> None:
     answer = laid_out(pair, **{"small.py": CLASSIFIER.format(name="Small")})
     assert "x1, x2 = x1.to(device), x2.to(device)" in answer.files["train.py"]
     assert "model.to(memory_format=torch.channels_last)" in answer.files["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("torch.relu_(features.view(-1))", "a view is written to"),
+        ("shrink_(features.view(8, -1))", "a view is written to"),
+        ("class Scene:\n    def view(self, x):\n        return x", "`view` is a function of the program's own"),
+    ],
+)
+def test_views_that_no_copy_stands_for_keep_the_layout(line: str, asked: str) -> None:
+    main = SEVERAL_MODELS.format(name="Small", inputs="x", moved="x = x.to(device)")
+    request = example_request("layout-transposes", f"{main}\n{line}\n")
+    sources = {**request.sources, "small.py": CLASSIFIER.format(name="Small")}
+    answer = FIXERS["channels-last"].rewrite(replace(request, sources=sources))
+    assert isinstance(answer, Advice)
+    assert asked in answer.text
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        ("bank.copy_(features.view(8, -1))", "bank.copy_(features.reshape(8, -1))"),
+        ("bank = torch.zeros(8, 9)\nbank.copy_(features.view(8, -1))", "bank.copy_(features.reshape(8, -1))"),
+        ("bits = array.view(np.uint8)", "array.view(np.uint8)"),
+        ("bits = array.view('uint8')", "array.view('uint8')"),
+        ("bits = array.view(int)", "array.view(int)"),
+    ],
+)
+def test_a_view_of_sizes_alone_is_reshaped(line: str, after: str) -> None:
+    main = SEVERAL_MODELS.format(name="Small", inputs="x", moved="x = x.to(device)")
+    answer = laid_out(f"import numpy as np\n{main}\n{line}\n", **{"small.py": CLASSIFIER.format(name="Small")})
+    assert after in answer.files["train.py"]
 
 
 def test_a_view_that_is_filled_stays_a_view() -> None:

@@ -286,3 +286,20 @@ def test_a_reader_of_logits_is_found_in_code_and_not_in_text(line: str, edited: 
         head, _, tail = line.partition("\n\n\n")
         text = NAMED.replace("        loss.backward()", f"        loss.backward()\n        {head}", 1) + "\n\n" + tail
     assert isinstance(FIXER.rewrite(example_request("unfused-loss", text)), Edits) is edited
+
+
+@pytest.mark.parametrize(
+    ("line", "edited"),
+    [
+        ("score = model.forward\n        seen, _ = score(x, y)\n        print(seen)", False),
+        ("score = functools.partial(model, targets=y)\n        seen, _ = score(x)\n        print(seen)", False),
+        ("score = functools.partial(model, targets=y)\n        unread, held_out = score(x)", True),
+        ("seen, other = divmod(7, 2)\n        print(seen)", True),
+        ("seen, other = math.modf(0.5)\n        print(seen)", True),
+    ],
+)
+def test_a_model_that_is_called_by_another_name_may_be_read_there(line: str, edited: bool) -> None:
+    text = "import functools\nimport math\n" + NANO.replace(
+        "        loss.backward()", f"        {line}\n        loss.backward()", 1
+    )
+    assert isinstance(FIXER.rewrite(example_request("unfused-loss", text)), Edits) is edited

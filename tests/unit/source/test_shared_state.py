@@ -121,6 +121,10 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program("x = self.x[i].clone()\nx[3:] = 0\nreturn x, i", STORED),
         program("return halved(self.x[i].clone()), 0", STORED, top="def halved(x):\n    x /= 2\n    return x\n"),
         program("return halved(self.x[i]), 0", STORED, top="def halved(x):\n    x = x / 2\n    x += 1\n    return x\n"),
+        program("random.seed(i)\nreturn random.random(), i"),
+        program("with torch.random.fork_rng():\n    torch.manual_seed(i)\n    return torch.rand(3), i"),
+        program("before = random.getstate()\nrandom.seed(i)\nx = random.random()\nrandom.setstate(before)\nreturn x, i",
+                step="random.random()"),
         program("x = self.load(i)\nx *= 2\nreturn x, i", more="def load(self, i):\n    return torch.load(self.paths[i])"),  # noqa: E501
         program("x = self.x[i].astype('f4')\nx -= 1\nreturn x, i", STORED),
         program("x = self.x[i] * 2\nx += 1\nreturn x, i", STORED),
@@ -179,6 +183,8 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
          .replace("paths = sorted", "scale = 1\n    paths = sorted"), "# !"),
         (program(options=", collate_fn=lambda rows: rows[:size]", step="size = 4  # !").replace("paths = s", "size = 2\n    paths = s"), "# !"),  # noqa: E501
         (program("return self.transform(i), i", dataset="Images(paths, model)"), "model.parameters()"),
+        (program("return self.transform(i), i", dataset="Images(paths, teacher)", step="teacher.weight.lerp_(model.weight, 0.1)  # !")  # noqa: E501
+         .replace("    paths = s", "    teacher = nn.Linear(16, 1)\n    paths = s"), "# !"),
         # By another name.
         (program("return self.x[i], i", STORED, step="table[step] = 0  # !").replace("loader =", "table = data.x\n    loader ="), "# !"),  # noqa: E501
         (program("return self.x[i], i", STORED, step="table += 1  # !").replace("loader =", "table = data.x[:4].view(-1)\n    loader ="), "# !"),  # noqa: E501
@@ -251,6 +257,11 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("if i > 8:\n    leave()  # !\nreturn i, i", top="from sys import exit as leave\n"), "# !"),
         (program("if i > 8:\n    raise SystemExit  # !\nreturn i, i"), "# !"),
         (program("return self.one(i), i", more="def one(self, i):\n    return i if i < 8 else quit()  # !"), "# !"),
+        (program("return i * rate(), i", top="STEP = [0]\ndef rate(step=STEP):\n    return step[0]\n", step="STEP[0] += 1  # !"), "# !"),  # noqa: E501
+        # Seeds for a sample are seeds for training too.
+        (program("torch.manual_seed(i)  # !\nreturn torch.rand(3), i"), "# !"),
+        (program("random.seed(i)  # !\nreturn random.random(), i", step="noise = random.random()"), "# !"),
+        (program(options=", collate_fn=drawn", step="np.random.rand()", top="def drawn(rows):\n    np.random.seed(0)  # !\n    return rows\n"), "# !"),  # noqa: E501
         # Handles.
         (program(RECORDS, "self.file = open('x.bin', 'rb')  # !"), "# !"),
         (program(RECORDS, "self.file = zipfile.ZipFile('x.zip').open('x')  # !"), "# !"),
