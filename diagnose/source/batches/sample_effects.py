@@ -6,7 +6,7 @@ early, and the clock, the environment and the number of the process are its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import libcst as cst
@@ -194,6 +194,8 @@ def _outlives(code: SampleCode, path: str, function: cst.FunctionDef | cst.Lambd
         return False
     if _is_mutable_default(source, function, root.value):
         return True
+    if _is_made_anew(source, function, root, lambda value: is_alias(code, path, function, value)):
+        return False
     return is_alias(code, path, function, root)
 
 
@@ -226,25 +228,33 @@ def _changes_what_it_gets(source: Source, function: cst.FunctionDef | cst.Lambda
     parts = parts_of(source, function, parameters(source, function))
     for target in changed_by(source, function):
         root = root_of(target)
-        if not isinstance(root, cst.Name) or root.value not in parts or _is_made_anew(source, function, root, parts):
+        if not isinstance(root, cst.Name) or root.value not in parts:
+            continue
+        if _is_made_anew(source, function, root, lambda value: is_part(value, parts)):
             continue
         if root is not target or _changes_object(source, root):
             return True
     return any(is_part(arg.value, parts) for call in _calls_named(source, function, changers) for arg in call.args)
 
 
-def _is_made_anew(source: Source, function: cst.FunctionDef | cst.Lambda, name: cst.Name, parts: set[str]) -> bool:
-    """Whether a statement of the function's own body binds a name to another object before it is met: `x = x / 2`."""
+def _is_made_anew(
+    source: Source, function: cst.FunctionDef | cst.Lambda, name: cst.Name, keeps: Callable[[cst.BaseExpression], bool]
+) -> bool:
+    """Whether a statement of the function's own body binds a name before it is met, to a value that `keeps` no object
+    from before: `x = x / 2`.
+    """
     if isinstance(function, cst.Lambda):
         return False
+    bound = [
+        each
+        for each in source.every(cst.Assign, function)
+        if any(one.value == name.value for target in each.targets for one in bound_names(target.target))
+    ]
+    last_kept = max((source.span(each)[1] for each in bound if keeps(each.value)), default=0)
+    before, outermost = source.span(name)[0], {*function.body.body}
     return any(
-        isinstance(statement, cst.SimpleStatementLine)
-        and source.span(statement)[1] <= source.span(name)[0]
-        and isinstance(assign, cst.Assign)
-        and any(one.value == name.value for each in assign.targets for one in bound_names(each.target))
-        and not is_part(assign.value, parts)
-        for statement in function.body.body
-        for assign in (statement.body if isinstance(statement, cst.SimpleStatementLine) else ())
+        source.statement(each) in outermost and last_kept <= source.span(each)[1] <= before and not keeps(each.value)
+        for each in bound
     )
 
 

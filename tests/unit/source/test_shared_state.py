@@ -127,6 +127,7 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
                 step="random.random()"),
         program("x = self.load(i)\nx *= 2\nreturn x, i", more="def load(self, i):\n    return torch.load(self.paths[i])"),  # noqa: E501
         program("x = self.x[i].astype('f4')\nx -= 1\nreturn x, i", STORED),
+        program("x = self.x[i].float()\nx = (x - x.mean()) / x.std()\nx[x > 3] = 3\nreturn x, i", STORED),
         program("x = self.x[i] * 2\nx += 1\nreturn x, i", STORED),
         program("return self.x[i], i", "with open('x.json') as f:\n    self.x = json.load(f)", top="import json\n"),
         program("return self.x[i], i", "self.x = open('x.txt').read().splitlines()"),
@@ -215,6 +216,8 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("logging.warning('bad')  # !\nreturn i, i"), "# !"),
         (program("open('log.txt', 'a').write('x')  # !\nreturn i, i"), "# !"),
         (program("self.buffer.copy_(self.x[i])  # !\nreturn self.buffer, i", f"{STORED}\nself.buffer = torch.zeros(16)"), "# !"),  # noqa: E501
+        (program("x = None\nif i:\n    x = self.x[i]\nx.mul_(2)  # !\nreturn x, i", STORED), "# !"),
+        (program("x = self.x[i]\nif i:\n    x = x * 2\nx.mul_(2)  # !\nreturn x, i", STORED), "# !"),
         (program("x = self.x[i]\nx.mul_(2)  # !\nreturn x, i", STORED), "# !"),
         (program("x = self.x[i]\nx += 1  # !\nreturn x, i", STORED), "# !"),
         (program("return self.tick(), i", "self.tick = itertools.count().__next__  # !"), "# !"),
