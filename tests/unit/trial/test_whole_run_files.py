@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from diagnose.program.shorten import mark_loops
-from diagnose.trial.whole_run.comparison import _values
+from diagnose.trial.whole_run.comparison import Original, _values, compare
+from diagnose.trial.whole_run.figures import Text
 from diagnose.trial.whole_run.file_history import differences, history
-from diagnose.trial.whole_run.observation import listed
+from diagnose.trial.whole_run.observation import Observation, listed
 from diagnose.trial.whole_run.saved_objects import read_saved
 
 
@@ -162,6 +163,29 @@ def test_loops_over_a_range_that_train_are_marked_where_they_stand(text: str) ->
 def test_a_loop_trains_where_a_function_of_another_file_does() -> None:
     texts = {"main.py": "for e in range(3):\n    fit(e)\n", "engine.py": "def fit(e):\n    scaler.step(opt)\n"}
     assert mark_loops(texts) == {"main.py": "for e in diagnose_shortened(range(3)):\n    fit(e)\n"}
+
+
+def run_with(folder: Path, *names: str) -> Observation:
+    """A run that leaves empty files of these names."""
+    files = dict.fromkeys(names, folder / "empty")
+    (folder / "empty").touch()
+    return Observation(
+        folder, 0, Text(()), Text(()), files, records=[{"cut": False, "left": True, "files": [], "elsewhere": []}]
+    )
+
+
+def test_names_with_the_time_of_a_run_are_not_missed_in_a_run_that_was_left_early(tmp_path: Path) -> None:
+    """The runs that show which names change from run to run went to their end: these are other names once more."""
+    found = run_with(tmp_path, "runs/ppo-1__11/events.11.vm.901", "crash.pt")
+    again = [run_with(tmp_path, "runs/ppo-1__22/events.22.vm.902", "crash.pt")]
+    before = run_with(tmp_path, "runs/ppo-1__33/events.33.vm.903", "crash.pt")
+    after = run_with(tmp_path, "runs/ppo-1__44/events.44.vm.904", "crash.pt")
+    assert not compare(Original(before, found, again), after, losses=False).differs
+    without = run_with(tmp_path, "runs/ppo-1__44/events.44.vm.904")
+    assert compare(Original(before, found, again), without, losses=False).differs == ["does not leave crash.pt"]
+    numbered = [run_with(tmp_path, *one.files, "runs/ppo-1__7/events.7.vm.7") for one in (before, found, *again)]
+    compared = compare(Original(numbered[0], numbered[1], numbered[2:]), after, losses=False)
+    assert compared.differs == ["does not leave runs/ppo-1__7/events.7.vm.7"]
 
 
 def test_files_of_the_compiler_are_not_the_programs(tmp_path: Path) -> None:
