@@ -212,10 +212,10 @@ class _Code(SampleCode):
                         continue
                     if source.inside(assign, cst.FunctionDef) is function and self._makes_one(path, assign.value):
                         yield from ((path, source.code(each), function) for each in _targets(assign))
-            for function in (each for each in self.sampling if self.sampling[each] == path):
-                for param in source.every(cst.Param, function.params):
+            for sampling in (each for each in self.sampling if self.sampling[each] == path):
+                for param in source.every(cst.Param, sampling.params):
                     if param.default is not None and self._makes_one(path, param.default):
-                        yield path, param.name.value, function
+                        yield path, param.name.value, sampling
 
     def _kept_generators(self) -> Iterator[tuple[str, str]]:
         """The file and the code of what holds a generator from one sample to the next: `self.rng`, `RNG`."""

@@ -187,7 +187,7 @@ class SharedState:
         for path, source in self.code.sources.items():
             for each in source.named(name) if name in source.words else ():
                 parent = source.parent(each)
-                word = isinstance(parent, cst.Arg | cst.Param) and parent.value is not each
+                word = isinstance(parent, cst.Arg) and parent.value is not each
                 if word or isinstance(parent, cst.Param) or within(source, each, self.loader):
                     continue
                 if self._order.when(path, each) >= at_least:
