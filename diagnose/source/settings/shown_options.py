@@ -1,22 +1,50 @@
-"""Whether a program prints, logs or saves the whole of what holds an option: another default would show there."""
+"""Whether a program prints, logs or saves an option, or the whole of what holds it: another default would show there.
+
+All questions are one walk over the uses of a name, outwards from each use to the end of its statement. What counts as
+shown on the way differs (`_Kind`): an object of options that goes anywhere whole, a mapping whose entries are read or
+that fills another, a single value that goes into a text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import bound_to
+from diagnose.source.tree.attributes import class_of, members_named
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import parse_all
+from diagnose.source.tree.syntax import Source
 
 _LOOKS = frozenset({"getattr", "hasattr", "setattr", "isinstance", "len", "get"})
 """Functions and methods that take an object of options whole, and show nothing of it."""
 _FILLS = frozenset({"update", "setdefault"})
+"""Methods of a mapping: what they take is shown where that mapping is."""
 _PARSES = frozenset({"add_argument", "parse_args", "parse_known_args"})
 _SHOWS = frozenset({"print", "info", "debug", "warning", "log", "write", "format", "dict", "dump", "dumps", "save"})
 """Functions and methods that show a single value, or put it where it is shown."""
+_CONVERTS = frozenset({"str", "repr", "int", "float", "bool", "round", "min", "max", "join"})
+"""Functions and methods whose result tells the value that they take."""
+_ENTRIES = frozenset({"items", "values", "keys", "copy"})
 _SHOWN_IN = (cst.FormattedStringExpression, cst.DictElement, cst.StarredDictElement, cst.BinaryOperation)
 _ALL_NAMES = frozenset({"globals", "locals", "vars"})
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What shows a thing of one kind; None from a call: its result still tells the thing."""
+
+    part: Callable[[str, bool], bool]
+    """Whether to read an attribute of it does, or to call that method."""
+    call: Callable[[Source, cst.Call], bool | None]
+    """Whether a call does that takes it as it is."""
+    entry: Callable[[Source, cst.CSTNode], bool] = lambda _source, _node: True
+    """Whether a text, a mapping or an operation does that it goes into."""
+    computed: bool = True
+    """Whether arithmetic counts as an operation that shows it."""
 
 
 def shows_options(sources: Mapping[str, str], expression: cst.BaseExpression) -> bool:
@@ -25,77 +53,173 @@ def shows_options(sources: Mapping[str, str], expression: cst.BaseExpression) ->
     A holder is taken to be shown where it goes, whole, to a function that is not the program's own, into a text or
     into another mapping. The answer may be yes where nothing is shown.
     """
+    program = _Program(parse_all(sources))
     holders = _holders(expression)
-    own: set[str] = set()
-    files = []
-    for text in sources.values():
-        if not (source := parse(text)):
-            continue
-        files.append(source)
-        own |= {node.name.value for node in source.every(cst.FunctionDef)}
-        own |= {node.name.value for node in source.every(cst.ClassDef)}
-        holders |= _parsed(source) if holders else set()
     if holders:
-        return any(_shows_whole(source, holders, own) for source in files)
-    return isinstance(expression, cst.Name) and any(_shows_value(source, expression.value, own) for source in files)
+        holders = holders.union(*map(_parsed, program.files))
+        return program.shows(holders, program.whole, of_self=True)
+    if not isinstance(expression, cst.Name):
+        return False
+    told = any(call_name(call) in _ALL_NAMES and not call.args for call in program.calls(_ALL_NAMES))
+    return told or program.shows({expression.value}, program.value)
 
 
 def shows_mapping(sources: Mapping[str, str], name: str) -> bool:
     """Whether a dictionary of that name may be shown as a whole.
 
-    To be passed on as keywords, to fill another or to be filled from one shows nothing. The answer may be yes where
-    nothing is shown.
+    To be passed on as keywords, to be filled from another, or to fill one that is shown nowhere shows nothing. The
+    answer may be yes where nothing is shown.
     """
-    files = [source for text in sources.values() if name in text and (source := parse(text)) is not None]
-    own = {node.name.value for source in files for node in source.every(cst.FunctionDef)} | _FILLS
-    return any(
-        _is_shown(source, node, own) for source in files for node in source.every(cst.Name) if node.value == name
-    )
+    return _Program(parse_all(sources)).shows_mapping(name, frozenset())
 
 
 def shows_attribute(sources: Mapping[str, str], owner: str, attribute: str) -> bool:
     """Whether a program shows an attribute, or all, of what it calls `owner`, as a variable or as an attribute."""
-    files = [source for text in sources.values() if owner in text and (source := parse(text)) is not None]
+    program = _Program(parse_all(sources))
     return any(
-        _last(node.value) == owner and node.attr.value in {attribute, "__dict__"} and _is_told(source, node)
-        for source in files
-        for node in source.every(cst.Attribute)
+        _last(node.value) == owner and node.attr.value in {attribute, "__dict__"} and _is_shown(source, node, _TOLD)
+        for source in program.files
+        for node in (source.every(cst.Attribute) if owner in source.words else ())
     ) or any(
         call_name(call) == "vars" and bool(call.args) and _last(call.args[0].value) == owner
-        for source in files
-        for call in source.every(cst.Call)
+        for call in program.calls({"vars"})
     )
+
+
+def _is_shown(source: Source, use: cst.BaseExpression, kind: _Kind) -> bool:
+    """Whether the statement around a use of a thing shows it."""
+    below: cst.CSTNode = use
+    for above in source.ancestors(use):
+        if isinstance(above, cst.BaseStatement | cst.BaseSmallStatement):
+            return False
+        if isinstance(above, cst.Arg):
+            if above.star == "**":
+                return False  # its entries become arguments
+        elif isinstance(above, cst.Subscript) and above.value is below:
+            return False  # one entry, which is another thing
+        elif isinstance(above, cst.Attribute):
+            called = source.parent(above)
+            return kind.part(above.attr.value, isinstance(called, cst.Call) and called.func is above)
+        elif isinstance(above, cst.Call) and above.func is not below:
+            shown = kind.call(source, above)
+            if shown is not None:
+                return shown
+        elif isinstance(above, _SHOWN_IN):
+            computes = isinstance(above, cst.BinaryOperation) and not isinstance(above.operator, cst.Modulo)
+            if kind.computed or not computes:
+                return kind.entry(source, above)
+        below = above
+    return False
+
+
+def _told(_source: Source, call: cst.Call) -> bool | None:
+    return call_name(call) in _SHOWS or None
+
+
+_TOLD = _Kind(lambda _name, _called: False, _told, computed=False)
+"""A value that an attribute has: it is shown where what is made of it is printed or written."""
+
+
+class _Program:
+    """The files of a program, and what shows things in them."""
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        self.files = tuple(sources.values())
+        self._modules = frozenset(
+            part.removesuffix(".py") for path in sources for part in path.replace("\\", "/").split("/")
+        )
+        self.whole = _Kind(
+            lambda name, called: name == "__dict__" or (called and name not in _LOOKS | _PARSES), self._takes
+        )
+        self.value = _Kind(lambda _name, _called: False, self._takes_value, self._is_shown_entry)
+
+    @cached_property
+    def _own(self) -> frozenset[str]:
+        return frozenset().union(*(source.defined_names for source in self.files))
+
+    def calls(self, names: Iterable[str]) -> Iterator[cst.Call]:
+        """All calls of these names."""
+        return (call for source in self.files for name in names for call in source.calls_named(name))
+
+    def shows(self, names: Iterable[str], kind: _Kind, *, of_self: bool = False) -> bool:
+        """Whether any use of a variable of these names shows it; `of_self`: also of attributes of the object."""
+        return any(_is_shown(source, use, kind) for source in self.files for use in _uses(source, names, of_self))
+
+    def shows_mapping(self, name: str, seen: frozenset[str]) -> bool:
+        """Whether a mapping is shown, or one that it fills; `seen` are those that it came through."""
+        if name in seen:
+            return False
+
+        def takes(source: Source, call: cst.Call) -> bool:
+            filled = call.func.value if isinstance(call.func, cst.Attribute) and call_name(call) in _FILLS else None
+            if filled is None:
+                return self._takes(source, call)
+            return not _is_dictionary(source, filled) or self.shows_mapping(_last(filled), seen | {name})
+
+        kind = _Kind(lambda attribute, _called: attribute in _ENTRIES, takes, _is_shown_in_mapping)
+        return self.shows({name}, kind, of_self=True)
+
+    def _takes(self, source: Source, call: cst.Call) -> bool:
+        """Whether a call takes a thing out of sight: neither the program's own function nor one that only looks."""
+        name = call_name(call)
+        foreign = name in _FILLS or any(
+            each[:1] != "." and each.partition(".")[0] not in self._modules for each in source.imported(call.func)
+        )
+        return name not in _LOOKS and (foreign or name not in self._own)
+
+    def _takes_value(self, source: Source, call: cst.Call) -> bool | None:
+        name = call_name(call)
+        if name in _SHOWS:
+            return name != "dict" or not self._is_hidden(source, call)
+        return None if name in _CONVERTS else False
+
+    def _is_shown_entry(self, source: Source, entry: cst.CSTNode) -> bool:
+        made = source.parent(entry) if isinstance(entry, cst.DictElement) else None
+        return made is None or not self._is_hidden(source, made)
+
+    def _is_hidden(self, source: Source, made: cst.CSTNode) -> bool:
+        """Whether a dictionary has a name and is shown nowhere, such as the options of a loader."""
+        assign = source.parent(made)
+        target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+        return isinstance(target, cst.Name) and not self.shows_mapping(target.value, frozenset())
+
+
+def _is_dictionary(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether all that a variable, or an attribute of the object, is given are plain dictionaries."""
+    around = class_of(source, node)
+    given: list[cst.CSTNode] = []
+    if isinstance(node, cst.Name):
+        given = [*bound_to(source, node)]
+    elif around is not None and isinstance(node, cst.Attribute) and source.code(node.value) == "self":
+        given = [*members_named(source, around, node.attr.value)]
+    sides = [side for each in given for side in ((each.body, each.orelse) if isinstance(each, cst.IfExp) else (each,))]
+    return bool(sides) and all(
+        isinstance(each, cst.Dict) or (isinstance(each, cst.Call) and call_name(each) == "dict") for each in sides
+    )
+
+
+def _is_shown_in_mapping(source: Source, entry: cst.CSTNode) -> bool:
+    """Whether what a mapping goes into is no dictionary that is passed on as keywords: `**{**kwargs, "a": 1}`."""
+    made = source.parent(entry)
+    outer = source.parent(made) if made is not None else None
+    return not (isinstance(entry, cst.StarredDictElement) and isinstance(outer, cst.Arg) and outer.star == "**")
+
+
+def _uses(source: Source, names: Iterable[str], of_self: bool) -> Iterator[cst.BaseExpression]:
+    """Where variables of these names are, and attributes of the object."""
+    for name in names:
+        for node in source.named(name) if name in source.words else ():
+            parent = source.parent(node)
+            if isinstance(parent, cst.Attribute) and parent.attr is node:
+                if of_self and source.code(parent.value) == "self":
+                    yield parent
+            elif not (isinstance(parent, cst.Arg) and parent.keyword is node):
+                yield node
 
 
 def _last(node: cst.BaseExpression) -> str:
     last = node.attr if isinstance(node, cst.Attribute) else node
     return last.value if isinstance(last, cst.Name) else ""
-
-
-def _is_told(source: Source, node: cst.BaseExpression) -> bool:
-    """Whether a value goes into a text or a mapping, or to what prints or writes it."""
-    for above in source.ancestors(node):
-        computes = isinstance(above, cst.BinaryOperation) and not isinstance(above.operator, cst.Modulo)
-        if isinstance(above, _SHOWN_IN) and not computes:
-            return True
-        if isinstance(above, cst.Call) and call_name(above) in _SHOWS:
-            return True
-        if isinstance(above, cst.BaseStatement | cst.BaseSmallStatement):
-            return False
-    return False
-
-
-def _is_shown(source: Source, node: cst.Name, own: set[str] | frozenset[str]) -> bool:
-    parent = source.parent(node)
-    above = source.parent(parent) if parent is not None else None
-    if isinstance(parent, cst.Arg):
-        return parent.star != "**" and isinstance(above, cst.Call) and call_name(above) not in own | _LOOKS
-    if isinstance(parent, cst.StarredDictElement):
-        outer = source.parent(above) if above is not None else None
-        return not (isinstance(outer, cst.Arg) and outer.star == "**")
-    if isinstance(parent, cst.Attribute) and parent.value is node:
-        return parent.attr.value in {"items", "values", "keys", "copy"}
-    return isinstance(parent, _SHOWN_IN)
 
 
 def _holders(expression: cst.BaseExpression) -> set[str]:
@@ -123,49 +247,3 @@ def _parsed(source: Source) -> set[str]:
         for target in node.targets
         if isinstance(target.target, cst.Name)
     }
-
-
-def _shows_whole(source: Source, holders: set[str], own: set[str]) -> bool:
-    for node in source.every(cst.Name):
-        parent = source.parent(node) if node.value in holders else None
-        whole: cst.CSTNode = node
-        if isinstance(parent, cst.Attribute) and parent.attr is node and source.code(parent.value) == "self":
-            whole, parent = parent, source.parent(parent)
-        if isinstance(parent, cst.Attribute) and parent.value is whole:
-            call = source.parent(parent)
-            method = parent.attr.value if isinstance(call, cst.Call) and call.func is parent else None
-            if parent.attr.value == "__dict__" or not (method is None or method in _LOOKS | _PARSES):
-                return True
-        elif isinstance(parent, cst.Arg) and parent.star != "**":
-            call = source.parent(parent)
-            if isinstance(call, cst.Call) and call_name(call) not in own | _LOOKS:
-                return True
-        elif isinstance(parent, _SHOWN_IN):
-            return True
-    return False
-
-
-def _shows_value(source: Source, name: str, own: set[str]) -> bool:
-    if any(call_name(call) in _ALL_NAMES and not call.args for call in source.every(cst.Call)):
-        return True
-    for node in source.every(cst.Name):
-        parent = source.parent(node) if node.value == name else None
-        call = source.parent(parent) if isinstance(parent, cst.Arg) else None
-        shown = isinstance(parent, _SHOWN_IN) or (isinstance(call, cst.Call) and call_name(call) in _SHOWS)
-        if shown and not _is_in_options_of_call(source, parent, call, own):
-            return True
-    return False
-
-
-def _is_in_options_of_call(
-    source: Source, element: cst.CSTNode | None, call: cst.CSTNode | None, own: set[str]
-) -> bool:
-    """Whether a value goes into a dictionary that has a name and is shown nowhere, such as the options of a loader."""
-    made = source.parent(element) if isinstance(element, cst.DictElement) else call
-    assign = source.parent(made) if made is not None else None
-    if (isinstance(made, cst.Call) and call_name(made) != "dict") or not isinstance(assign, cst.Assign):
-        return False
-    target = assign.targets[0].target
-    return isinstance(target, cst.Name) and not any(
-        _is_shown(source, each, own | _FILLS) for each in source.every(cst.Name) if each.value == target.value
-    )

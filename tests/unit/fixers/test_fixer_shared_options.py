@@ -7,6 +7,7 @@ from rewriting import imported
 
 from diagnose.fixer import Edits, Facts, Site, example_request
 from diagnose.plugins import load
+from diagnose.source.settings.shown_options import shows_mapping
 
 FIXER = load().fixers["loader-workers"]
 _TOP = "from torch.utils.data import DataLoader\n\nrows = list(range(64))\n"
@@ -94,6 +95,58 @@ def test_a_loader_that_is_asked_for_its_workers_to_show_them_keeps_its_number(li
     text = _TOP + "train_loader = DataLoader(rows, shuffle=True)\n" + line + "\n"
     asked = example_request("input-bound", text, setting={"num_workers": 2})
     assert isinstance(FIXER.rewrite(asked), Edits) is edited
+
+
+_LOGS = "import wandb\n\n\nclass Meter:\n    def update(self, value):\n        self.value = value\n\n\n"
+_ARGS = (
+    "from argparse import Namespace\n\nargs = Namespace(workers=0)\n{}\n"
+    "train_loader = DataLoader(rows, shuffle=True, num_workers=args.workers)\n"
+)
+_VALUE = "workers = 0\n{}\ntrain_loader = DataLoader(rows, shuffle=True, num_workers=workers)\n"
+_FILLED = "kwargs = {{'batch_size': 8, 'num_workers': 0}}\n{}\n" + _TRAIN
+
+
+@pytest.mark.parametrize(
+    ("program", "shown"),
+    [
+        # A mapping, and what it fills.
+        (_FILLED.format("more = {'lr': 0.1}\nmore.update(kwargs)"), False),
+        (_FILLED.format("more = dict(lr=0.1)\nmore.setdefault('loader', kwargs)\ncount = more['lr']"), False),
+        (_FILLED.format("more = {'lr': 0.1}\nmore.update(kwargs)\nprint(more)"), True),
+        (_FILLED.format("more = {}\nlast = {}\nmore.update(kwargs)\nlast.update(more)\nprint(f'{last}')"), True),
+        (_LOGS + _FILLED.format("wandb.config.update(kwargs)"), True),
+        (_LOGS + _FILLED.format("config = wandb.config\nconfig.update(kwargs)"), True),
+        (_LOGS + _FILLED.format("def note(config):\n    config.update(kwargs)\n"), True),
+        (_FILLED.format("print([kwargs])"), True),
+        (_FILLED.format("print(len(kwargs))"), False),
+        # An object of options.
+        (_LOGS + _ARGS.format("wandb.config.update(args)"), True),
+        (_LOGS + _ARGS.format("wandb.config.update(vars(args))"), True),
+        (_LOGS + _ARGS.format("Meter().update(args.workers + 1)"), False),
+        (_ARGS.format("print('options:', [args])"), True),
+        (_ARGS.format("def run(args):\n    return args.workers\n\n\nrun(args)"), False),
+        # A single value.
+        (_VALUE.format("print(str(workers))"), True),
+        (_VALUE.format("print('workers: ' + str(max(workers, 1)))"), True),
+        (_VALUE.format("options = {'num_workers': workers}\nprint(options)"), True),
+        (_VALUE.format("print(len(rows[workers:]))"), False),
+    ],
+)
+def test_a_default_that_is_shown_as_it_is_in_any_way_stays(program: str, shown: bool) -> None:
+    text = _TOP + program
+    site = Site("DataLoader", "train.py", text.count("\n"), arguments={"num_workers": 0, "shuffle": True})
+    answer = FIXER.rewrite(example_request("input-bound", text, sites=[site], setting={"num_workers": 2}))
+    if not shown:
+        assert isinstance(answer, Edits), answer
+    after = answer.files["train.py"] if isinstance(answer, Edits) else text
+    kept = ("'num_workers': 0}", "Namespace(workers=0)", "\nworkers = 0\n")
+    assert any(line in after for line in kept) is shown
+
+
+def test_mappings_that_fill_each_other_are_followed_once() -> None:
+    text = "one, two = {}, {}\none.update(two)\ntwo.update(one)\n"
+    assert not shows_mapping({"train.py": text}, "one")
+    assert shows_mapping({"train.py": text + "print(one)\n"}, "two")
 
 
 _CHOSEN = "cuda = torch.cuda.is_available()\n{}" + _TRAIN
