@@ -129,6 +129,8 @@ def _asked(source: Source) -> Sequence[tuple[int, frozenset[str]]]:
     """The lines of what would be another of a wrapper, with the names of what is asked."""
     found: list[tuple[int, frozenset[str]]] = []
     for node in ast.walk(source.outline_tree):
+        if not isinstance(node, ast.expr):
+            continue
         held: list[ast.expr] = []
         if isinstance(node, ast.Attribute) and node.attr in _NAMED:
             inner = node.value

@@ -20,10 +20,10 @@ def member(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | Non
     """The expression that `self.name` was given, where the class gives it one only, and not one that is made of it."""
     name = _name_in_self(node)
     around = class_of(source, node) if name is not None else None
-    found = members_named(source, around, name) if around is not None and name is not None else []
-    if len(found) != 1 or around is None or _is_made_of(source, around, name):
+    if name is None or around is None:
         return None
-    return found[0]
+    found = members_named(source, around, name)
+    return found[0] if len(found) == 1 and not _is_made_of(source, around, name) else None
 
 
 @per_source
