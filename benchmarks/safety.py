@@ -47,7 +47,7 @@ _LISTED = 5
 
 @dataclass
 class Asked:
-    """What a run was to ask, and what it did."""
+    """The pairs that a run was to ask about, and the results of those that it did."""
 
     programs: list[str] = field(default_factory=list)
     fixers: list[str] = field(default_factory=list)
@@ -106,7 +106,7 @@ def ask(out: Path, programs: Sequence[Program], names: Sequence[str], part: Part
 
 
 def merged(parts: Sequence[Path]) -> Asked:
-    """What parts asked and found, together. What several of them found alike counts once."""
+    """Merge what parts asked and found; what several of them found alike counts once."""
     together = Asked()
     for part in parts:
         head, *done = map(json.loads, (part / ASKED).read_text().splitlines())

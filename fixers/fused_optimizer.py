@@ -79,7 +79,7 @@ def rewrite(request: Request) -> Answer:
 
 
 def _against(request: Request) -> str | None:
-    """What the program does that the form of an optimizer shows in."""
+    """Return what the program does that the form of an optimizer shows in."""
     optimizers = Optimizers(request.sources)
     shown = next(optimizers.shown(), None)
     if shown is not None:

@@ -1,4 +1,4 @@
-"""What training writes into, where that may be a batch.
+"""Finds writes of training into what may be a batch.
 
 A worker process sends its samples to the training process, and pinning copies them: what training then writes into a
 batch no longer changes what the dataset holds.
@@ -21,7 +21,7 @@ _COUNTED = frozenset({"range", "trange", "count"})
 
 
 def written_batches(code: SampleCode) -> Iterator[tuple[str, cst.BaseExpression]]:
-    """What code that makes no samples writes into: variables of loops, what `next` gives, parameters; with its file."""
+    """Yield what the rest of the program writes into: loop variables, parameters, results of `next`; with its file."""
     for path, source in code.sources.items():
         for scope in (source.module, *source.every(cst.FunctionDef)):
             if scope in code.sampling or scope in code.building:

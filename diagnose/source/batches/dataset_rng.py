@@ -46,10 +46,10 @@ _TORCH = frozenset(
     )
 )
 _METHODS = frozenset({"bernoulli", "multinomial", "sample", "rsample", "rvs"})
-"""Of tensors, distributions and tables of data: each call draws from a generator of the process."""
+"""Methods of tensors, distributions and tables of data that draw from a generator of the process at each call."""
 _GIVEN_A_SEED = ("generator", "random_state", "rng")
 _LIBRARIES = ("albumentations.", "audiomentations.", "imgaug.", "kornia.augmentation.", "nlpaug.", "torch.nn.Dropout")
-"""What these make draws at each call."""
+"""Libraries whose transforms draw at each call."""
 _IN_PLACE = frozenset({"uniform_", "normal_", "random_", "bernoulli_", "exponential_", "geometric_", "log_normal_"})
 _ENTROPY = frozenset({"random.SystemRandom", "os.urandom", "secrets.token_bytes", "secrets.randbelow"})
 _SEEDS = frozenset({"random.seed", "numpy.random.seed", "torch.manual_seed", "torch.random.manual_seed"})
@@ -183,7 +183,7 @@ class _Code(SampleCode):
                 yield Draw(source.code(node), source.lines_of(node)[0], path)
 
     def _stands_for(self, path: str, node: cst.Attribute | cst.Name) -> Iterator[tuple[str, cst.BaseExpression]]:
-        """What a variable is bound to where samples read it, or an attribute of it: `rng` of `rng.normal`."""
+        """Yield what a variable is bound to where samples read it, or an attribute of it: `rng` of `rng.normal`."""
         root: cst.BaseExpression = node
         while isinstance(root, cst.Attribute):
             root = root.value

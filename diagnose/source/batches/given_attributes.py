@@ -1,4 +1,4 @@
-"""What a program gives attributes that samples read: `data.transform = Crop(8)` makes samples as the dataset does."""
+"""Follows what a program gives attributes that samples read: `data.transform = Crop(8)` helps to make samples."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def follow_given(code: SampleCode) -> None:
 
 
 def _is_of_others(code: SampleCode, source: Source, target: cst.Attribute) -> bool:
-    """Whether it is `self.name` in a class of which no instance is reached from a sample."""
+    """Whether a target is `self.name` in a class of which no instance is reached from a sample."""
     owner = source.inside(target, cst.ClassDef) if is_own(source, target.value) else None
     return owner is not None and owner not in code.classes
 

@@ -47,7 +47,7 @@ def root_of(node: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _same_memory(call: cst.Call) -> cst.BaseExpression | None:
-    """What the result of a call may lie in the memory of; None where it is another object."""
+    """Return what the result of a call may lie in the memory of; None where it is another object."""
     copies = argument(call, "copy")
     uncopied = copies is not None and isinstance(copies.value, cst.Name) and copies.value.value == "False"
     if call_name(call) not in SAME_MEMORY and not (uncopied and call_name(call) in _UNLESS_COPIED):
@@ -154,14 +154,14 @@ def _hands_out(code: SampleCode, path: str, function: cst.CSTNode, call: cst.Cal
 
 
 def _is_keeping(source: Source, node: cst.BaseExpression) -> bool:
-    """Whether it makes a function keep its results: `lru_cache`, `lru_cache(maxsize=9)`, `cache(self.load)`."""
+    """Whether a decorator lets a function keep results: `lru_cache`, `lru_cache(maxsize=9)`, `cache(self.load)`."""
     while isinstance(node, cst.Call):
         node = node.func
     return not source.names(node).isdisjoint(_KEPT)
 
 
 def attribute_values(sources: Mapping[str, Source], node: cst.CSTNode) -> Iterator[tuple[str, cst.BaseExpression]]:
-    """What the program binds to attributes of the name that an expression such as `self.data` ends with."""
+    """Yield what the program binds to attributes of the name that an expression such as `self.data` ends with."""
     if not isinstance(node, cst.Attribute):
         return
     for path, source in sources.items():

@@ -48,7 +48,7 @@ _CONSOLE = frozenset({"builtins.print", "builtins.input"})
 _ENDS = frozenset(
     {"sys.exit", "os._exit", "os.abort", "os.kill", "builtins.SystemExit", "builtins.exit", "builtins.quit"}
 )
-"""What ends the process: a worker that ends takes no exit code along, and the program fails by another error."""
+"""Calls that end the process: a worker that ends takes no exit code along, and the program fails by another error."""
 _HERE_AND_NOW = (
     *("time.time", "time.perf_counter", "time.monotonic", "time.process_time", "time.localtime", "time.strftime"),
     *("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"),
@@ -261,7 +261,7 @@ def _is_made_anew(
 def _given_to(
     code: SampleCode, path: str, function: cst.FunctionDef | cst.Lambda, names: set[str]
 ) -> Iterator[cst.BaseExpression]:
-    """What a function gives functions of these names, as far as it is an object that is kept."""
+    """Yield what a function gives functions of these names, as far as it is an object that is kept."""
     for call in _calls_named(code.sources[path], function, names):
         yield from (arg.value for arg in call.args if is_alias(code, path, function, arg.value))
 

@@ -86,7 +86,7 @@ class SharedState:
         yield from self._not_copied() if self._has_single_samples else self.changed_by_training()
 
     def changed_by_training(self) -> Iterator[Trace]:
-        """What the loader hands on with no copy, where the program writes into something that may be a batch."""
+        """Yield what the loader hands on with no copy, where the program writes into something that may be a batch."""
         handed = next(self._not_copied(), None)
         written = next(written_batches(self.code), None) if handed is not None else None
         if handed is not None and written is not None:

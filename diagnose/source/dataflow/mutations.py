@@ -79,7 +79,7 @@ def _by_call(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
 
 
 def _told_in_place(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
-    """What a call with `inplace=True` writes to: what the function is given first, or the method's object."""
+    """Yield what a call with `inplace=True` writes to: what the function is given first, or the method's object."""
     function = call.func
     if any(name.startswith(_FUNCTIONS) for name in source.names(function)):
         yield from (arg.value for arg in call.args[:1] if not arg.star)

@@ -41,7 +41,7 @@ def names_ranks(source: Source) -> bool:
 
 @per_source
 def _plain_values(source: Source) -> Mapping[str, Sequence[cst.BaseExpression]]:
-    """What a file gives names, and attributes by their own name, and what functions return, where that is plain."""
+    """Return what a file gives names, attributes (by their own name) and results of functions, where that is plain."""
     found: dict[str, list[cst.BaseExpression]] = {}
     for assign in source.every(cst.Assign):
         for name in dict.fromkeys(_own_name(each.target) for each in assign.targets):

@@ -32,7 +32,7 @@ class _Making:
     source: Source
     body: cst.CSTNode
     roots: tuple[cst.CSTNode, ...]
-    """What holds the part when all is done: the backward pass, or what a function returns."""
+    """The place where the part ends up: the backward pass, or what a function returns."""
     data: frozenset[str] = frozenset()
     """The names that get a new batch in each turn, which no parameter is a part of."""
 
@@ -180,7 +180,7 @@ def _functions(code: EveryStep, called: set[str]) -> Iterator[_Making]:
 
 
 def _classes(source: Source, called: set[str]) -> Iterator[str]:
-    """What is called to make the things that go by these names: `Criterion` of `self.criterion = Criterion()`."""
+    """Yield what is called to make things of these names: `Criterion` of `self.criterion = Criterion()`."""
     for assign in source.every(cst.Assign):
         names = {name.removeprefix("self.") for target in assign.targets for name in _names(target.target)}
         if isinstance(assign.value, cst.Call) and names & called:

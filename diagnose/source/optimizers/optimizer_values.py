@@ -92,7 +92,7 @@ def _any(answers: Iterable[bool | None]) -> bool | None:
 
 
 def _whole(source: Source, node: cst.CSTNode) -> cst.CSTNode | None:
-    """What a node shows all options of, should that be an optimizer: by itself, its defaults or its groups."""
+    """Return what a node shows all options of, should that be an optimizer: by itself, its defaults or its groups."""
     if isinstance(node, cst.Attribute) and node.attr.value in {"param_groups", "defaults"}:
         groups = [node] if node.attr.value == "defaults" else list(_groups(source, node))
         return node.value if any(_is_shown(source, each) for each in groups) else None

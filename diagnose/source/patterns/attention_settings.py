@@ -1,4 +1,4 @@
-"""What a program puts in the place of the scale or of the dropout that attention's class gives itself."""
+"""Finds what a program puts in the place of the scale or of the dropout that attention's class gives itself."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _ALL_NAMES = frozenset({"globals", "locals", "vars"})
 
 @dataclass(frozen=True)
 class _Kind:
-    """What shows a thing of one kind; None from a call: its result still tells the thing."""
+    """Policy of a walk: what shows a thing of one kind; None from a call, whose result still tells the thing."""
 
     part: Callable[[str, bool], bool]
     """Whether to read an attribute of it does, or to call that method."""

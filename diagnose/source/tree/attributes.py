@@ -95,7 +95,7 @@ def _members(source: Source, around: cst.ClassDef) -> Mapping[str, Sequence[cst.
 
 
 def set_from_outside(source: Source, name: str) -> Iterator[cst.BaseExpression]:
-    """What code gives an attribute of that name of anything but `self`: by `block.name = x`, `setattr(block, …)`."""
+    """Yield what code gives that attribute of others than `self`: by `block.name = x`, `setattr(block, …)`."""
     for node in source.walk(None, cst.Assign, cst.AugAssign, cst.AnnAssign) if name in source.words else ():
         if isinstance(node, cst.Assign):
             pairs = [pair for target in node.targets for pair in _pairs(target.target, node.value)]

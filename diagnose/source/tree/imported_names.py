@@ -1,4 +1,4 @@
-"""What expressions stand for whose first name imports or Python alone bind, without the scopes of their file.
+"""Resolves expressions whose first name imports or Python alone bind, without the scopes of their file.
 
 LibCST takes as long to find the scopes of a file as to parse it, and most questions are about names such as `nn.Linear`
 in a file that binds `nn` by one import and by nothing else.
@@ -52,7 +52,7 @@ class ImportedNames:
         return code is None or code.partition(".")[0] in self._imports
 
     def of(self, node: cst.CSTNode) -> frozenset[str] | None:
-        """What an expression stands for whose first name imports or Python bind and nothing else; None for others."""
+        """Resolve an expression whose first name imports or Python bind and nothing else; None for others."""
         root, _, rest = (get_full_name_for_node(node) or "").partition(".")
         built_in = not rest and hasattr(builtins, root)
         if not (built_in or root in self._imports) or self._has_no_scope(node):
