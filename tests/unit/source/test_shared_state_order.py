@@ -1,0 +1,134 @@
+"""When a program changes what samples read, or their order: before training, between epochs or while batches come."""
+
+from __future__ import annotations
+
+import pytest
+from dataset_programs import NOISY, asked, program, refused
+
+from diagnose.fixer import Edits
+
+ORDER = """
+class Hard:
+    def __init__(self, n):
+        self.losses = [0.0] * n
+    def __iter__(self):
+        yield from sorted(range(len(self.losses)), key=self.losses.__getitem__)
+    def __len__(self):
+        return len(self.losses)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        (program(top=ORDER, options=", sampler=order", step="order.losses[step] = float(loss)  # !"), "# !"),
+        (program(top=ORDER.replace("yield from", "self.turn = 1  # !\n        yield from"), options=", sampler=order"), "# !"),  # noqa: E501
+        (program(top=ORDER.replace("yield from sorted(", "for i in (").replace("__)", "__):\n            yield random.randrange(9)")  # noqa: E501
+                 .replace("(range(len(self.losses)), key=self.losses.__getitem__)", "range(9)"), options=", sampler=order"),  # noqa: E501
+         "random.randrange"),
+    ],
+)  # fmt: skip
+def test_an_order_that_training_decides_is_not_asked_for_ahead(text: str, mark: str) -> None:
+    text = text.replace("    loader =", "    order = Hard(9)\n    loader =").replace("shuffle=True", "drop_last=True")
+    refused("loader-workers", text, mark)
+
+
+def seeded(step: str = "pass", epoch: str = "pass", options: str = ", generator=g") -> str:
+    """A program whose loader draws its order from a generator of the program's."""
+    text = program(options=options, step=step, epoch=epoch)
+    return text.replace("    loader =", "    g = torch.Generator()\n    loader =")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        seeded("noise = torch.randn(3, generator=g)  # !"),
+        seeded("torch.save(g.get_state(), 'g.pt')  # !"),
+        seeded("order = torch.randperm(9, generator=g)  # !", options=", sampler=RandomSampler(data, generator=g)"),
+    ],
+)
+def test_an_order_from_a_generator_that_training_reads_is_not_asked_for_ahead(text: str) -> None:
+    refused("loader-workers", text, "# !")
+
+
+@pytest.mark.parametrize("text", [seeded(), seeded(epoch="g.manual_seed(epoch)"), seeded("g2 = torch.Generator()")])
+def test_an_order_from_a_generator_of_its_own_may_be_asked_for_ahead(text: str) -> None:
+    assert isinstance(asked("loader-workers", text), Edits)
+
+
+BETWEEN = [
+    (program(NOISY, "self.strength = 0.0", epoch="data.strength = epoch  # !"), "# !"),
+    (program("return i * cfg.s, i", top="class cfg:\n    s = 1\n", epoch="cfg.s = epoch  # !"), "# !"),
+    (program("return i * CFG['s'], i", top="CFG = {'s': 1}\n", epoch="CFG['s'] = epoch  # !"), "# !"),
+    (program("return i * S, i", top="S = 1\n", epoch="global S\nS = epoch  # !"), "# !"),
+    (program("return i * S, i", top="S = 1\n", epoch="globals()['S'] = epoch  # !"), "# !"),
+]
+
+
+@pytest.mark.parametrize("text", [text for text, _ in BETWEEN])
+def test_what_changes_between_epochs_is_seen_by_workers_that_are_started_anew(text: str) -> None:
+    assert isinstance(asked("loader-workers", text), Edits)
+
+
+BLOCK = """
+class Block(nn.Module):
+    def __init__(self, setup):
+        super().__init__()
+        self.setup = setup
+    def forward(self, x):
+        return self.setup(x)
+CFG = {"s": 1}
+def setup():
+    CFG["s"] = 2  # !
+"""
+GATE = """
+class Gate(nn.Module):
+    def forward(self, x):
+        self.seen += 1  # !
+        return x
+"""
+MODEL = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.transform = Gate()
+"""
+
+
+def test_a_parameter_or_an_attribute_of_the_name_of_a_function_is_no_call_of_it() -> None:
+    text = program("return i * CFG['s'], i", top=BLOCK).replace("    paths = sorted", "    setup()\n    paths = sorted")
+    assert isinstance(asked("loader-workers", text), Edits)
+    refused("loader-workers", text.replace("            loss =", "            setup()\n            loss ="), "# !")
+
+
+def test_what_a_model_keeps_under_the_name_of_what_samples_read_is_none_of_theirs() -> None:
+    sample = "return self.transform(self.paths[i]), i"
+    assert isinstance(asked("loader-workers", program(sample, top=GATE + MODEL)), Edits)
+    given = program(sample, top=GATE, dataset="Images(paths)\n    data.transform = Gate()")
+    refused("loader-workers", given, "# !")
+
+
+AHEAD = """
+class Ahead:
+    def __init__(self, batches):
+        self.batches = batches
+    def __iter__(self):
+        for batch in self.batches:
+            yield batch
+"""
+
+
+def test_a_loop_over_an_object_that_iterates_over_the_loader_is_an_epoch() -> None:
+    text = program(NOISY, "self.strength = 0.0", epoch="data.strength = epoch  # !", top=AHEAD)
+    through = text.replace("enumerate(loader)", "enumerate(Ahead(loader))")
+    assert isinstance(asked("loader-workers", through), Edits)
+    held = through.replace("enumerate(Ahead(loader))", "enumerate(batches)").replace(
+        "    for epoch", "    batches = iter(Ahead(loader))\n    for epoch"
+    )
+    refused("loader-workers", held, "# !")
+
+
+@pytest.mark.parametrize(("text", "mark"), BETWEEN[1:])
+@pytest.mark.parametrize("fixer", ["persistent-workers", "cache-decoded"])
+def test_what_changes_between_epochs_is_not_seen_by_kept_workers_and_samples(fixer: str, text: str, mark: str) -> None:
+    refused(fixer, text, mark)
