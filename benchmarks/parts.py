@@ -16,19 +16,19 @@ class Part(NamedTuple):
 
     number: int
     """From 1."""
-    count: int
+    total: int
 
     def of(self, items: Sequence[_Item]) -> Sequence[_Item]:
         """The items of this part; those of all parts are all items, each once."""
-        return items[self.number - 1 :: self.count]
+        return items[self.number - 1 :: self.total]
 
 
 def read_part(text: str) -> Part:
     """Read `I/N`. Raises ArgumentTypeError for what is none."""
-    number, _, count = text.partition("/")
-    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+    number, _, total = text.partition("/")
+    if not (number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total)):
         raise argparse.ArgumentTypeError(f"{text!r} is not I/N, with I from 1 to N")
-    return Part(int(number), int(count))
+    return Part(int(number), int(total))
 
 
 def add_part_option(parser: argparse.ArgumentParser, what: str) -> None:

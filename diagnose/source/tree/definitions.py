@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
@@ -40,20 +40,6 @@ class Definitions:
                 if not isinstance(source.parent(source.parent(each) or each), cst.ClassDef)
             ]
         return self._free[name]
-
-    def called(self, name: str) -> Iterator[cst.FunctionDef]:
-        """Yield the functions that take the arguments of a call of that name: the function itself, or a class's own
-        `__init__`.
-        """
-        for path, found in self.named(name):
-            source = self._sources[path]
-            if isinstance(found, cst.FunctionDef):
-                if name != "__init__" or source.inside(found, cst.ClassDef) is None:
-                    yield found
-                continue
-            for each in source.every(cst.FunctionDef, found):
-                if each.name.value == "__init__" and source.inside(each, cst.ClassDef) is found:
-                    yield each
 
     def __contains__(self, name: str) -> bool:
         return bool(self.named(name))
