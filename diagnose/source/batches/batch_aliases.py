@@ -17,7 +17,19 @@ from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
+_IDENTITIES = frozenset(
+    {"builtins.list", "builtins.tuple", "operator.itemgetter", "torch.utils.data.default_convert"}
+    | {"torch.utils.data._utils.collate.default_convert"}
+)
+"""Functions of libraries that hand on what they are given, or make one that does."""
 _COUNTED = frozenset({"range", "trange", "count"})
+
+
+def is_identity(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether a function of a library hands on the samples themselves: `list`, `itemgetter(0)`."""
+    while isinstance(node, cst.Call):
+        node = node.func
+    return not source.names(node).isdisjoint(_IDENTITIES)
 
 
 def written_batches(code: SampleCode) -> Iterator[tuple[str, cst.BaseExpression]]:

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import libcst as cst
 
-from diagnose.source.batches.batch_aliases import written_batches
+from diagnose.source.batches.batch_aliases import is_identity, written_batches
 from diagnose.source.batches.dataset_rng import draws_of_order
 from diagnose.source.batches.given_attributes import follow_given
 from diagnose.source.batches.hidden_changes import hidden_changes, seeds
@@ -120,6 +120,8 @@ class SharedState:
         source = self.code.sources[self.path]
         named = {each.value for each in source.every(cst.Name, collate)}
         values = [value for each in source.every(cst.Name, collate) for _, value in self.code.values(self.path, each)]
+        if any(is_identity(source, each) for each in (collate, *values)):
+            return True
         named |= {call_name(value) for value in values if isinstance(value, cst.Call)}
         return any(
             hands_on(self.code.sources[path], node)

@@ -162,6 +162,8 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
                  "    return torch.stack([x.div_(2) for x, _ in rows]), 0\nfrom torch.utils.data import TensorDataset\n"), "# !"),  # noqa: E501
         (program("return self.x[i], i  # !", STORED).replace("batch_size=8", "batch_size=None"), "# !"),
         (program("return self.x[i], i  # !", STORED, options=", collate_fn=lambda rows: rows[0]", step="x.mul_(2)"), "# !"),  # noqa: E501
+        (program("return self.x[i], i  # !", STORED, options=", collate_fn=list", step="for row in x:\n    row.mul_(2)"), "# !"),  # noqa: E501
+        (program("return self.x[i], i  # !", STORED, options=", collate_fn=operator.itemgetter(0)", step="x.mul_(2)", top="import operator\n"), "# !"),  # noqa: E501
         (program("return self.x[i], i  # !", STORED, options=", collate_fn=keep", step="for one in x:\n    one /= 2",
                  top="def keep(rows):\n    xs, ys = zip(*rows)\n    return list(xs), ys\n"), "# !"),
         (program("return self.x[i], i  # !", STORED, options=", collate_fn=Keep(1)", step="halve(x)",
