@@ -29,9 +29,10 @@ Fix safety
     from a generator that the program keeps, or that a `worker_init_fn` seeds alike in all workers, since all would draw
     the same; an `IterableDataset` that does not ask which worker it is in, which would yield every sample once per
     worker; a dataset that moves data to a CUDA device, which cannot run in a forked process. Workers are started anew
-    in each epoch; `persistent-workers` keeps them, which changes the order of samples. Each worker holds batches of its
-    own: `num_workers × prefetch_factor` of them in host memory. Where processes are spawned and not forked, the script
-    needs its main guard.
+    in each epoch; `persistent-workers` keeps them, which changes the order of samples, and so does a program's own
+    `persistent_workers=workers > 0`: it then changes the training. Each worker holds batches of its own: `num_workers ×
+    prefetch_factor` of them in host memory. Where processes are spawned and not forked, the script needs its main
+    guard.
 """
 
 from __future__ import annotations
@@ -125,9 +126,12 @@ def rewrite(request: Request) -> Answer:
         for site in found.foreign
     ]
     draws: list[Draw] = []
+    kept: list[str] = []
     for loader in found.loaders:
         draw = loader.draw()
         reason = loader.why_no_workers() or _all_draw_the_same(loader, draw, wanted)
+        if loader.keeps_workers and loader.workers == 0:
+            reason = reason or loader.why_none_live_on()
         if reason:
             reasons.append(f"{loader.where} {reason}")
         elif isinstance(wanted, int):
@@ -135,6 +139,7 @@ def rewrite(request: Request) -> Answer:
             edits += more
             reasons += why_not
             draws += [draw] if draw is not None and more else []
+            kept += [loader.where] if loader.keeps_workers and loader.workers == 0 and more else []
     files = request.edited(edits)
     if not files and found.foreign and isinstance(wanted, int):
         return _from_outside(request, found, wanted) or Advice(" ".join(reasons))
@@ -143,6 +148,10 @@ def rewrite(request: Request) -> Answer:
         summary += _guard_note(request) + _share_note(request.facts)
         if not draws and any(loader.is_stream for loader in found.loaders):
             return Edits(files, summary, Gate.TRAINING, "workers yield their parts of the stream in turn")
+        if not draws and kept:
+            return Edits(
+                files, summary, Gate.TRAINING, f"workers of {kept[0]} live on, so that epochs draw other orders"
+            )
         if not draws:
             return Edits(files, summary)
         return Edits(files, summary, Gate.TRAINING, _because(draws[0].code))

@@ -23,7 +23,6 @@ import re
 from collections.abc import Sequence
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Site, example_request, lines_with
-from diagnose.source.batches.loader_lifetime import opened_beside_itself
 from diagnose.source.batches.loaders import Loader
 from diagnose.source.tree.edits import Splice
 
@@ -55,16 +54,10 @@ def _why_not(request: Request, loader: Loader) -> str | None:
         return "is built anew in each turn of a loop: build it before the loop, with persistent_workers=True."
     if loader.for_one_pass:
         return "is gone through once, where it is built: build it before all epochs, with persistent_workers=True."
-    beside = opened_beside_itself(request.sources, loader.options.source, loader.options.node)
-    if beside is not None and not loader.options.names:
-        return (
-            f"is gone through while the program goes through it already: {beside}. Workers that live on make batches "
-            "for one pass at a time: the first would go on with those of the second."
-        )
     lines = [line.split("#")[0].strip() for text in request.sources.values() for line in text.splitlines()]
     if any(_CHANGES.search(line) for line in lines if not line.startswith(("self.", "import ", "from "))):
         return "feeds a dataset that the program changes between epochs, which workers that live on would not see."
-    return loader.why_none_kept()
+    return loader.why_none_live_on()
 
 
 def _recorded(text: str, workers: int = 2) -> Request:

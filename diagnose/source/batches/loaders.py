@@ -12,7 +12,7 @@ import libcst as cst
 from diagnose.model import Place, Site
 from diagnose.source.batches.dataset_rng import Draw, sample_draw
 from diagnose.source.batches.first_batch import late_first_batch
-from diagnose.source.batches.loader_lifetime import is_built_again, is_for_one_pass
+from diagnose.source.batches.loader_lifetime import is_built_again, is_for_one_pass, opened_beside_itself
 from diagnose.source.batches.shared_state import SharedState, When, shared_state
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.daemonic_processes import daemon_that_runs
@@ -66,6 +66,12 @@ class Loader:
             return "True"
         code = self.options.source.code(given)
         return "True" if code.startswith("max(") else f"{code} > 0"
+
+    @property
+    def keeps_workers(self) -> bool:
+        """Whether the workers that it may get live on from one epoch to the next: `persistent_workers=count > 0`."""
+        given = self.options.given("persistent_workers")
+        return given is not None and self.options.source.code(given) != "False" and not self.made_again
 
     @property
     def uses_device(self) -> bool:
@@ -211,6 +217,18 @@ class Loader:
             return None
         found = self.shared.change(When.BETWEEN) or self.shared.trace
         return f"feeds a dataset that {found.words}: {found.where}." if found is not None else None
+
+    def why_none_live_on(self) -> str | None:
+        """Return what the program does that workers which live on would not go along with; None where nothing."""
+        if self.options.names:
+            return None
+        beside = opened_beside_itself(self.options.sources, self.options.source, self.options.node)
+        if beside is None:
+            return self.why_none_kept()
+        return (
+            f"is gone through while the program goes through it already: {beside}. Workers that live on make batches "
+            "for one pass at a time: the first would go on with those of the second."
+        )
 
     @cached_property
     def shared(self) -> SharedState | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from dataset_programs import NOISY, asked, program, refused
 
-from diagnose.fixer import Edits
+from diagnose.fixer import Edits, Gate
 
 ORDER = """
 class Hard:
@@ -132,3 +132,33 @@ def test_a_loop_over_an_object_that_iterates_over_the_loader_is_an_epoch() -> No
 @pytest.mark.parametrize("fixer", ["persistent-workers", "cache-decoded"])
 def test_what_changes_between_epochs_is_not_seen_by_kept_workers_and_samples(fixer: str, text: str, mark: str) -> None:
     refused(fixer, text, mark)
+
+
+LIVING = ", num_workers=count, persistent_workers=count > 0"
+
+
+def counted(text: str) -> str:
+    return text.replace("    loader =", "    count = 0\n    loader =")
+
+
+def test_workers_that_would_live_on_by_the_programs_own_word_change_the_training() -> None:
+    answer = asked("loader-workers", counted(program(options=LIVING)))
+    assert isinstance(answer, Edits)
+    assert answer.gate is Gate.TRAINING
+    again = counted(program(options=LIVING)).replace(
+        "for epoch in range(3):\n", "for epoch in range(3):\n        loader = LOADER\n"
+    )
+    built = again[again.index("DataLoader(data") : again.index("\n    model")]
+    anew = asked("loader-workers", again.replace(f"    loader = {built}\n", "").replace("LOADER", built))
+    assert isinstance(anew, Edits)
+    assert anew.gate is None
+
+
+@pytest.mark.parametrize(("text", "mark"), [(NOISY, "data.strength = epoch  # !")])
+def test_workers_that_would_live_on_do_not_see_what_changes_between_epochs(text: str, mark: str) -> None:
+    refused("loader-workers", counted(program(text, "self.strength = 0.0", options=LIVING, epoch=mark)), "# !")
+
+
+def test_workers_that_would_live_on_serve_no_second_pass_meanwhile() -> None:
+    text = counted(program(options=LIVING, step="sum(len(rows) for rows in loader)  # !"))
+    refused("loader-workers", text, "# !")
