@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import stored
 from diagnose.source.dataflow.flow import is_repeated, within
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
@@ -95,7 +96,8 @@ def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.C
     `node` builds the loader. A function's parameter may be it by another name.
     """
     parsed = {path: each for path, text in sources.items() if (each := parse(text)) is not None}
-    for name in _names_of(sources, source, node) or {""}:
+    names = {*_names_of(sources, source, node), *(name for each in parsed.values() for name in _attributes_given(each))}
+    for name in names or {""}:
         held: dict[str, str] = {}
         passed = False
         for path, each in parsed.items():
@@ -107,11 +109,20 @@ def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.C
                 assign = each.parent(call)
                 if its and isinstance(assign, cst.Assign):
                     held[each.code(assign.targets[0].target)] = where
-            for loop in each.every(cst.For):
-                again = _opened_in(each, loop, name)
-                if again is not None:
+            for loop in each.walk(None, cst.For, cst.CompFor):
+                if not isinstance(loop, cst.For | cst.CompFor):
+                    continue
+                through = any(_last(code) == name for code in _gone_through(each, loop.iter))
+                if isinstance(loop, cst.For) and (again := _opened_in(each, loop, name)) is not None:
                     return f"{path}:{each.lines_of(again)[0]}"
-                passed = passed or any(_last(code) == name for code in _gone_through(each, loop.iter))
+                if through and isinstance(loop, cst.For):
+                    other = _opened_by_call(parsed, each, loop, name)
+                    if other is not None:
+                        return other
+                if through and any(each.every(cst.Yield, loop)):
+                    held[f"{path}:{each.lines_of(loop)[0]}"] = f"{path}:{each.lines_of(loop)[0]}"
+                else:
+                    passed = passed or through
         if len(held) + passed > 1:
             return next(iter(held.values()))
     return None
@@ -135,6 +146,16 @@ def _names_of(sources: Mapping[str, str], source: Source, node: cst.CSTNode) -> 
     return found
 
 
+def _attributes_given(source: Source) -> Iterator[str]:
+    """Attributes that functions bind to their parameters, `self.loader = loader`: what they hold is seen elsewhere."""
+    for attribute in source.every(cst.Attribute):
+        function = source.inside(attribute, cst.FunctionDef)
+        given = stored(source, [attribute]) if function is not None else []
+        names = {each.value for each in given or () if isinstance(each, cst.Name)}
+        if function is not None and any(each.name.value in names for each in source.every(cst.Param, function.params)):
+            yield attribute.attr.value
+
+
 def _last(code: str) -> str:
     return code.rpartition(".")[2]
 
@@ -144,6 +165,21 @@ def _gone_through(source: Source, node: cst.BaseExpression) -> list[str]:
     if isinstance(node, cst.Call) and call_name(node) in _GO_THROUGH_ONCE | _OPENS:
         return [code for arg in node.args for code in _gone_through(source, arg.value)]
     return [source.code(node)] if isinstance(node, cst.Name | cst.Attribute) else []
+
+
+def _opened_by_call(sources: Mapping[str, Source], source: Source, loop: cst.For, loader: str) -> str | None:
+    """Where a function that the turns of a loop call goes through the loader, by the name that the loop has for it."""
+    called = {call_name(call) for call in source.every(cst.Call, loop.body)}
+    for path, other in sources.items():
+        for function in other.every(cst.FunctionDef):
+            if function.name.value not in called or within(source, loop, function):
+                continue
+            for inner in other.walk(function, cst.For, cst.CompFor):
+                through = _gone_through(other, inner.iter) if isinstance(inner, cst.For | cst.CompFor) else []
+                given = {each.name.value for each in other.every(cst.Param, function.params)}
+                if any(_last(code) == loader and code not in given for code in through):
+                    return f"{path}:{other.lines_of(inner)[0]}"
+    return None
 
 
 def _opened_in(source: Source, loop: cst.For, loader: str) -> cst.CSTNode | None:

@@ -119,6 +119,15 @@ TWICE = [
     f"class Task:\n    def __init__(self):\n        self.loader = {LOADER}\n    def train(self):\n"
     "        for one in self.loader:\n            score = sum(loss(each) for each in self.loader)\n",
     f"loader = {LOADER}\nfirst, second = iter(loader), 0\nones = iter(loader)\nothers = iter(loader)\n",
+    f"class Task:\n    def __init__(self):\n        self.loader = {LOADER}\n    def score(self):\n"
+    "        return sum(loss(each) for each in self.loader)\n    def train(self):\n"
+    "        for one in self.loader:\n            step(one)\n            self.score()\n",
+    f"class Task:\n    def __init__(self):\n        self.loader = {LOADER}\n    def batches(self):\n"
+    "        for one in self.loader:\n            yield one\n    def score(self):\n"
+    "        for one in self.loader:\n            loss(one)\n",
+    "class Task:\n    def __init__(self, model, batches):\n        self.model, self.batches = model, batches\n"
+    "    def score(self):\n        return sum(loss(each) for each in self.batches)\n    def train(self):\n"
+    f"        for one in self.batches:\n            step(one)\n            self.score()\n\nTask(0, {LOADER}).train()\n",
     f"{MAKE}loader = make()\nforever = itertools.cycle(loader)\nfor one in loader:\n    step(one, next(forever))\n",
 ]
 
@@ -135,6 +144,14 @@ ONE_AFTER_THE_OTHER = [
     f"loader = {LOADER}\nit = iter(loader)\nwhile True:\n    try:\n        one = next(it)\n"
     "    except StopIteration:\n        it = iter(loader)\n",
     f"loader = {LOADER}\nother = DataLoader(more)\nfor one in loader:\n    for each in other:\n        step(each)\n",
+    f"def forever(loader):\n    while True:\n        for one in loader:\n            yield one\n\nloader = {LOADER}\n"
+    "for one in forever(loader):\n    step(one)\n",
+    "class Task:\n    def __init__(self, ones, others):\n        self.ones, self.others = ones, others\n"
+    "    def score(self):\n        return sum(loss(each) for each in self.others)\n    def train(self):\n"
+    "        for one in self.ones:\n            step(one)\n            self.score()\n\n"
+    f"Task({LOADER}, DataLoader(more))\n",
+    f"loader = {LOADER}\nother = DataLoader(more)\n\ndef score(loader):\n    for one in loader:\n        loss(one)\n\n"
+    "for one in loader:\n    score(other)\n",
     f"def train(loader):\n    for one in loader:\n        step(one)\n\nloader = {LOADER}\ntrain(loader)\n"
     "evaluate(loader)\n",
 ]
