@@ -280,31 +280,41 @@ _WORDS = re.compile(r"\w+")
 def takes_back(before: Mapping[str, str], now: Mapping[str, str], after: Mapping[str, str]) -> bool:
     """Whether an edit from `now` to `after` removes what was written from `before` to `now`; texts by path.
 
-    A line that was written may be written again with all of its words and more: arguments are added to one call.
+    A line that was written may be written again with all of the words that are new in it: arguments are added to one
+    call, and others of it are changed.
     """
     return any(
-        not words >= set(_WORDS.findall(line))
+        not words >= new
         for path, text in after.items()
-        for line, words in _rewritten(before.get(path, ""), now.get(path, ""), text)
+        for new, words in _rewritten(before.get(path, ""), now.get(path, ""), text)
     )
 
 
-def _rewritten(before: str, now: str, after: str) -> Iterator[tuple[str, set[str]]]:
-    """Lines of `now` that are neither in `before` nor in `after`, each with the words that stand in its place."""
+def _rewritten(before: str, now: str, after: str) -> Iterator[tuple[set[str], set[str]]]:
+    """Of lines of `now` that are neither in `before` nor in `after`, the words that are not in what they replaced, with
+    the words that stand in their place.
+    """
     lines, following = now.splitlines(), after.splitlines()
-    written = set(_written(before.splitlines(), lines))
+    written = dict(_written(before.splitlines(), lines))
     for kind, begin, end, to, until in _opcodes(lines, following):
         if kind in ("replace", "delete"):
-            words = {word for line in following[to:until] for word in _WORDS.findall(line)}
-            yield from ((lines[at], words) for at in range(begin, end) if at in written)
+            words = _words_of(following[to:until])
+            yield from ((written[at], words) for at in range(begin, end) if at in written)
 
 
-def _written(original: list[str], lines: list[str]) -> Iterator[int]:
-    """Which of the lines are new; one that was indented, as under a `with`, is not."""
+def _written(original: list[str], lines: list[str]) -> Iterator[tuple[int, set[str]]]:
+    """Which of the lines are new, with their new words; one that was indented, as under a `with`, is not."""
     for kind, start, stop, begin, end in _opcodes(original, lines):
         if kind != "equal":
-            there = {line.strip() for line in original[start:stop]}
-            yield from (at for at in range(begin, end) if lines[at].strip() not in there)
+            replaced = original[start:stop]
+            there, words = {line.strip() for line in replaced}, _words_of(replaced)
+            yield from (
+                (at, _words_of([lines[at]]) - words) for at in range(begin, end) if lines[at].strip() not in there
+            )
+
+
+def _words_of(lines: Sequence[str]) -> set[str]:
+    return {word for line in lines for word in _WORDS.findall(line)}
 
 
 def _opcodes(one: list[str], other: list[str]) -> Sequence[tuple[str, int, int, int, int]]:

@@ -226,6 +226,8 @@ def test_a_line_written_again_with_more_in_it_is_not_taken_back() -> None:
     assert not takes_back(before, now, {"a.py": "loader(data, workers=2, pin=True)\n"})
     assert takes_back(before, now, {"a.py": "loader(data, pin=True)\n"})
     assert takes_back(before, now, {"a.py": ""})
+    renumbered = {"a.py": "loader(data, size=32, workers=2)\n"}  # what stood there before may change
+    assert not takes_back({"a.py": "loader(data, size=8)\n"}, {"a.py": "loader(data, size=8, workers=2)\n"}, renumbered)
     assert not takes_back(now, now, {"a.py": ""})  # nobody had written it
 
 

@@ -19,10 +19,15 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import datasets, transforms
 
+DUMMY = True
+
 
 def main():
     device = torch.device("cuda")
-    images = datasets.ImageFolder("train", transforms.Compose([transforms.Resize(64), transforms.ToTensor()]))
+    if DUMMY:
+        images = datasets.FakeData(1281167, (3, 64, 64), 10, transforms.ToTensor())
+    else:
+        images = datasets.ImageFolder("train", transforms.Compose([transforms.RandomCrop(64), transforms.ToTensor()]))
     sampler = DistributedSampler(images) if dist.is_initialized() else None
     loader = DataLoader(images, 256, shuffle=sampler is None, num_workers=4, pin_memory=True, sampler=sampler)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64 * 64 * 3, 10)).to(device)
@@ -60,7 +65,13 @@ def test_workers_are_given_beside_all_that_other_fixers_write_for_a_loader(tmp_p
     file = tmp_path / "train.py"
     file.write_text(PROGRAM)
     line = lines_with(PROGRAM, "DataLoader(images")[0]
-    site = Site("DataLoader", str(file), line, "main", {"num_workers": 4, "shuffle": True, "pin_memory": True})
+    site = Site(
+        "DataLoader",
+        str(file),
+        line,
+        "main",
+        {"num_workers": 4, "shuffle": True, "pin_memory": True, "dataset": "FakeData"},
+    )
     program = Program.parse(["train.py"], cwd=tmp_path)
     facts = Facts(cpu_count=16, device_name="NVIDIA H200", torch_version="2.13.0")
     stack = Stack.of(program, RunContext({str(file): PROGRAM}, (site,), facts))
@@ -69,5 +80,6 @@ def test_workers_are_given_beside_all_that_other_fixers_write_for_a_loader(tmp_p
         finding("exposed-copies", file, lines_with(PROGRAM, "image.to(")[0], "prefetch-to-device"),
     ]
     bundle = gather(stack, list(candidates(program, found, load())), frozenset(Gate))
+    assert bundle.trains, "what draws random numbers comes last, on top of all other edits"
     assert set(bundle.names) == {*LOADING, "prefetch-to-device"}
     compile(bundle.stack.texts[str(file)], "train.py", "exec")
