@@ -74,7 +74,7 @@ def fix(
     trials, journal = folder / TRIALS, Journal(record)
     mortal = any(finding.ends_run for finding in diagnosis.findings)
     compiles = any(site.kind == "compile" for site in known.sites)
-    step_ns = diagnosis.steps.median_ns or 0
+    step_ns = diagnosis.average_step_ns
     watched = WatchedProgram.of(traces, began_ns, step_ns, compiles=compiles, mortal=mortal)
     try:
         with Bench(

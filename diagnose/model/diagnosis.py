@@ -164,3 +164,11 @@ class Diagnosis:
     a device."""
     unclaimed: Accounting | None = None
     """What no finding claims of all counted steps of the slowest rank together; None without steps."""
+
+    @property
+    def average_step_ns(self) -> int:
+        """How long steps take on average, as far as is known, to tell how long a run of many will; 0 without steps.
+
+        Where one step of many is far longer than the others, the median says nothing of that.
+        """
+        return self.step_ns or self.steps.median_ns or 0

@@ -45,7 +45,7 @@ def run_probes(
     `began_ns` is when the watched program was started, in ns since the epoch. Raises ProgramFailed where the program
     fails in an unchanged copy, and Cancelled, with nothing left running, soon after `cancelled` says so.
     """
-    trials, found, step_ns = folder / TRIALS, [], diagnosis.steps.median_ns or 0
+    trials, found, step_ns = folder / TRIALS, [], diagnosis.average_step_ns
     try:
         with Bench(
             program,

@@ -249,6 +249,8 @@ class Stage:
     budget: Deadline = field(default_factory=Deadline)
     allow: frozenset[Gate] = WITHOUT_ASKING
     events: list[AnyEvent] = field(default_factory=list)
+    average_step_ns: int | None = None
+    """Where the log of the run tells another than that of the steps."""
 
     def __post_init__(self) -> None:
         (self.folder / "train.py").write_text(SOURCE)
@@ -256,7 +258,8 @@ class Stage:
         self.bench = FakeBench(self.program, self.decisions)
 
     def run(self) -> Outcome:
-        diagnosis = Diagnosis(1, (), 1, None, Steps(4, 20_000_000), Accounting(), tuple(self.findings))
+        steps, found = Steps(4, 20_000_000), tuple(self.findings)
+        diagnosis = Diagnosis(1, (), 1, None, steps, Accounting(), found, step_ns=self.average_step_ns)
         known = knowledge(self.program, diagnosis, [Trace("run")])
         catalogue = Catalogue({}, {one.name: one for one in self.fixers})
         return GreedySearch(

@@ -83,7 +83,7 @@ class GreedySearch:
         self._allow = allow
         self._queue = list(candidates(program, diagnosis.findings, catalogue))
         self._stack = Stack.of(program, known)
-        self._step_ns = diagnosis.steps.median_ns or 0
+        self._step_ns = diagnosis.average_step_ns
         more = list(unnamed(diagnosis, known.facts, catalogue, {one.fixer.name for one in self._queue}))
         self._queue += more
         self._done: set[str] = set()
