@@ -57,7 +57,7 @@ LOADING = ("loader-workers", "loader-prefetch", "persistent-workers", "cache-dec
 
 
 def finding(rule: str, file: Path, line: int, *fixers: str) -> Finding:
-    place = Place(str(file), line, "train", 1.0)
+    place = Place(str(file), line, function="train")
     return Finding(rule, Severity.HIGH, None, 10_000_000, 0.2, Confidence.MEASURED, "", where=(place,), fixers=fixers)
 
 
