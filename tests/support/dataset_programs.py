@@ -70,7 +70,7 @@ def program(
 
 
 def asked(fixer: str, text: str, **others: str) -> Edits | Advice | None:
-    """What a fixer answers for the one loader of a program."""
+    """Return what a fixer answers for the one loader of a program."""
     workers = 2 if fixer == "persistent-workers" else 0
     line = lines_with(text, "DataLoader(")[0]
     site = Site("DataLoader", "train.py", line, arguments={"num_workers": workers, "shuffle": True})

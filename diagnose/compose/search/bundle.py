@@ -291,8 +291,8 @@ def takes_back(before: Mapping[str, str], now: Mapping[str, str], after: Mapping
 
 
 def _rewritten(before: str, now: str, after: str) -> Iterator[tuple[set[str], set[str]]]:
-    """Of lines of `now` that are neither in `before` nor in `after`, the words that are not in what they replaced, with
-    the words that stand in their place.
+    """Yield, for each line of `now` that is neither in `before` nor in `after`, the words that are not in what it
+    replaced, and those that stand in its place.
     """
     lines, following = now.splitlines(), after.splitlines()
     written = dict(_written(before.splitlines(), lines))
@@ -303,7 +303,7 @@ def _rewritten(before: str, now: str, after: str) -> Iterator[tuple[set[str], se
 
 
 def _written(original: list[str], lines: list[str]) -> Iterator[tuple[int, set[str]]]:
-    """Which of the lines are new, with their new words; one that was indented, as under a `with`, is not."""
+    """Yield the places of new lines, with their new words; one that was only indented, as under a `with`, is none."""
     for kind, start, stop, begin, end in _opcodes(original, lines):
         if kind != "equal":
             replaced = original[start:stop]
