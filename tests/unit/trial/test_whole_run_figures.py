@@ -68,6 +68,12 @@ def test_a_rounding_fix_may_move_the_last_printed_digit_but_no_count() -> None:
     assert compared("57 right", "58 right", "57 right", disturbed=1e-7) != []
 
 
+def test_percent_without_a_decimal_is_a_rounded_share_and_no_count() -> None:
+    assert compared("57/278 right (21%)", "57/278 right (20%)", "57/278 right (21%)", disturbed=1e-7) == []
+    assert compared("57/278 right (21 %)", "57/278 right (19 %)", "57/278 right (21 %)", disturbed=1e-7) != []
+    assert compared("accuracy 21%", "accuracy 20%", "accuracy 21%") != []
+
+
 def test_folders_of_a_run_stand_for_the_same_in_every_run() -> None:
     one, other = (
         read_text("saved to /copies/1/out.pt", {"/copies/1": "<root>"}),
