@@ -280,11 +280,11 @@ class Bench:
         """How long a leave-one-out check is expected to take."""
         return self._tools.costs.check_ns()
 
-    def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
+    def final_ns(self, *, held: bool = False, runs: int | None = None, rerun: bool = False) -> int:
         """How long the last runs, all or so many, are expected to take, with the gate of the whole stack unless its
-        numbers are `held` already.
+        numbers are `held` already; `rerun`: with whole runs of a stack that had none.
         """
-        return self._tools.costs.final_ns(held=held, runs=runs, started=self._trials.last_starts_early)
+        return self._tools.costs.final_ns(held=held, runs=runs, started=self._trials.last_starts_early, rerun=rerun)
 
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
         """The mean step of each program, in ns, with nothing inside but the clock of its steps; `str` is its name.
