@@ -69,7 +69,7 @@ def main() -> int:
     parser.add_argument("--fixer", action="append", help="ask this one; may be given again")
     parser.add_argument("--program", default="", help="programs whose name has this pattern")
     parser.add_argument("--every", type=int, default=1, help="every N-th program")
-    add_part_option(parser, "the pairs of a program and a fixer")
+    add_part_option(parser, "the programs")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="PART", help="folders that parts were written to")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -89,19 +89,14 @@ def ask(out: Path, programs: Sequence[Program], names: Sequence[str], part: Part
     """Judge the pairs of a part, program by program, and write each down when it is known."""
     due = [(program.name, name) for program in programs for name in names]
     asked = Asked([program.name for program in programs], list(names), dict.fromkeys(due))
-    mine: dict[str, list[str]] = {}
-    for program_name, name in part.of(due):
-        mine.setdefault(program_name, []).append(name)
     with Runner() as runner, (out / PAIRS).open("w") as pairs, (out / ASKED).open("w") as told:
         _write_line(told, {"programs": asked.programs, "fixers": asked.fixers})
-        for program in programs:
-            its = mine.get(program.name, [])
-            for row in judged(runner, program, its) if its else ():
+        for program in part.of(programs):
+            for row in judged(runner, program, names):
                 asked.rows.append(row)
                 _write_line(pairs, row)
-            if its:
-                asked.done |= {(program.name, name): None for name in its}
-                _write_line(told, {"program": program.name, "fixers": its})
+            asked.done |= {(program.name, name): None for name in names}
+            _write_line(told, {"program": program.name, "fixers": list(names)})
     return asked
 
 
