@@ -36,11 +36,11 @@ _CLOCK = re.compile(
     r"(?:[ T_]\d{1,2}:\d{2}(?::\d{2})?)?(?:[.,]\d+)?|\b(?:\d+:)?\d{1,2}:\d{2}(?:[.,]\d+)?\b"
 )
 _UNIT = re.compile(
-    r"\s?(?:[mnuµ]?s|secs?|seconds?|minutes?|hrs?|hours?|[a-zA-Z]+/(?:s|sec|second|ms|min|h)|s/[a-z]+|[fi]ps|FPS)\b"
+    r"\s?(?:[mnuµ]?s|secs?|seconds?|minutes?|hrs?|hours?|[a-zA-Z]+/(?:s|sec|second|ms|min|h)|s/[a-z]+|[fiqst]ps|[FIQST]PS)\b"
 )
 _WORD = re.compile(
-    r"(?<![A-Za-z])(?:time|elapsed|took|eta|speed|throughput|duration|latency|[fi]ps|dt|[a-z]+/s(?:ec)?|(?:samples|tokens|images|steps|"
-    r"items|batches)[ _](?:per|/)[ _]?s(?:ec(?:ond)?)?)(?:_?m?s|_sec(?:onds)?)?(?: taken| elapsed| per \w+)?"
+    r"(?<![A-Za-z])(?:time|elapsed|took|eta|speed|throughput|duration|latency|[fiqst]ps|dt|[a-z]+/s(?:ec)?|(?:samples|tokens|images|steps|"
+    r"frames|items|batches)[ _](?:per|/)[ _]?s(?:ec(?:ond)?)?)(?:_?m?s|_sec(?:onds)?)?(?: taken| elapsed| per \w+)?"
     r"(?: ?\((?:m?s|sec|seconds)\))?[\"']?\s*[:=]?\s*$",
     re.IGNORECASE,
 )

@@ -11,6 +11,7 @@ SAME = {
     "a rate": ("step 3 812.4 tok/s", "step 3 1203 tok/s"),
     "iterations per second": ("12.5 it/s", "31 it/s"),
     "a figure after the word time": ('{"loss": 0.5, "epoch_time": 3.21}', '{"loss": 0.5, "epoch_time": 1.04}'),
+    "steps per second by their short name": ("SPS: 455\nloss 1", "SPS: 153\nloss 1"),
     "an elapsed time": ("elapsed: 31.02", "elapsed: 30.4"),
     "a clock": ("00:12 done", "00:09 done"),
     "a date and time of a log": ("2026-01-02 10:00:01,345 INFO loss=0.5", "2026-01-02 10:07:59,002 INFO loss=0.5"),
