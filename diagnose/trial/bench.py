@@ -243,7 +243,21 @@ class Bench:
         `asked` False: no fix promised it, and it is looked at only where that is cheap. `loading`: a fix
         changes how data is loaded.
         """
-        return self._tools.numerics.check(gate, original, patched, rounds_to, asked=asked, loading=loading)
+        keeper, deadline = self._tools.gatekeeper, self._tools.gatekeeper.deadline
+        if not asked:
+            keeper.deadline = self._before_last_runs()
+        try:
+            return self._tools.numerics.check(gate, original, patched, rounds_to, asked=asked, loading=loading)
+        finally:
+            keeper.deadline = deadline
+
+    def _before_last_runs(self) -> Deadline:
+        """When to end what comes before one last run of each program; now, where no process has the time to start."""
+        tools = self._tools
+        last_ns = tools.costs.last_runs_ns(1, started=self._trials.last_starts_early)
+        before = tools.deadline.earlier(last_ns)
+        late = before.left_ns is not None and before.left_ns < tools.costs.start_ns
+        return replace(before, at_ns=before.clock()) if late else before
 
     def numbers(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None) -> GateResult:
         """The part of `gate` that looks at numbers of the first steps."""
