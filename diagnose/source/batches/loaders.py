@@ -10,13 +10,13 @@ from functools import cached_property
 import libcst as cst
 
 from diagnose.model import Place, Site
-from diagnose.source.batches.dataset_rng import Draw, sample_draw
 from diagnose.source.batches.first_batch import late_first_batch
 from diagnose.source.batches.loader_lifetime import is_built_again, is_for_one_pass, opened_beside_itself
-from diagnose.source.batches.shared_state import SharedState, When, shared_state
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.daemonic_processes import daemon_that_runs
 from diagnose.source.dataflow.flow import is_repeated, within
+from diagnose.source.samples.dataset_rng import Draw, sample_draw
+from diagnose.source.samples.shared_state import SharedState, When, shared_state
 from diagnose.source.settings.options import CallOptions
 from diagnose.source.settings.shown_options import shows_attribute
 from diagnose.source.settings.trainers import trainers_of

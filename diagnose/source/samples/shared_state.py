@@ -13,17 +13,17 @@ from functools import cached_property
 
 import libcst as cst
 
-from diagnose.source.batches.batch_aliases import is_identity, written_batches
-from diagnose.source.batches.dataset_rng import draws_of_order
-from diagnose.source.batches.given_attributes import follow_given
-from diagnose.source.batches.hidden_changes import hidden_changes, seeds
-from diagnose.source.batches.object_identity import attribute_values, handed_on, hands_on, root_of
-from diagnose.source.batches.open_handles import held_handles
-from diagnose.source.batches.sample_code import SampleCode
-from diagnose.source.batches.sample_effects import Trace, changed_by, rows_of_tensors, traces
-from diagnose.source.batches.shared_objects import SharedObjects
-from diagnose.source.batches.statement_order import StatementOrder, When
 from diagnose.source.dataflow.flow import within
+from diagnose.source.samples.batch_aliases import is_identity, written_batches
+from diagnose.source.samples.dataset_rng import draws_of_order
+from diagnose.source.samples.given_attributes import follow_given
+from diagnose.source.samples.hidden_changes import hidden_changes, seeds
+from diagnose.source.samples.object_identity import attribute_values, handed_on, hands_on, root_of
+from diagnose.source.samples.open_handles import held_handles
+from diagnose.source.samples.sample_code import SampleCode
+from diagnose.source.samples.sample_effects import Trace, changed_by, rows_of_tensors, traces
+from diagnose.source.samples.shared_objects import SharedObjects
+from diagnose.source.samples.statement_order import StatementOrder, When
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
