@@ -37,7 +37,7 @@ from diagnose.fixer import (
     example_request,
     lines_with,
 )
-from diagnose.source.batches.loaders import Loader
+from diagnose.source.batches.loader import Loader
 from diagnose.source.rewrite.shim import add_to_shim, import_from_shim
 from diagnose.source.samples.changing_samples import changing_samples
 from diagnose.source.tree.arguments import argument
