@@ -114,6 +114,25 @@ class Outline:
         return frozenset(map(called_name, self.every(ast.Call)))
 
     @cached_property
+    def mentioned(self) -> frozenset[str]:
+        """All names in the code: of variables, attributes, arguments, functions, classes and imports."""
+        found = {each.id for each in self.every(ast.Name)} | self.attributes | self.names | self.classes
+        found.update(each.arg for each in (*self.every(ast.arg), *self.every(ast.keyword)) if each.arg is not None)
+        for alias in self.every(ast.alias):
+            found.update(alias.name.split("."), (alias.asname or "",))
+        for module in self.every(ast.ImportFrom):
+            found.update((module.module or "").split("."))
+        for declared in (*self.every(ast.Global), *self.every(ast.Nonlocal)):
+            found.update(declared.names)
+        for caught in (*self.every(ast.ExceptHandler), *self.every(ast.MatchAs), *self.every(ast.MatchStar)):
+            found.add(caught.name or "")
+        for matched in self.every(ast.MatchMapping):
+            found.add(matched.rest or "")
+        for matched_class in self.every(ast.MatchClass):
+            found.update(matched_class.kwd_attrs)
+        return frozenset(found)
+
+    @cached_property
     def attributes(self) -> frozenset[str]:
         """The names of all attributes that are read or set."""
         return frozenset(each.attr for each in self.every(ast.Attribute))

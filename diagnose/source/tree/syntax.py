@@ -272,6 +272,8 @@ class Source:
 
     def named(self, name: str, below: cst.CSTNode | None = None) -> Iterator[cst.Name]:
         """All names that read so, those of attributes and keywords too, in the order of the text."""
+        if below is None and not self.may_name(name):
+            return iter(())
         layout, at = self._below(below)
         return layout.named(name, at)
 
@@ -281,6 +283,10 @@ class Source:
             return self._layout, 0
         at = self._layout.places.get(id(node))
         return (self._layout, at) if at is not None else (Layout(node), 0)
+
+    def may_name(self, *names: str) -> bool:
+        """Whether the code, and no comment or string, holds one of these names: cheap, where the tree is not."""
+        return any(self._held(names, self.outline.mentioned))
 
     def may_call(self, *names: str) -> bool:
         """Whether the file has calls of one of these names (`call_name`): cheap, where the tree is not."""
