@@ -22,6 +22,8 @@ Fix safety
 
 from __future__ import annotations
 
+import ast
+
 import libcst as cst
 
 from diagnose.fixer import (
@@ -37,11 +39,12 @@ from diagnose.fixer import (
     example_request,
     lines_with,
 )
-from diagnose.source.batches.changing_samples import changing_samples
-from diagnose.source.batches.loaders import Loader
+from diagnose.source.batches.loader import Loader
 from diagnose.source.rewrite.shim import add_to_shim, import_from_shim
+from diagnose.source.samples.changing_samples import changing_samples
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Splice, call_name, parse, splice
+from diagnose.source.tree.outline import called_name
 
 _IMPORTS = ("import numbers", "import os", "import random", "import sys", "import time", "import torch")
 _CODE = '''
@@ -266,16 +269,26 @@ def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str
 
 def _asks_for_its_type(request: Request) -> str | None:
     """Where the program asks what its dataset is: by `type`, `isinstance` or `loader.dataset.__class__`."""
-    parsed = ((path, parse(text)) for path, text in request.sources.items() if "dataset" in text)
-    for path, source in ((path, source) for path, source in parsed if source is not None):
-        for owner in (source.parent(each) for each in source.named("dataset")):
-            user = source.parent(owner) if isinstance(owner, cst.Attribute) else None
-            call = source.parent(user) if isinstance(user, cst.Arg) else None
-            if isinstance(call, cst.Call) and call_name(call) in {"type", "isinstance"}:
-                return f"{path}:{source.lines_of(call)[0]}"
-            if isinstance(user, cst.Attribute) and user.attr.value == "__class__":
-                return f"{path}:{source.lines_of(user)[0]}"
+    for path, text in request.sources.items():
+        source = parse(text) if "dataset" in text else None
+        if source is None:
+            continue
+        classes = (each for each in source.outline.every(ast.Attribute) if each.attr == "__class__")
+        asked = [each.lineno for each in classes if _is_of_dataset(each.value)]
+        for call in source.outline.every(ast.Call):
+            given = (*call.args, *(each.value for each in call.keywords))
+            if called_name(call) in {"type", "isinstance"} and any(map(_is_of_dataset, given)):
+                asked.append(call.lineno)
+        if asked:
+            return f"{path}:{min(asked)}"
     return None
+
+
+def _is_of_dataset(node: ast.expr) -> bool:
+    """Whether it is `x.dataset` or `dataset.x`."""
+    if not isinstance(node, ast.Attribute):
+        return False
+    return node.attr == "dataset" or (isinstance(node.value, ast.Name) and node.value.id == "dataset")
 
 
 def _recorded(text: str, **arguments: Scalar) -> Request:

@@ -32,7 +32,7 @@ from diagnose.fixer import (
     lines_with,
     patched,
 )
-from diagnose.source.batches.loaders import Loader
+from diagnose.source.batches.loader import Loader
 from diagnose.source.tree.edits import Splice
 
 _USUAL = 2  # DataLoader's default `prefetch_factor`

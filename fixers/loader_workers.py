@@ -54,9 +54,10 @@ from diagnose.fixer import (
     lines_with,
     patched,
 )
-from diagnose.source.batches.dataset_rng import Draw
-from diagnose.source.batches.loaders import Loader, LoadersFound
+from diagnose.source.batches.loader import Loader
+from diagnose.source.batches.loaders import LoadersFound
 from diagnose.source.rewrite.shim import add_to_shim, import_for_effect
+from diagnose.source.samples.dataset_rng import Draw
 from diagnose.source.tree.edits import Splice, parse, splice
 
 MARGIN = 2.0

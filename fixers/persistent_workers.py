@@ -23,7 +23,7 @@ import re
 from collections.abc import Sequence
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Site, example_request, lines_with
-from diagnose.source.batches.loaders import Loader
+from diagnose.source.batches.loader import Loader
 from diagnose.source.tree.edits import Splice
 
 _CHANGES = re.compile(r"(?:dataset|data|ds|trainset|train_set)\w*\.(?:set_epoch\(|(?!self)\w+\s*=[^=])")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import stored
 from diagnose.source.dataflow.flow import is_repeated, within
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.memo import per_source
+from diagnose.source.tree.outline import called_name
 from diagnose.source.tree.syntax import Source, parse
 
 _GO_THROUGH_ONCE = frozenset({"enumerate", "zip", "iter", "islice", "tqdm", "track"})
@@ -101,7 +103,9 @@ def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.C
         held: dict[str, str] = {}
         passed = False
         for path, each in parsed.items():
-            for call in (one for one in each.every(cst.Call) if call_name(one) in _OPENS):
+            if name not in _may_be_gone_through(each) and not _may_open_parameters(each):
+                continue
+            for call in each.calls_named(*_OPENS):
                 its = [code for arg in call.args if _last(code := each.code(arg.value)) == name]
                 where = f"{path}:{each.lines_of(call)[0]}"
                 if len(its) > 1:
@@ -128,6 +132,48 @@ def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.C
     return None
 
 
+@per_source
+def _may_be_gone_through(source: Source) -> frozenset[str]:
+    """The names and attributes in what loops go through and in what is given to calls that open something."""
+    outline = source.outline
+    loops = (*outline.every(ast.For), *outline.every(ast.AsyncFor), *outline.every(ast.comprehension))
+    gone: list[ast.expr | ast.keyword] = [each.iter for each in loops]
+    for call in outline.every(ast.Call):
+        gone += [*call.args, *call.keywords] if called_name(call) in _OPENS else []
+    nodes = (node for each in gone for node in ast.walk(each))
+    return frozenset(
+        node.attr if isinstance(node, ast.Attribute) else node.id
+        for node in nodes
+        if isinstance(node, ast.Attribute | ast.Name)
+    )
+
+
+@per_source
+def _may_open_parameters(source: Source) -> bool:
+    """Whether a loop goes through a parameter of its function, and its turns do or hand it on."""
+    for function in (*source.outline.every(ast.FunctionDef), *source.outline.every(ast.AsyncFunctionDef)):
+        given = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+        for loop in (each for each in ast.walk(function) if isinstance(each, ast.For | ast.AsyncFor)):
+            through = {each.id for each in ast.walk(loop.iter) if isinstance(each, ast.Name)} & given
+            if through and not through.isdisjoint(_taken_in(loop)):
+                return True
+    return False
+
+
+def _taken_in(loop: ast.For | ast.AsyncFor) -> Iterator[str]:
+    """The names that calls take, or that loops go through or set, in the turns of a loop."""
+    for node in (node for statement in loop.body for node in ast.walk(statement)):
+        taken: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            taken = [*node.args, *(each.value for each in node.keywords)]
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            taken = [node.iter, node.target]
+        for each in taken:
+            value = each.value if isinstance(each, ast.Starred) else each
+            if isinstance(value, ast.Name):
+                yield value.id
+
+
 def _names_of(sources: Mapping[str, str], source: Source, node: cst.CSTNode) -> set[str]:
     """The last parts of the variables and attributes that hold what an expression, or its function, returns."""
     found: set[str] = set()
@@ -146,14 +192,34 @@ def _names_of(sources: Mapping[str, str], source: Source, node: cst.CSTNode) -> 
     return found
 
 
-def _attributes_given(source: Source) -> Iterator[str]:
+@per_source
+def _attributes_given(source: Source) -> Sequence[str]:
     """Attributes that functions bind to their parameters, `self.loader = loader`: what they hold is seen elsewhere."""
-    for attribute in source.every(cst.Attribute):
-        function = source.inside(attribute, cst.FunctionDef)
-        given = stored(source, [attribute]) if function is not None else []
-        names = {each.value for each in given or () if isinstance(each, cst.Name)}
-        if function is not None and any(each.name.value in names for each in source.every(cst.Param, function.params)):
-            yield attribute.attr.value
+    found: list[tuple[int, int, str]] = []
+    for function in (*source.outline.every(ast.FunctionDef), *source.outline.every(ast.AsyncFunctionDef)):
+        given = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+        for target, value in _bound_in(function.body):
+            if isinstance(target, ast.Attribute) and isinstance(value, ast.Name) and value.id in given:
+                found.append((target.lineno, target.col_offset, target.attr))
+    return [name for _, _, name in sorted(found)]
+
+
+def _bound_in(body: Iterable[ast.AST]) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """What statements bind, and to what; without those of functions within."""
+    pending = list(body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.AnnAssign):
+            yield node.target, node.value
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            value = node.value if isinstance(node, ast.Assign) else None
+            yield target, value
+            if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
+                several = [*target.elts, *value.elts]
+                if len(target.elts) == len(value.elts) and not any(isinstance(each, ast.Starred) for each in several):
+                    yield from zip(target.elts, value.elts, strict=True)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.expr):
+            pending.extend(ast.iter_child_nodes(node))
 
 
 def _last(code: str) -> str:
@@ -171,6 +237,8 @@ def _opened_by_call(sources: Mapping[str, Source], source: Source, loop: cst.For
     """Where a function that the turns of a loop call goes through the loader, by the name that the loop has for it."""
     called = {call_name(call) for call in source.every(cst.Call, loop.body)}
     for path, other in sources.items():
+        if called.isdisjoint(other.function_names) or loader not in _may_be_gone_through(other):
+            continue
         for function in other.every(cst.FunctionDef):
             if function.name.value not in called or within(source, loop, function):
                 continue

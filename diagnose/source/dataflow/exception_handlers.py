@@ -43,7 +43,7 @@ def _mentions(
         names = frozenset({owner.name.value})
     found: list[tuple[str, Source, cst.CSTNode]] = []
     for path, other in sources.items():
-        if not (names and other.mentions(*names)):
+        if not other.may_name(*names):
             continue
         known = names | {
             other.code(alias.asname.name)
@@ -115,13 +115,10 @@ def _suppresses(
     if name in {"suppress", "raises", "assertRaises"} and isinstance(call, cst.Call):
         return any(_catches(source, arg.value, errors) for arg in call.args)
     for other in sources.values():
-        if name not in other.text:
-            continue
-        for written in other.every(cst.ClassDef):
-            if written.name.value == name and _swallows(other, written):
-                return True
-        for function in other.every(cst.FunctionDef):
-            if function.name.value == name and any(other.every(cst.Yield, function)):
+        if any(_swallows(other, written) for written in other.classes_named(name)):
+            return True
+        for function in other.functions_named(name):
+            if any(other.every(cst.Yield, function)):
                 return _tries_within(other, function, errors)
     return False
 
@@ -146,11 +143,8 @@ def _own_taker(
         first = above.decorators[0].decorator
         name = call_name(first) if isinstance(first, cst.Call) else source.code(first).rpartition(".")[2]
     for other in sources.values() if name else ():
-        if name not in other.text:
-            continue
-        for function in other.every(cst.FunctionDef):
-            if function.name.value == name:
-                return other, function
+        for function in other.functions_named(name)[:1]:
+            return other, function
     return None
 
 

@@ -79,7 +79,7 @@ def _handed_on(source: Source) -> Mapping[str, Collection[str | tuple[str, int]]
     `raw_model = model.module if ddp else model`, `model = DDP(model)`, `train(model)`.
     """
     found: dict[str, set[str | tuple[str, int]]] = {}
-    for node in ast.walk(source.outline_tree):
+    for node in ast.walk(source.outline.tree):
         if isinstance(node, ast.Assign):
             value = node.value
             sides = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
@@ -111,7 +111,7 @@ def _aliases(parsed: Mapping[str, Source], to: str | tuple[str, int]) -> Iterato
 def _parameters(source: Source) -> Mapping[str, Sequence[Sequence[str]]]:
     """The parameters of a file's functions, by the name by which they are called: their own, or that of their class."""
     found: dict[str, list[list[str]]] = {}
-    pending: list[tuple[ast.AST, str | None]] = [(source.outline_tree, None)]
+    pending: list[tuple[ast.AST, str | None]] = [(source.outline.tree, None)]
     while pending:
         node, owner = pending.pop()
         if isinstance(node, ast.ClassDef):
@@ -128,7 +128,7 @@ def _parameters(source: Source) -> Mapping[str, Sequence[Sequence[str]]]:
 def _asked(source: Source) -> Sequence[tuple[int, frozenset[str]]]:
     """The lines of what would be another of a wrapper, with the names of what is asked."""
     found: list[tuple[int, frozenset[str]]] = []
-    for node in ast.walk(source.outline_tree):
+    for node in ast.walk(source.outline.tree):
         if not isinstance(node, ast.expr):
             continue
         held: list[ast.expr] = []

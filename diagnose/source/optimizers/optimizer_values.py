@@ -45,8 +45,7 @@ class Optimizers:
         own = [
             (other, function)
             for other in self.sources.values()
-            for function in other.every(cst.FunctionDef)
-            if function.name.value == call_name(call)
+            for function in other.functions_named(call_name(call))
         ]
         returned = [(at, each.value) for at, function in own for each in at.every(cst.Return, function) if each.value]
         return _any(self.holds(at, value, depth + 1) for at, value in returned) if own else False

@@ -75,8 +75,8 @@ def _line(path: str, source: Source, node: cst.CSTNode) -> str:
 def _ends_abruptly(sources: Mapping[str, Source]) -> Iterator[str]:
     """Where the process may end without waiting for its threads, or goes on elsewhere at any time."""
     for path, source in sources.items():
-        signals = source.mentions("signal")
-        for call in source.every(cst.Call):
+        signals = source.may_name("signal")
+        for call in source.every(cst.Call) if signals else source.calls_named(*_ENDS):
             ends = call_name(call) in _ENDS
             names = source.names(call.func) if ends or signals else ()
             if ends and any(name.startswith("os.") for name in names):
@@ -90,9 +90,9 @@ def _own_pickles(sources: Mapping[str, Source], saves: Sequence[Save]) -> Iterat
     if all(_is_plain(source, call.args[0].value) for _, source, call in saves):
         return
     for path, source in sources.items():
-        for function in source.every(cst.FunctionDef):
+        for function in source.functions_named(*_PICKLES):
             owner = source.inside(function, cst.ClassDef)
-            if owner is not None and function.name.value in _PICKLES:
+            if owner is not None:
                 line = source.lines_of(function)[0]
                 yield f"{path}:{line} has a {function.name.value} of its own, which is to run in the step"
 

@@ -9,7 +9,7 @@ import ast
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeVar, cast
@@ -19,10 +19,13 @@ from libcst.metadata import QualifiedNameSource, Scope
 
 from diagnose.source.tree.imported_names import ImportedNames, Imports, is_one, may_hold
 from diagnose.source.tree.layout import Layout
+from diagnose.source.tree.named_nodes import NamedNodes, call_name
 from diagnose.source.tree.outline import Function, Outline, read_outline
 from diagnose.source.tree.scopes import scopes_of
 from diagnose.source.tree.text_lines import lines_in
-from diagnose.source.tree.time_limit import check_time
+from diagnose.source.tree.time_limit import check_time, check_time_now_and_then
+
+__all__ = ["Source", "Splice", "call_name", "only_statement", "parse", "splice"]
 
 _WORD = re.compile(r"\w+")
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -59,16 +62,6 @@ def parse(text: str) -> Source | None:
     return Source(text, outline) if outline is not None else None
 
 
-def call_name(call: cst.Call) -> str:
-    """The last part of what is called: `DataLoader` for `torch.utils.data.DataLoader(…)`; empty for other callees."""
-    function = call.func
-    if isinstance(function, cst.Subscript):  # DataLoader[int](…)
-        function = function.value
-    if isinstance(function, cst.Attribute):
-        return function.attr.value
-    return function.value if isinstance(function, cst.Name) else ""
-
-
 def only_statement(line: cst.CSTNode | None) -> cst.BaseSmallStatement | None:
     """Return a line's statement, where the line is one simple statement: not a block, nor `a; b`."""
     return line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
@@ -87,40 +80,34 @@ class Source:
         """Whether the text holds one of the words, or none is given: cheap, where the tree is not."""
         return not words or any(word in self.text for word in words)
 
-    @property
-    def outline_tree(self) -> ast.Module:
+    @cached_property
+    def outline(self) -> Outline:
         """The file as Python's own parser has it: quick to read and to go through, and of no use for edits."""
-        outline = self._outline or read_outline(self.text)
-        return outline.tree if outline is not None else ast.Module([], [])
+        return self._outline or read_outline(self.text) or Outline(ast.Module([], []))
 
     @cached_property
     def outlined(self) -> tuple[Function, ...]:
         """The functions that are defined in no other function, in the order of the text."""
-        outline = self._outline or read_outline(self.text)
-        return outline.functions if outline is not None else ()
+        return self.outline.functions
 
     @cached_property
     def function_names(self) -> frozenset[str]:
         """The names of all functions, those within others too."""
-        outline = self._outline or read_outline(self.text)
-        return outline.names if outline is not None else frozenset()
+        return self.outline.names
 
     @cached_property
     def defined_names(self) -> frozenset[str]:
         """The names of all functions and classes."""
-        outline = self._outline or read_outline(self.text)
-        return outline.names | outline.classes if outline is not None else frozenset()
+        return self.outline.names | self.outline.classes
 
     @cached_property
     def free_names(self) -> frozenset[str]:
         """The names of the functions and classes that no class has as its own."""
-        outline = self._outline or read_outline(self.text)
-        return outline.free_names if outline is not None else frozenset()
+        return self.outline.free_names
 
     @cached_property
     def _imports(self) -> Imports:
-        outline = self._outline or read_outline(self.text)
-        return outline.imports if outline is not None else {}
+        return self.outline.imports
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -178,6 +165,10 @@ class Source:
     @cached_property
     def _layout(self) -> Layout:
         return Layout(self.module, self.module.default_newline, self.module.default_indent)
+
+    @cached_property
+    def _named_nodes(self) -> NamedNodes:
+        return NamedNodes(self._layout)
 
     @cached_property
     def _imported_names(self) -> ImportedNames:
@@ -269,18 +260,20 @@ class Source:
 
     def walk(self, node: cst.CSTNode | None = None, *kinds: type) -> Iterator[cst.CSTNode]:
         """All nodes below `node` (the module) and itself, or those of some kinds, in the order of the text."""
-        check_time()
+        check_time_now_and_then()
         layout, at = self._below(node)
         return layout.every(kinds, at) if kinds else iter(layout.nodes[at : layout.ends[at]])
 
     def every(self, kind: type[_Node], below: cst.CSTNode | None = None) -> Iterator[_Node]:
         """All nodes of a kind, in the order of the text."""
-        check_time()
+        check_time_now_and_then()
         layout, at = self._below(below)
         return layout.every(kind, at)
 
     def named(self, name: str, below: cst.CSTNode | None = None) -> Iterator[cst.Name]:
         """All names that read so, those of attributes and keywords too, in the order of the text."""
+        if below is None and not self.may_name(name):
+            return iter(())
         layout, at = self._below(below)
         return layout.named(name, at)
 
@@ -291,35 +284,52 @@ class Source:
         at = self._layout.places.get(id(node))
         return (self._layout, at) if at is not None else (Layout(node), 0)
 
-    def calls_named(self, name: str) -> Sequence[cst.Call]:
-        """All calls of that name (`call_name`), in the order of the text; a file without the word is not parsed."""
-        return self._calls.get(name, ()) if name in self.words else ()
+    def may_name(self, *names: str) -> bool:
+        """Whether the code, and no comment or string, holds one of these names: cheap, where the tree is not."""
+        return any(self._held(names, self.outline.mentioned))
+
+    def may_call(self, *names: str) -> bool:
+        """Whether the file has calls of one of these names (`call_name`): cheap, where the tree is not."""
+        return any(self._held(names, self.outline.called))
+
+    def _held(self, names: Iterable[str], known: Collection[str]) -> Iterator[str]:
+        """Those of the names that are known of the file; the outline has but one form of what is not ASCII."""
+        return (name for name in names if name in self.words and (name in known or not name.isascii()))
+
+    def calls_named(self, *names: str) -> Sequence[cst.Call]:
+        """All calls of one of these names (`call_name`), in the order of the text; a file without any is not parsed."""
+        held = list(self._held(names, self.outline.called))
+        return self._named_nodes.calls.those(held) if held else ()
+
+    def attributes_named(self, *names: str) -> Sequence[cst.Attribute]:
+        """All attributes of one of these names in the order of the text; a file without any is not parsed."""
+        held = list(self._held(names, self.outline.attributes))
+        return self._named_nodes.attributes.those(held) if held else ()
+
+    def functions_named(self, *names: str) -> Sequence[cst.FunctionDef]:
+        """All functions of one of these names in the order of the text; a file without any is not parsed."""
+        held = list(self._held(names, self.outline.names))
+        return self._named_nodes.functions.those(held) if held else ()
+
+    def classes_named(self, *names: str) -> Sequence[cst.ClassDef]:
+        """All classes of one of these names in the order of the text; a file without any is not parsed."""
+        held = list(self._held(names, self.outline.classes))
+        return self._named_nodes.classes.those(held) if held else ()
 
     def calls_of(self, *names: str) -> Iterator[cst.Call]:
         """All calls of what one of these dotted names stands for, imports resolved, in the order of the text."""
         last = {name.rpartition(".")[2] for name in names}
         if not self.mentions(*last) or not may_hold(self._imports, self.words, names):
             return
-        known = last | {
-            self.code(alias.asname.name)
-            for alias in self.every(cst.ImportAlias)
-            if alias.asname is not None and self.code(alias.name).rpartition(".")[2] in last
-        }
-        for call in self.every(cst.Call):
-            if call_name(call) in known and self.is_called(call.func, *names):
+        known = {name for name, full in self._imports.items() if any(each.rpartition(".")[2] in last for each in full)}
+        for call in self.calls_named(*last, *known):
+            if self.is_called(call.func, *names):
                 yield call
 
     @cached_property
     def _qualified(self) -> dict[cst.CSTNode, frozenset[str]]:
         """The answers of `names`."""
         return {}
-
-    @cached_property
-    def _calls(self) -> dict[str, list[cst.Call]]:
-        calls: dict[str, list[cst.Call]] = {}
-        for call in self.every(cst.Call):
-            calls.setdefault(call_name(call), []).append(call)
-        return calls
 
     def names(self, node: cst.CSTNode) -> frozenset[str]:
         """The dotted names that an expression may stand for, imports resolved: `torch.utils.data.DataLoader`."""

@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.fixer import Advice, Edits, Facts, Gate, Request, Scalar, Site, example_request, lines_with
 from diagnose.plugins import load
-from diagnose.source.batches.dataset_rng import Draw
+from diagnose.source.samples.dataset_rng import Draw
 
 FIXER = load().fixers["loader-workers"]
 TOP = """import random

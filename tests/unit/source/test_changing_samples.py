@@ -5,8 +5,8 @@ from __future__ import annotations
 import libcst as cst
 import pytest
 
-from diagnose.source.batches.changing_samples import changing_samples
-from diagnose.source.batches.dataset_rng import sample_draw
+from diagnose.source.samples.changing_samples import changing_samples
+from diagnose.source.samples.dataset_rng import sample_draw
 from diagnose.source.tree.syntax import parse
 
 PARTS = ("Resize", "Crop", "Flip", "Blur", "Tilt", "Noise", "Shade", "Erase")

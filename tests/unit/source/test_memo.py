@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import libcst as cst
 
-from diagnose.source.batches.sample_code import SampleCode
+from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.tree.definitions import Definitions
 from diagnose.source.tree.memo import parse_all, per_program, per_source
 from diagnose.source.tree.syntax import Source

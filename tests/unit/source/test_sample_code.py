@@ -6,8 +6,8 @@ from textwrap import dedent
 
 import libcst as cst
 
-from diagnose.source.batches.dataset_rng import sample_draw
-from diagnose.source.batches.sample_code import SampleCode
+from diagnose.source.samples.dataset_rng import sample_draw
+from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.tree.definitions import Definitions
 from diagnose.source.tree.memo import parse_all
 

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import libcst as cst
 
-from diagnose.source.batches.sample_code import SampleCode, is_read
-from diagnose.source.batches.shared_objects import SharedObjects
 from diagnose.source.dataflow.flow import is_variable, within
+from diagnose.source.samples.sample_code import SampleCode, is_read
+from diagnose.source.samples.shared_objects import SharedObjects
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 

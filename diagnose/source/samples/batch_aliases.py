@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.source.batches.object_identity import bound_names, parameters, parts_of, root_of
-from diagnose.source.batches.sample_code import SampleCode
-from diagnose.source.batches.shared_objects import is_of_model
 from diagnose.source.dataflow.mutations import written_in_place
+from diagnose.source.samples.object_identity import bound_names, parameters, parts_of, root_of
+from diagnose.source.samples.sample_code import SampleCode
+from diagnose.source.samples.shared_objects import is_of_model
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 

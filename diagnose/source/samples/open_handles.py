@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.source.batches.sample_code import SampleCode, is_read
-from diagnose.source.batches.sample_effects import Trace
+from diagnose.source.samples.sample_code import SampleCode, is_read
+from diagnose.source.samples.sample_effects import Trace
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source

@@ -6,8 +6,8 @@ import re
 
 import libcst as cst
 
-from diagnose.source.batches.object_identity import is_own
-from diagnose.source.batches.sample_code import SampleCode
+from diagnose.source.samples.object_identity import is_own
+from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 

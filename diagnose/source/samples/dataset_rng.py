@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from diagnose.source.batches.object_identity import attribute_values
-from diagnose.source.batches.sample_code import SampleCode, is_read
+from diagnose.source.samples.object_identity import attribute_values
+from diagnose.source.samples.sample_code import SampleCode, is_read
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all, per_program

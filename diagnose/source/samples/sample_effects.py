@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from diagnose.source.batches.object_identity import (
+from diagnose.source.dataflow.flow import within
+from diagnose.source.dataflow.mutations import written_in_place
+from diagnose.source.samples.object_identity import (
     bound_names,
     handed_on,
     is_alias,
@@ -22,9 +24,7 @@ from diagnose.source.batches.object_identity import (
     parts_of,
     root_of,
 )
-from diagnose.source.batches.sample_code import SampleCode, is_read
-from diagnose.source.dataflow.flow import within
-from diagnose.source.dataflow.mutations import written_in_place
+from diagnose.source.samples.sample_code import SampleCode, is_read
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string

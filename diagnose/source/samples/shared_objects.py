@@ -8,9 +8,9 @@ from functools import cached_property
 
 import libcst as cst
 
-from diagnose.source.batches.object_identity import SAME_MEMORY, attribute_values, is_own, local_names, root_of
-from diagnose.source.batches.sample_code import SampleCode, is_read
 from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.samples.object_identity import SAME_MEMORY, attribute_values, is_own, local_names, root_of
+from diagnose.source.samples.sample_code import SampleCode, is_read
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import libcst as cst
 
-from diagnose.source.batches.sample_code import SampleCode
 from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.dataflow.flow import within
+from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source

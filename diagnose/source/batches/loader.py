@@ -1,0 +1,271 @@
+"""One data loader that feeds training, and what keeps it from having workers or from loading ahead."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import libcst as cst
+
+from diagnose.model import Site
+from diagnose.source.batches.first_batch import late_first_batch
+from diagnose.source.batches.loader_lifetime import is_built_again, is_for_one_pass, opened_beside_itself
+from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.dataflow.daemonic_processes import daemon_that_runs
+from diagnose.source.dataflow.flow import is_repeated
+from diagnose.source.samples.dataset_rng import Draw, sample_draw
+from diagnose.source.samples.shared_state import SharedState, When, shared_state
+from diagnose.source.settings.options import CallOptions
+from diagnose.source.settings.shown_options import shows_attribute
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import call_name, parse
+from diagnose.source.tree.syntax import Source
+
+_DEVICE = re.compile(r"\.cuda\(|device\s*=\s*[\"']cuda|\.to\(\s*[\"']cuda")
+
+_SPAWNS = re.compile(
+    r"(?:set_start_method|get_context)\(\s*[\"'](?:spawn|forkserver)|_context\s*=\s*[\"'](?:spawn|forks)"
+)
+"""How a program says that its processes are no copies of it."""
+_GUARD = re.compile(r"__name__\s*==|==\s*__name__")
+
+
+@dataclass(frozen=True)
+class Loader:
+    """A `DataLoader(…)` in a file of the user's, or the arguments by which a library's trainer builds one."""
+
+    options: CallOptions
+    site: Site | None = None
+    """As the run recorded it."""
+    drew: Site | None = None
+    """Where the run saw samples of its dataset draw random numbers."""
+
+    @property
+    def where(self) -> str:
+        """File and line."""
+        return f"{self.options.path}:{self.options.source.lines_of(self.options.node)[0]}"
+
+    @property
+    def workers(self) -> int:
+        """How many it has, as far as that is known."""
+        count = self.options.value("num_workers")
+        return count if isinstance(count, int) else 0
+
+    @property
+    def has_workers(self) -> str:
+        """Code that says whether it has any: `True`, or a comparison where that is decided elsewhere."""
+        given = self.options.given("num_workers")
+        setting = self.options.setting("num_workers", trusted=False)
+        if given is None or (setting is not None and setting.fixed):
+            return "True"
+        code = self.options.source.code(given)
+        return "True" if code.startswith("max(") else f"{code} > 0"
+
+    @property
+    def keeps_workers(self) -> bool:
+        """Whether the workers that it may get live on from one epoch to the next: `persistent_workers=count > 0`."""
+        given = self.options.given("persistent_workers")
+        return given is not None and self.options.source.code(given) != "False" and not self.made_again
+
+    @property
+    def uses_device(self) -> bool:
+        """Whether its dataset makes tensors on a CUDA device."""
+        found = self._dataset()
+        return found is not None and _DEVICE.search(found[0].code(found[1])) is not None
+
+    @property
+    def made_in_a_loop(self) -> bool:
+        """Whether it is built anew in each turn of a loop, so that its workers cannot live on."""
+        return is_repeated(self.options.source, self.options.node)
+
+    @property
+    def made_again(self) -> bool:
+        """Whether it is, or the function that builds it is called in each turn of one."""
+        return is_built_again(self.options.sources, self.options.source, self.options.node)
+
+    @property
+    def for_one_pass(self) -> bool:
+        """Whether it is built where a `for` goes through it, so that nothing does so again."""
+        return is_for_one_pass(self.options.sources, self.options.source, self.options.node)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether its dataset yields samples in an order of its own."""
+        found = self._dataset()
+        return (self.site is not None and self.site.arguments.get("iterable") is True) or bool(
+            found and any("IterableDataset" in found[0].code(base.value) for base in found[1].bases)
+        )
+
+    def why_no_workers(self) -> str | None:
+        """Return what the dataset does that worker processes would break; None where nothing."""
+        found = self._dataset()
+        code = found[0].code(found[1]) if found else ""
+        if self.is_stream and "get_worker_info" not in code:
+            return (
+                "feeds an IterableDataset that does not ask torch.utils.data.get_worker_info() which part is its own: "
+                "workers would each yield all samples. Split the samples in its __iter__ first."
+            )
+        if self.uses_device:
+            return "feeds a dataset that uses the CUDA device, which worker processes cannot: move data after loading."
+        if self._shows_workers:
+            return "is asked how many workers it has, and the program shows that: set num_workers there by hand."
+        return self.why_not_ahead() or self._why_not_copied() or self._why_not_spawned() or self._why_no_children()
+
+    @property
+    def _shows_workers(self) -> bool:
+        """Whether the program prints or writes what `num_workers` the loader has."""
+        assign = self.options.source.parent(self.options.node)
+        target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+        last = target.attr if isinstance(target, cst.Attribute) else target
+        return isinstance(last, cst.Name) and shows_attribute(self.options.sources, last.value, "num_workers")
+
+    def why_not_pinned(self) -> str | None:
+        """Return what the program does to batches that copies of them would not affect; None where nothing."""
+        if self.uses_device:
+            return "feeds a dataset that uses the CUDA device: its tensors cannot be pinned."
+        found = next(self.shared.changed_by_training(), None) if self.shared is not None else None
+        return f"feeds a dataset that {found.words}: {found.where}. Pinned batches are copies." if found else None
+
+    def why_not_ahead(self) -> str | None:
+        """Return what the program does that would not affect batches loaded ahead of time; None where nothing."""
+        if self.shared is None:
+            return None
+        found = self.shared.change(When.DURING) or self.shared.trace
+        if found is not None:
+            return f"feeds a dataset that {found.words}: {found.where}. Samples that are loaded ahead would differ."
+        return self.why_no_order_ahead()
+
+    def why_no_order_ahead(self) -> str | None:
+        """Return what the program does to its sampler that would not affect samples chosen ahead of time; None where
+        nothing.
+        """
+        late = late_first_batch(self.options.sources) if self._draws_order else None
+        if late is not None:
+            return f"has an iterator that is not asked for its first batch at once: {late}. Its order would be another."
+        names = ("sampler", "batch_sampler", "generator")
+        given = [] if self.options.names else [self.options.given(name) for name in names]
+        made_by = tuple(each for each in given if each is not None)
+        if not made_by:
+            return None
+        order = shared_state(self.options.sources, self.options.path, self.options.node, made_by, (), None, False)
+        reads = (found for name in self._generators(order) for found in order.reads(name, When.DURING))
+        found = next(reads, None) or order.change(When.DURING) or order.trace or next(order.late_draws(), None)
+        if found is None:
+            return None
+        return f"has a sampler that {found.words}: {found.where}. An order that is asked for ahead would differ."
+
+    def _generators(self, order: SharedState) -> set[str]:
+        """Last parts of the names of generators that its order is drawn from; some draws wait for the last samples."""
+        calls = [
+            call
+            for made, path in order.code.building.items()
+            for call in order.code.sources[path].every(cst.Call, made)
+        ]
+        given = [arg.value for call in calls if (arg := argument(call, "generator")) is not None]
+        own = self.options.given("generator")
+        found = [*given, *([own] if own is not None else [])]
+        names = {each.attr.value if isinstance(each, cst.Attribute) else getattr(each, "value", "") for each in found}
+        return {name for name in names if isinstance(name, str)} - {"None", ""}
+
+    @property
+    def _draws_order(self) -> bool:
+        """Whether it shuffles, or a sampler chooses, as far as the code shows."""
+        shuffle = self.options.given("shuffle")
+        plain = shuffle is None or (isinstance(shuffle, cst.Name) and shuffle.value == "False")
+        return not plain or any(self.options.given(name) is not None for name in ("sampler", "batch_sampler"))
+
+    def _why_not_copied(self) -> str | None:
+        """What its dataset holds that processes must not share."""
+        found = next(self.shared.handles(), None) if self.shared is not None else None
+        if found is None:
+            return None
+        return f"feeds a dataset that {found.words}: {found.where}. Open it at the first sample that a worker makes."
+
+    def _why_not_spawned(self) -> str | None:
+        """What keeps a dataset from being sent to a process that does not begin as a copy of this one."""
+        context = self.site.arguments.get("multiprocessing_context") if self.site is not None else None
+        spawns = context in {"spawn", "forkserver"} or any(map(_SPAWNS.search, self.options.sources.values()))
+        if self.shared is None or not spawns:
+            return None
+        found = next(self.shared.unsent(), None) or self.shared.change(When.BETWEEN)
+        if found is not None:
+            return f"feeds a dataset that {found.words}: {found.where}. A process that is spawned would not have it."
+        if not any(_GUARD.search(text) for text in self.options.sources.values()):
+            return "stands in a program that spawns processes and has no main guard: each would run the program anew."
+        return None
+
+    def _why_no_children(self) -> str | None:
+        """What runs it in a process that may start none."""
+        if self.options.names:
+            return None
+        parsed = {path: parse(text) for path, text in self.options.sources.items()}
+        sources = {path: source for path, source in parsed.items() if source is not None}
+        where = daemon_that_runs(sources, self.options.path, self.options.node)
+        return f"runs in a daemonic process, which may have no children: {where} starts it." if where else None
+
+    def why_none_kept(self) -> str | None:
+        """Return what the program shares with its dataset that persistent workers, or kept samples, would not see; None
+        where nothing.
+        """
+        if self.shared is None:
+            return None
+        found = self.shared.change(When.BETWEEN) or self.shared.trace
+        return f"feeds a dataset that {found.words}: {found.where}." if found is not None else None
+
+    def why_none_live_on(self) -> str | None:
+        """Return what the program does that workers which live on would not go along with; None where nothing."""
+        if self.options.names:
+            return None
+        beside = opened_beside_itself(self.options.sources, self.options.source, self.options.node)
+        if beside is None:
+            return self.why_none_kept()
+        return (
+            f"is gone through while the program goes through it already: {beside}. Workers that live on make batches "
+            "for one pass at a time: the first would go on with those of the second."
+        )
+
+    @cached_property
+    def shared(self) -> SharedState | None:
+        """The state that the loader's samples share with the program; None where a library builds the loader."""
+        if self.options.names:
+            return None
+        recorded = self.site.arguments if self.site is not None else {}
+        given = [self.options.given(name) for name in ("dataset", "collate_fn")]
+        return shared_state(
+            self.options.sources,
+            self.options.path,
+            self.options.node,
+            tuple(expression for expression in given if expression is not None),
+            tuple(name for name in (recorded.get("dataset"), recorded.get("collate_fn")) if isinstance(name, str)),
+            self.options.given("worker_init_fn"),
+        )
+
+    def draw(self) -> Draw | None:
+        """A random number that goes into its samples, where one is seen."""
+        recorded = self.site.arguments if self.site is not None else {}
+        given = [self.options.given(name) for name in ("dataset", "collate_fn")] if not self.options.names else []
+        names = tuple(name for name in (recorded.get("dataset"), recorded.get("collate_fn")) if isinstance(name, str))
+        made_by = tuple(expression for expression in given if expression is not None)
+        init = self.options.given("worker_init_fn") if not self.options.names else None
+        found = sample_draw(self.options.sources, self.options.path, made_by, names, init)
+        if found is None and self.drew is not None:
+            return Draw(str(self.drew.arguments.get("generators")), self.drew.line, self.drew.file)
+        return found
+
+    def _dataset(self) -> tuple[Source, cst.ClassDef] | None:
+        """The class of the dataset, by the name that the run recorded or that the source shows."""
+        name = self.site.arguments.get("dataset") if self.site is not None else None
+        given = argument(self.options.node, "dataset", 0) if not self.options.names else None
+        value = given.value if given else None
+        if name is None and isinstance(value, cst.Name):
+            bound = binding_of(self.options.source, value)
+            value = bound.value if bound is not None else value
+        if name is None and isinstance(value, cst.Call):
+            name = call_name(value)
+        for text in self.options.sources.values():
+            parsed = parse(text) if f"class {name}" in text else None
+            for found in parsed.every(cst.ClassDef) if parsed else ():
+                if found.name.value == name and parsed is not None:
+                    return parsed, found
+        return None

@@ -1,0 +1,123 @@
+"""What a program's main process does with that which makes samples: workers would do it on their own, or otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from diagnose.source.samples.object_identity import root_of
+from diagnose.source.samples.sample_code import SampleCode
+from diagnose.source.samples.sample_effects import Trace, changed_by
+from diagnose.source.samples.shared_objects import SharedObjects
+from diagnose.source.tree.edits import call_name
+
+
+@dataclass(frozen=True)
+class MainProcess:
+    """That of one loader."""
+
+    code: SampleCode
+    shared: SharedObjects
+    loader: cst.Call
+
+    def opened(self) -> Iterator[Trace]:
+        """Handles that a sample opens first, but the main process may have opened before."""
+        for function, path in self.code.sampling.items():
+            source = self.code.sources[path]
+            for target in changed_by(source, function):
+                if not isinstance(target, cst.Attribute) or not isinstance(root_of(target), cst.Name):
+                    continue
+                if not isinstance(function, cst.FunctionDef) or target.value is not root_of(target):
+                    continue
+                name = function.name.value
+                early = self._main_process_calls(name)
+                if early is not None:
+                    yield Trace(f"opens `{source.code(target)}` in the main process too", *early)
+
+    def _main_process_calls(self, name: str) -> tuple[str, int] | None:
+        """Where the main process runs a method of the dataset that a sample runs."""
+        for path, source in self.code.sources.items():
+            for each in source.every(cst.Attribute):
+                outside = not any(above in self.code.sampling for above in source.ancestors(each))
+                if each.attr.value == name and outside:
+                    return path, source.lines_of(each)[0]
+            if name != "__getitem__":
+                continue
+            for item in source.every(cst.Subscript):
+                outside = not any(above in self.code.sampling for above in source.ancestors(item))
+                owner = source.inside(item, cst.ClassDef)
+                own = isinstance(item.value, cst.Name) and item.value.value == "self" and owner in self.code.lasting
+                if outside and (
+                    own or source.code(item.value) in self.shared.datasets or self._is_one(path, item.value)
+                ):
+                    return path, source.lines_of(item)[0]
+            loaders = [call for call in source.every(cst.Call) if call_name(call) == "DataLoader"]
+            for call in loaders:
+                if call is not self.loader and self._takes_the_same(path, call):
+                    return path, source.lines_of(call)[0]
+        return None
+
+    def _is_one(self, path: str, node: cst.BaseExpression) -> bool:
+        if not isinstance(node, cst.Name):
+            return False
+        values = [value for _, value in self.code.values(path, node) if isinstance(value, cst.Call)]
+        classes = {each.name.value for each in self.code.lasting}
+        return any(call_name(value) in classes for value in values)
+
+    def _takes_the_same(self, path: str, call: cst.Call) -> bool:
+        """Whether another loader goes through an object that this one does, itself or by a part of it."""
+        other = SampleCode(self.code.sources)
+        for arg in call.args[:1]:
+            other.builds(path, arg.value)
+        classes = {each.name.value for each in self.code.lasting}
+        mine = {node for made in self.code.building for node in _calls_of(self.code, made, classes)}
+        return any(node in mine for made in other.building for node in _calls_of(other, made, classes))
+
+    def trained(self) -> Iterator[Trace]:
+        """A model that makes samples and is trained meanwhile."""
+        for path, source in self.code.sources.items():
+            for call in source.every(cst.Call):
+                if call_name(call) == "parameters" and isinstance(call.func, cst.Attribute):
+                    name = source.code(call.func.value)
+                    if name in self.shared.given | self.shared.whole and name != "self":
+                        yield Trace(f"computes with `{name}`, which training changes", path, source.lines_of(call)[0])
+
+    def asked_of_caches(self) -> Iterator[Trace]:
+        """What the program asks of results that `functools` keeps of a sample's functions: workers keep their own."""
+        kept = {node.name.value for node in self.code.sampling if isinstance(node, cst.FunctionDef)}
+        for path, source in self.code.sources.items():
+            for each in source.every(cst.Attribute):
+                if each.attr.value in {"cache_info", "cache_clear"} and source.code(each.value) in kept:
+                    words = f"keeps results of which the program asks (`{source.code(each)}`)"
+                    yield Trace(words, path, source.lines_of(each)[0])
+
+    def caught(self) -> Iterator[Trace]:
+        """Exceptions of samples that the program catches around its loop: from a worker they come as another."""
+        classes = {each.name.value for each in self.code.lasting}
+        raises = any(any(self.code.sources[path].every(cst.Raise, node)) for node, path in self.code.sampling.items())
+        for path, source in self.code.sources.items() if raises else ():
+            for each in source.every(cst.Try):
+                loops = any(isinstance(one, cst.For | cst.While) for one in source.walk(each.body)) or any(
+                    (name := call_name(call)) not in classes and (name == "next" or name in self.code.defined)
+                    for call in source.every(cst.Call, each.body)
+                )
+                # What makes a sample, or makes the dataset before the loop.
+                inside = any(
+                    above in self.code.sampling or above in self.code.building for above in source.ancestors(each)
+                )
+                of_memory = all(
+                    handler.type is not None and source.code(handler.type).endswith("OutOfMemoryError")
+                    for handler in each.handlers
+                )
+                if loops and not of_memory and not inside:
+                    at = source.lines_of(each.handlers[0])[0]
+                    yield Trace(
+                        "raises exceptions that the program catches, which come as others from a worker", path, at
+                    )
+
+
+def _calls_of(code: SampleCode, node: cst.CSTNode, classes: set[str]) -> Iterator[cst.Call]:
+    source = code.sources[code.building[node]]
+    return (call for call in source.every(cst.Call, node) if call_name(call) in classes)
