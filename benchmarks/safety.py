@@ -4,10 +4,10 @@
     python benchmarks/safety.py OUT --merge PART [PART…]   # one report from what parts left in their folders
 
 Each program is run whole, then each proposed edit of it: to the end, with an exception in mid-run and with Ctrl-C. A
-run that does not end in time says nothing about an edit: the pair is not judged. OUT gets `pairs.jsonl`, a line for
-each proposal, `asked.jsonl`, which tells what was to be asked and what was, and `summary.md`. Exits with 1 where an
-edit is wrong or not judged, where a fixer edits what it must leave alone, where one does not edit what it is expected
-to, and where parts do not cover all.
+run that does not end in time says nothing about an edit: the pair is not judged. A fixer that raises an exception has
+failed on that program. OUT gets `pairs.jsonl`, a line for each proposal, `asked.jsonl`, which tells what was to be
+asked and what was, and `summary.md`. Exits with 1 where an edit is wrong or not judged, where a fixer fails, edits what
+it must leave alone or does not edit what it is expected to, and where parts do not cover all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import difflib
 import json
 import re
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ Pair = tuple[str, str]
 """A program and a fixer, by their names."""
 PAIRS, ASKED = "pairs.jsonl", "asked.jsonl"
 NOT_JUDGED = "not judged"
+FAILED = "failed"
 _OF_EDITS = ("right", "wrong", "unwarranted", NOT_JUDGED)
 _LISTED = 5
 """Fixers that are named of those that were not asked about a program."""
@@ -138,7 +140,12 @@ def judged(runner: Runner, program: Program, names: Sequence[str]) -> Iterator[R
         yield {"program": program.name, "fixer": "", "answer": answer, "detail": late or "; ".join(varied[:3])}
         return
     for name in names:
-        made = list(proposals(program, name))
+        try:
+            made = list(proposals(program, name))
+        except Exception as error:  # noqa: BLE001 - whatever a fixer raises says something of that pair alone
+            detail = "".join(traceback.format_exception_only(error)).strip()
+            yield {"program": program.name, "fixer": name, "answer": FAILED, "detail": detail}
+            continue
         if name in program.edited and not made:
             yield {"program": program.name, "fixer": name, "answer": "missing", "detail": "expected to edit"}
         for one in made:
@@ -174,7 +181,7 @@ def summed_up(asked: Asked, missing: Sequence[Pair] = ()) -> str:
     lines = [
         f"{len(asked.programs)} programs × {len(asked.fixers)} fixers: {len(asked.done)} pairs asked, {edits} edits "
         f"proposed, {count['wrong']} wrong, {count['unwarranted']} unwarranted, {count['missing']} missing, "
-        f"{count[NOT_JUDGED]} not judged.",
+        f"{count[NOT_JUDGED]} not judged, {count[FAILED]} failed.",
         "",
     ]
     if missing:
@@ -185,11 +192,12 @@ def summed_up(asked: Asked, missing: Sequence[Pair] = ()) -> str:
             more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
             lines.append(f"- {program}: {'all fixers' if len(names) == len(asked.fixers) else some + more}")
         lines.append("")
-    lines += ["| fixer | proposed | wrong | unwarranted | missing | not judged |", "|---|---|---|---|---|---|"]
+    columns = ("wrong", "unwarranted", "missing", NOT_JUDGED, FAILED)
+    lines += [f"| fixer | proposed | {' | '.join(columns)} |", f"|---|---{'|---' * len(columns)}|"]
     for name in sorted({str(row["fixer"]) for row in rows}):
         one = Counter(str(row["answer"]) for row in rows if row["fixer"] == name)
         proposed = sum(one[each] for each in _OF_EDITS) if name else 0
-        cells = [f"`{name}`", proposed, *(one[each] for each in ("wrong", "unwarranted", "missing", NOT_JUDGED))]
+        cells = [f"`{name}`", proposed, *(one[each] for each in columns)]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     lines += ["", "| program | fixer | answer | detail |", "|---|---|---|---|"]
     lines += [

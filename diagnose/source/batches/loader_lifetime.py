@@ -98,7 +98,10 @@ def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.C
     `node` builds the loader. A function's parameter may be it by another name.
     """
     parsed = {path: each for path, text in sources.items() if (each := parse(text)) is not None}
-    names = {*_names_of(sources, source, node), *(name for each in parsed.values() for name in _attributes_given(each))}
+    names = {
+        *names_holding(sources, source, node),
+        *(name for each in parsed.values() for name in _attributes_given(each)),
+    }
     for name in names or {""}:
         held: dict[str, str] = {}
         passed = False
@@ -174,7 +177,7 @@ def _taken_in(loop: ast.For | ast.AsyncFor) -> Iterator[str]:
                 yield value.id
 
 
-def _names_of(sources: Mapping[str, str], source: Source, node: cst.CSTNode) -> set[str]:
+def names_holding(sources: Mapping[str, str], source: Source, node: cst.CSTNode) -> set[str]:
     """The last parts of the variables and attributes that hold what an expression, or its function, returns."""
     found: set[str] = set()
     pending, seen = [(source, node)], set[cst.CSTNode]()

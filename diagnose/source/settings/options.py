@@ -9,6 +9,7 @@ import libcst as cst
 
 from diagnose.model import Scalar
 from diagnose.source.settings.mappings import Known, Layer, clashes, layers_of, name_of, set_keys
+from diagnose.source.settings.other_readers import has_other_readers
 from diagnose.source.settings.setting import Setting
 from diagnose.source.settings.shown_options import shows_mapping, shows_options
 from diagnose.source.settings.values import setting_of
@@ -132,14 +133,18 @@ class CallOptions:
 
     def _replaced(self, name: str, expression: cst.BaseExpression, value: Scalar) -> Placed:
         setting = self.setting(name)
-        counts = self._argument(name) is not None and isinstance(value, int) and not isinstance(value, bool)
+        layer = self._layer_with(name) if self._argument(name) is None else None
+        path, source = (layer[0].path, layer[0].source) if layer is not None else (self.path, self.source)
+        number_asked = isinstance(value, int) and not isinstance(value, bool)
         shown = setting is not None and self._shows(setting, expression)
+        steers = number_asked and literal(expression) is None and has_other_readers(self.sources, source, expression)
+        counts = number_asked and (layer is None or steers)
         if shown and not counts:
             return self._shown(name)
-        if setting is not None and not shown:
+        if setting is not None and not shown and not steers:
             edits = {setting.path: [setting.to(value)]} if setting.value != value else {}
             return Placed(edits, setting.fixed)
-        code = self.source.code(expression)
+        code = source.code(expression)
         if not counts:
             line = self.source.lines_of(self.node)[0]
             return Placed(
@@ -148,15 +153,15 @@ class CallOptions:
         assert isinstance(value, int)  # it counts
         present = self.recorded.get(name)
         bound = "min" if isinstance(present, int) and value < present else "max"
-        if isinstance(expression, cst.Call) and self.source.code(expression.func) in {"max", "min"}:
+        if isinstance(expression, cst.Call) and source.code(expression.func) in {"max", "min"}:
             limit = expression.args[-1].value
             if number(limit) == value:
                 return Placed()
-            if number(limit) is not None and self.source.code(expression.func) == bound:
-                return Placed({self.path: [replace(self.source, limit, str(value))]})
-        # It comes from outside (a command line, a file), or is shown with other options: what is asked for there still
-        # counts beyond this value.
-        return Placed({self.path: [replace(self.source, expression, f"{bound}({code}, {value})")]})
+            if number(limit) is not None and source.code(expression.func) == bound:
+                return Placed({path: [replace(source, limit, str(value))]})
+        # It comes from outside (a command line, a file), or is shown with other options, or the program makes more of
+        # it: what is asked for there still counts beyond this value.
+        return Placed({path: [replace(source, expression, f"{bound}({code}, {value})")]})
 
     def _shown(self, name: str) -> Placed:
         line = self.source.lines_of(self.node)[0]
