@@ -144,6 +144,8 @@ def _effects_in(source: Source, method: cst.FunctionDef) -> Iterator[_Effect]:
         elif isinstance(node, cst.Call):
             names = source.names(node.func)
             collects = isinstance(node.func, cst.Attribute) and node.func.attr.value in _COLLECTS
+            # A set's `add` has no result; `x.add(y)` and `torch.add(x, y)` have one, and change nothing.
+            collects = collects and (call_name(node) != "add" or isinstance(source.parent(node), cst.Expr))
             if names & _OUTSIDE:
                 yield _Effect(node, f"calls `{source.code(node.func)}`", ", which would happen twice")
             elif any(name.startswith(_DRAWS) for name in names):

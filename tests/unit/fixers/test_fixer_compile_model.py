@@ -439,6 +439,8 @@ def test_one_compilation_serves_all_sizes() -> None:
         ("        return torch", "        print(x.mean())\n        return torch", False),
         ("        return torch", "        self.calls += 1\n        return torch", False),
         ("        return torch", "        seen.append(x)\n        return torch", False),
+        ("        return torch", "        seen.add(x)\n        return torch", False),
+        ("        return torch", "        x = torch.add(x, x.add(1))\n        return torch", True),
         ("        return torch", "        self.kept = x\n        return torch", False),
         ("        return torch", "        if x.mean() > 0:\n            self.kept = x\n        return torch", False),
         (
