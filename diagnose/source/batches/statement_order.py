@@ -15,6 +15,8 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
 _COUNTED = frozenset({"range", "trange", "count"})
+_SAME_VALUES = frozenset({"enumerate", "tqdm", "reversed", "list"})
+"""Calls that a loop goes through as it would through what they are given."""
 _STARTS = frozenset({"spawn", "Fire", "run", "launch", "Process", "notebook_launcher", "start_processes"})
 """Calls that run a function they are given once, where they stand."""
 _STEPS = frozenset({"iter", "next", "__next__"})
@@ -143,10 +145,7 @@ class StatementOrder:
         for source in self.code.sources.values():
             for call in source.every(cst.Call) if not source.words.isdisjoint(_STEPS) else ():
                 if (
-                    (
-                        call_name(call) in {"iter", "__next__"}
-                        or (call_name(call) == "next" and isinstance(call.func, cst.Name))
-                    )
+                    _holds_iterator(source, call)
                     and not any(
                         each in self.code.sampling or each in self.code.building for each in source.ancestors(call)
                     )
@@ -156,9 +155,34 @@ class StatementOrder:
             for function in source.every(cst.FunctionDef) if "yield" in source.words else ():
                 if function.name.value == "__iter__":
                     continue  # each `for` begins with a new iterator, as it does of a loader
-                if function not in self.code.sampling and any(source.every(cst.Yield, function)):
+                if function not in self.code.sampling and _yields_of_another(source, function):
                     return True
         return False
+
+
+def _holds_iterator(source: Source, call: cst.Call) -> bool:
+    """Whether a call makes an iterator that lives on, or takes a value of one: `next(iter(loader))` leaves none."""
+    name = call_name(call)
+    if name == "iter":
+        above = source.parent(source.parent(call) or call)
+        return not (isinstance(above, cst.Call) and source.code(above.func) == "next")
+    if name == "next" and isinstance(call.func, cst.Name):
+        value = call.args[0].value if call.args else None
+        return not (isinstance(value, cst.Call) and source.code(value.func) == "iter")
+    return name == "__next__"
+
+
+def _yields_of_another(source: Source, function: cst.FunctionDef) -> bool:
+    """Whether a function yields from within a loop over something else, which may be a loader."""
+    for each in source.every(cst.Yield, function):
+        if isinstance(each.value, cst.From) and not _is_counted(source, each.value.item):
+            return True
+        loops = (
+            above for above in source.ancestors(each) if isinstance(above, cst.For) and within(source, above, function)
+        )
+        if any(not _is_counted(source, loop.iter) for loop in loops):
+            return True
+    return False
 
 
 def _binds_name(assign: cst.Assign, name: str) -> bool:
@@ -170,13 +194,22 @@ def _starts(source: Source, arg: cst.Arg) -> bool:
     return isinstance(call, cst.Call) and call_name(call) in _STARTS
 
 
-def _is_counted(source: Source, node: cst.BaseExpression) -> bool:
-    """Whether a loop goes through numbers or written values, which are no batches."""
-    while isinstance(node, cst.Call) and call_name(node) in {"enumerate", "tqdm", "reversed", "list"} and node.args:
-        node = node.args[0].value
+def _is_counted(source: Source, node: cst.BaseExpression, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether a loop goes through numbers or written values, which are no batches.
+
+    `seen` are the names on the way: `steps = tqdm(steps)` does not tell what the steps are.
+    """
+    while True:
+        if isinstance(node, cst.Call) and call_name(node) in _SAME_VALUES and node.args:
+            node = node.args[0].value
+        elif isinstance(node, cst.Subscript) and all(isinstance(each.slice, cst.Slice) for each in node.slice):
+            node = node.value
+        else:
+            break
     if isinstance(node, cst.Call):
         return call_name(node) in _COUNTED
     if isinstance(node, cst.Name):
         values = [each.value for each in source.every(cst.Assign) if _binds_name(each, node.value)]
-        return bool(values) and all(isinstance(each, cst.List | cst.Tuple) for each in values)
+        known = seen | {node.value}
+        return node.value in seen or (bool(values) and all(_is_counted(source, each, known) for each in values))
     return isinstance(node, cst.List | cst.Tuple)

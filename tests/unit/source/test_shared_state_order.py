@@ -128,6 +128,43 @@ def test_a_loop_over_an_object_that_iterates_over_the_loader_is_an_epoch() -> No
     refused("loader-workers", held, "# !")
 
 
+STEPS = """
+def steps(count):
+    order = list(range(count))[::-1]
+    order = tqdm(order)
+    for step in order:
+        yield step
+"""
+GUARD = "@contextmanager\ndef timed():\n    yield\n"
+ENDLESS = "def endless(loader):\n    while True:\n        for batch in loader:\n            yield batch\n"
+PASSED_ON = "def passed_on(loader):\n    yield from loader\n"
+ONE_OF = "def one_of(loaders):\n    loaders = [loaders, loaders]\n    for batch in loaders[0]:\n        yield batch\n"
+SHOWN = "    shown = next(iter(loader))\n    for epoch"
+KEPT = "    shown = iter(loader)\n    for epoch"
+
+
+@pytest.mark.parametrize(
+    ("top", "before", "held"),
+    [
+        (STEPS, "    for epoch", False),
+        (GUARD, "    for epoch", False),
+        ("", SHOWN, False),
+        (ENDLESS, "    for epoch", True),
+        (PASSED_ON, "    for epoch", True),
+        (ONE_OF, "    for epoch", True),
+        ("", KEPT, True),
+    ],
+    ids=["numbers", "context manager", "one batch", "endless", "yield from", "one of several", "iterator"],
+)
+def test_only_an_iterator_that_may_be_the_loaders_is_held_beside_an_epoch(top: str, before: str, held: bool) -> None:
+    text = program(NOISY, "self.strength = 0.0", epoch="data.strength = epoch  # !", top=top)
+    text = text.replace("    for epoch", before)
+    if held:
+        refused("loader-workers", text, "# !")
+    else:
+        assert isinstance(asked("loader-workers", text), Edits)
+
+
 @pytest.mark.parametrize(("text", "mark"), BETWEEN[1:])
 @pytest.mark.parametrize("fixer", ["persistent-workers", "cache-decoded"])
 def test_what_changes_between_epochs_is_not_seen_by_kept_workers_and_samples(fixer: str, text: str, mark: str) -> None:
