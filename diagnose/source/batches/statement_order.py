@@ -47,9 +47,12 @@ class StatementOrder:
         """When a node runs: where the functions run that it is in, but for those `seen` already."""
         source = self.code.sources[path]
         latest = When.BEFORE
+        own = source.inside(node, cst.ClassDef) in self.code.lasting  # it goes through files, not through the loader
         for above in source.ancestors(node):
             if isinstance(above, cst.Lambda):
                 return When.DURING
+            if own and isinstance(above, cst.For | cst.While):
+                continue
             if isinstance(above, cst.For) and not (above.iter is node or within(source, node, above.iter)):
                 if above.target is not node and not within(source, node, above.target):
                     latest = max(latest, self._of_loop(source, above))
@@ -60,13 +63,35 @@ class StatementOrder:
             if isinstance(above, cst.While):
                 latest = max(latest, self._of_loop(source, above))
             if isinstance(above, cst.FunctionDef):
-                return max(latest, self._of_function(path, node, above, seen)) if latest < When.DURING else latest
+                return self._with_loops(path, node, above, seen, latest)
         if latest > When.BEFORE:
-            return latest
+            return When.BEFORE if self._precedes(path, node) else latest
         earlier = path != self.path or source.span(node)[0] < self.code.sources[self.path].span(self.loader)[0]
         if earlier or self._nothing_ran_before(node):
             return When.BEFORE
         return When.DURING if self._by_hand else When.BETWEEN
+
+    def _with_loops(
+        self, path: str, node: cst.CSTNode, function: cst.FunctionDef, seen: frozenset[cst.CSTNode], latest: When
+    ) -> When:
+        """When a node of a function runs, whose loops there tell of `latest`: those before there is a loader do not."""
+        if latest > When.BEFORE and self._precedes(path, node):
+            return When.BEFORE
+        return max(latest, self._of_function(path, node, function, seen)) if latest < When.DURING else latest
+
+    def _precedes(self, path: str, node: cst.CSTNode, seen: frozenset[cst.CSTNode] = frozenset()) -> bool:
+        """Whether a node has run for the last time when the loader is built, as far as calls of functions show."""
+        source = self.code.sources[path]
+        function = source.inside(node, cst.FunctionDef)
+        if path == self.path and (function is None or within(source, self.loader, function)):
+            loops = (above for above in source.ancestors(node) if isinstance(above, cst.For | cst.While))
+            again = any(within(source, self.loader, loop) for loop in loops)
+            same = source.inside(self.loader, cst.FunctionDef) is function
+            return same and not again and source.span(node)[0] < source.span(self.loader)[0]
+        if function is None or function in seen or any(source.every(cst.Yield, function)):
+            return False
+        callers = self._callers(path, function)
+        return bool(callers) and all(self._precedes(file, used, seen | {function}) for file, used in callers or ())
 
     def _nothing_ran_before(self, node: cst.CSTNode) -> bool:
         """Whether a script has called none of its own functions yet, and the loader is built in one of them."""
@@ -93,12 +118,20 @@ class StatementOrder:
         here = path == self.path and within(source, self.loader, function)
         if here and source.span(node)[0] < source.span(self.loader)[0]:
             return When.BEFORE
+        callers = self._callers(path, function)
+        if callers is None or (not callers and source.inside(function, cst.ClassDef) not in self.code.lasting):
+            return When.DURING
+        return max((self.when(file, used, seen | {function}) for file, used in callers), default=When.BEFORE)
+
+    def _callers(self, path: str, function: cst.FunctionDef) -> list[tuple[str, cst.BaseExpression]] | None:
+        """What a function is called by, all calls of its name taken together; None where nobody knows when it runs."""
+        source = self.code.sources[path]
         owner = source.inside(function, cst.ClassDef)
         plain = all(source.code(each.decorator) in {"staticmethod", "classmethod"} for each in function.decorators)
         if any(source.every(cst.Yield, function)) or (not plain and owner is not None):
-            return When.DURING
+            return None
         name = owner.name.value if owner is not None and function.name.value == "__init__" else function.name.value
-        latest, found = When.BEFORE, False
+        found: list[tuple[str, cst.BaseExpression]] = []
         for file, other in self.code.sources.items():
             for each in other.named(name) if name in other.words else ():
                 parent = other.parent(each)
@@ -117,12 +150,9 @@ class StatementOrder:
                     if its is not None and not self.shared.may_be_shared(file, its):
                         continue
                 elif not (isinstance(call, cst.Arg) and _starts(other, call)):
-                    return When.DURING  # handed on, to be called nobody knows when
-                found = True
-                latest = max(latest, self.when(file, used, seen | {function}))
-        if not found and owner not in self.code.lasting:
-            return When.DURING
-        return latest
+                    return None  # handed on, to be called nobody knows when
+                found.append((file, used))
+        return found
 
     def _stands_for(self, function: cst.FunctionDef, source: Source, used: cst.BaseExpression) -> bool:
         """Whether a name or `module.name` may be a function's: a parameter is another, and so is `self.name`."""

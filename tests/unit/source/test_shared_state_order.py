@@ -165,6 +165,56 @@ def test_only_an_iterator_that_may_be_the_loaders_is_held_beside_an_epoch(top: s
         assert isinstance(asked("loader-workers", text), Edits)
 
 
+LINES = """
+def read(path):
+    paths = []
+    for line in open(path):
+        paths.append(line)
+    return paths
+"""
+LISTED = "    paths = read('list.txt')\n    data"
+FILLED = "self.groups = {}\nfor i, path in enumerate(paths):\n    self.groups[i] = path"
+GROUPED = "self.group()"
+GROUP = "def group(self):\n    self.groups = {}  # !\n    for i in range(9):\n        self.groups[i] = i\n"
+
+
+def grouped(init: str = FILLED, more: str = "", epoch: str = "pass", step: str = "pass") -> str:
+    """A program whose samples read `self.groups`."""
+    return program("return self.groups[i], i", init, more, epoch=epoch, step=step)
+
+
+@pytest.mark.parametrize("fixer", ["loader-workers", "persistent-workers"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        program(top=LINES).replace("    data", LISTED),
+        program().replace("    data", "    for name in open('more.txt'):\n        paths.append(name)\n    data"),
+        grouped(),
+        grouped(GROUPED, GROUP),
+        grouped(GROUPED, GROUP).replace("    model =", "    other = Images(paths)\n    model ="),
+    ],
+    ids=["read", "in main", "constructor", "method", "another later"],
+)
+def test_what_a_dataset_is_filled_with_before_there_is_a_loader_is_seen_by_workers(fixer: str, text: str) -> None:
+    assert isinstance(asked(fixer, text), Edits)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        grouped(GROUPED, GROUP, step="data.group()"),
+        program(
+            "return S[i], i",
+            top="S = []\ndef read(path):\n    for line in path:\n        S.append(line)  # !\n",
+            step="read(x)",
+        ),
+    ],
+    ids=["method", "function"],
+)
+def test_what_fills_a_dataset_while_batches_come_is_not_seen_by_workers(text: str) -> None:
+    refused("loader-workers", text, "# !")
+
+
 @pytest.mark.parametrize(("text", "mark"), BETWEEN[1:])
 @pytest.mark.parametrize("fixer", ["persistent-workers", "cache-decoded"])
 def test_what_changes_between_epochs_is_not_seen_by_kept_workers_and_samples(fixer: str, text: str, mark: str) -> None:
