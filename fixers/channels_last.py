@@ -25,6 +25,7 @@ import re
 import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.models.compilation import twins
 from diagnose.source.models.construction_end import after_build
 from diagnose.source.models.image_models import (
     convolves_first,
@@ -63,14 +64,11 @@ def rewrite(request: Request) -> Answer:
         built = built_model(step, request.sources)
         if built is None:
             continue
-        starts += [step.path, built.path]
-        torch, imports = ensure_import(built.source, "torch")
-        edits.append(
-            (
-                built.path,
-                [*imports, after_build(built, [f"{built.name}.to(memory_format={torch}.channels_last)"], filled=True)],
-            )
-        )
+        for model in (built, *twins(step, built, request.sources)):
+            starts += [step.path, model.path]
+            torch, imports = ensure_import(model.source, "torch")
+            line = f"{model.name}.to(memory_format={torch}.channels_last)"
+            edits.append((model.path, [*imports, after_build(model, [line], filled=True)]))
         torch, imports = ensure_import(step.source, "torch")
         for call in moved_inputs(step) if plain else ():
             keywords = {"memory_format": f"{torch}.channels_last"}

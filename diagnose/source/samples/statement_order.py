@@ -15,6 +15,8 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
 _COUNTED = frozenset({"range", "trange", "count"})
+_SAME_VALUES = frozenset({"enumerate", "tqdm", "reversed", "list"})
+"""Calls that a loop goes through as it would through what they are given."""
 _STARTS = frozenset({"spawn", "Fire", "run", "launch", "Process", "notebook_launcher", "start_processes"})
 """Calls that run a function they are given once, where they stand."""
 _STEPS = frozenset({"iter", "next", "__next__"})
@@ -45,9 +47,12 @@ class StatementOrder:
         """When a node runs: where the functions run that it is in, but for those `seen` already."""
         source = self.code.sources[path]
         latest = When.BEFORE
+        own = source.inside(node, cst.ClassDef) in self.code.lasting  # it goes through files, not through the loader
         for above in source.ancestors(node):
             if isinstance(above, cst.Lambda):
                 return When.DURING
+            if own and isinstance(above, cst.For | cst.While):
+                continue
             if isinstance(above, cst.For) and not (above.iter is node or within(source, node, above.iter)):
                 if above.target is not node and not within(source, node, above.target):
                     latest = max(latest, self._of_loop(source, above))
@@ -58,13 +63,35 @@ class StatementOrder:
             if isinstance(above, cst.While):
                 latest = max(latest, self._of_loop(source, above))
             if isinstance(above, cst.FunctionDef):
-                return max(latest, self._of_function(path, node, above, seen)) if latest < When.DURING else latest
+                return self._with_loops(path, node, above, seen, latest)
         if latest > When.BEFORE:
-            return latest
+            return When.BEFORE if self._precedes(path, node) else latest
         earlier = path != self.path or source.span(node)[0] < self.code.sources[self.path].span(self.loader)[0]
         if earlier or self._nothing_ran_before(node):
             return When.BEFORE
         return When.DURING if self._by_hand else When.BETWEEN
+
+    def _with_loops(
+        self, path: str, node: cst.CSTNode, function: cst.FunctionDef, seen: frozenset[cst.CSTNode], latest: When
+    ) -> When:
+        """When a node of a function runs, whose loops there tell of `latest`: those before there is a loader do not."""
+        if latest > When.BEFORE and self._precedes(path, node):
+            return When.BEFORE
+        return max(latest, self._of_function(path, node, function, seen)) if latest < When.DURING else latest
+
+    def _precedes(self, path: str, node: cst.CSTNode, seen: frozenset[cst.CSTNode] = frozenset()) -> bool:
+        """Whether a node has run for the last time when the loader is built, as far as calls of functions show."""
+        source = self.code.sources[path]
+        function = source.inside(node, cst.FunctionDef)
+        if path == self.path and (function is None or within(source, self.loader, function)):
+            loops = (above for above in source.ancestors(node) if isinstance(above, cst.For | cst.While))
+            again = any(within(source, self.loader, loop) for loop in loops)
+            same = source.inside(self.loader, cst.FunctionDef) is function
+            return same and not again and source.span(node)[0] < source.span(self.loader)[0]
+        if function is None or function in seen or any(source.every(cst.Yield, function)):
+            return False
+        callers = self._callers(path, function)
+        return bool(callers) and all(self._precedes(file, used, seen | {function}) for file, used in callers or ())
 
     def _nothing_ran_before(self, node: cst.CSTNode) -> bool:
         """Whether a script has called none of its own functions yet, and the loader is built in one of them."""
@@ -91,12 +118,20 @@ class StatementOrder:
         here = path == self.path and within(source, self.loader, function)
         if here and source.span(node)[0] < source.span(self.loader)[0]:
             return When.BEFORE
+        callers = self._callers(path, function)
+        if callers is None or (not callers and source.inside(function, cst.ClassDef) not in self.code.lasting):
+            return When.DURING
+        return max((self.when(file, used, seen | {function}) for file, used in callers), default=When.BEFORE)
+
+    def _callers(self, path: str, function: cst.FunctionDef) -> list[tuple[str, cst.BaseExpression]] | None:
+        """What a function is called by, all calls of its name taken together; None where nobody knows when it runs."""
+        source = self.code.sources[path]
         owner = source.inside(function, cst.ClassDef)
         plain = all(source.code(each.decorator) in {"staticmethod", "classmethod"} for each in function.decorators)
         if any(source.every(cst.Yield, function)) or (not plain and owner is not None):
-            return When.DURING
+            return None
         name = owner.name.value if owner is not None and function.name.value == "__init__" else function.name.value
-        latest, found = When.BEFORE, False
+        found: list[tuple[str, cst.BaseExpression]] = []
         for file, other in self.code.sources.items():
             for each in other.named(name) if name in other.words else ():
                 parent = other.parent(each)
@@ -115,12 +150,9 @@ class StatementOrder:
                     if its is not None and not self.shared.may_be_shared(file, its):
                         continue
                 elif not (isinstance(call, cst.Arg) and _starts(other, call)):
-                    return When.DURING  # handed on, to be called nobody knows when
-                found = True
-                latest = max(latest, self.when(file, used, seen | {function}))
-        if not found and owner not in self.code.lasting:
-            return When.DURING
-        return latest
+                    return None  # handed on, to be called nobody knows when
+                found.append((file, used))
+        return found
 
     def _stands_for(self, function: cst.FunctionDef, source: Source, used: cst.BaseExpression) -> bool:
         """Whether a name or `module.name` may be a function's: a parameter is another, and so is `self.name`."""
@@ -143,10 +175,7 @@ class StatementOrder:
         for source in self.code.sources.values():
             for call in source.every(cst.Call) if not source.words.isdisjoint(_STEPS) else ():
                 if (
-                    (
-                        call_name(call) in {"iter", "__next__"}
-                        or (call_name(call) == "next" and isinstance(call.func, cst.Name))
-                    )
+                    _holds_iterator(source, call)
                     and not any(
                         each in self.code.sampling or each in self.code.building for each in source.ancestors(call)
                     )
@@ -156,9 +185,34 @@ class StatementOrder:
             for function in source.every(cst.FunctionDef) if "yield" in source.words else ():
                 if function.name.value == "__iter__":
                     continue  # each `for` begins with a new iterator, as it does of a loader
-                if function not in self.code.sampling and any(source.every(cst.Yield, function)):
+                if function not in self.code.sampling and _yields_of_another(source, function):
                     return True
         return False
+
+
+def _holds_iterator(source: Source, call: cst.Call) -> bool:
+    """Whether a call makes an iterator that lives on, or takes a value of one: `next(iter(loader))` leaves none."""
+    name = call_name(call)
+    if name == "iter":
+        above = source.parent(source.parent(call) or call)
+        return not (isinstance(above, cst.Call) and source.code(above.func) == "next")
+    if name == "next" and isinstance(call.func, cst.Name):
+        value = call.args[0].value if call.args else None
+        return not (isinstance(value, cst.Call) and source.code(value.func) == "iter")
+    return name == "__next__"
+
+
+def _yields_of_another(source: Source, function: cst.FunctionDef) -> bool:
+    """Whether a function yields from within a loop over something else, which may be a loader."""
+    for each in source.every(cst.Yield, function):
+        if isinstance(each.value, cst.From) and not _is_counted(source, each.value.item):
+            return True
+        loops = (
+            above for above in source.ancestors(each) if isinstance(above, cst.For) and within(source, above, function)
+        )
+        if any(not _is_counted(source, loop.iter) for loop in loops):
+            return True
+    return False
 
 
 def _binds_name(assign: cst.Assign, name: str) -> bool:
@@ -170,13 +224,22 @@ def _starts(source: Source, arg: cst.Arg) -> bool:
     return isinstance(call, cst.Call) and call_name(call) in _STARTS
 
 
-def _is_counted(source: Source, node: cst.BaseExpression) -> bool:
-    """Whether a loop goes through numbers or written values, which are no batches."""
-    while isinstance(node, cst.Call) and call_name(node) in {"enumerate", "tqdm", "reversed", "list"} and node.args:
-        node = node.args[0].value
+def _is_counted(source: Source, node: cst.BaseExpression, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether a loop goes through numbers or written values, which are no batches.
+
+    `seen` are the names on the way: `steps = tqdm(steps)` does not tell what the steps are.
+    """
+    while True:
+        if isinstance(node, cst.Call) and call_name(node) in _SAME_VALUES and node.args:
+            node = node.args[0].value
+        elif isinstance(node, cst.Subscript) and all(isinstance(each.slice, cst.Slice) for each in node.slice):
+            node = node.value
+        else:
+            break
     if isinstance(node, cst.Call):
         return call_name(node) in _COUNTED
     if isinstance(node, cst.Name):
         values = [each.value for each in source.every(cst.Assign) if _binds_name(each, node.value)]
-        return bool(values) and all(isinstance(each, cst.List | cst.Tuple) for each in values)
+        known = seen | {node.value}
+        return node.value in seen or (bool(values) and all(_is_counted(source, each, known) for each in values))
     return isinstance(node, cst.List | cst.Tuple)

@@ -15,6 +15,9 @@ from diagnose.source.tree.memo import parse_all, per_program
 from diagnose.source.tree.syntax import Source
 
 _OUTSIDE = frozenset({"builtins.print", "builtins.open", "builtins.next", "builtins.input"})
+_NEW_ITERATORS = frozenset(
+    {"iter", "parameters", "buffers", "modules", "children", "named_parameters", "named_buffers"}
+)
 _DRAWS = ("random.", "numpy.random.")
 _COLLECTS = frozenset(
     {"add", "append", "appendleft", "clear", "extend", "insert", "pop", "popleft", "setdefault", "update", "write"}
@@ -144,7 +147,9 @@ def _effects_in(source: Source, method: cst.FunctionDef) -> Iterator[_Effect]:
         elif isinstance(node, cst.Call):
             names = source.names(node.func)
             collects = isinstance(node.func, cst.Attribute) and node.func.attr.value in _COLLECTS
-            if names & _OUTSIDE:
+            # A set's `add` has no result; `x.add(y)` and `torch.add(x, y)` have one, and change nothing.
+            collects = collects and (call_name(node) != "add" or isinstance(source.parent(node), cst.Expr))
+            if names & _OUTSIDE and not _is_first_of(source, node):
                 yield _Effect(node, f"calls `{source.code(node.func)}`", ", which would happen twice")
             elif any(name.startswith(_DRAWS) for name in names):
                 yield _Effect(node, "draws random numbers that are not torch's", ", and would draw others")
@@ -153,6 +158,12 @@ def _effects_in(source: Source, method: cst.FunctionDef) -> Iterator[_Effect]:
     for written in written_in_place(source, method.body):
         if isinstance(written, cst.Attribute) and _is_kept(source, written):
             yield _Effect(written, "changes a tensor that the module keeps", ", twice")
+
+
+def _is_first_of(source: Source, call: cst.Call) -> bool:
+    """Whether it is `next(…)` of an iterator that nobody else has: `next(self.parameters())`, `next(iter(outputs))`."""
+    given = call.args[0].value if source.code(call.func) == "next" and len(call.args) == 1 else None
+    return isinstance(given, cst.Call) and call_name(given) in _NEW_ITERATORS
 
 
 def _is_made_once(source: Source, node: cst.AssignTarget | cst.AugAssign) -> bool:

@@ -184,6 +184,8 @@ def update(loss, optimizer, again=None):
     scale({})
 optimizer ="""
 """A helper that takes gradients of gradients where it is told to."""
+_OF_AN_OPTIMIZER = "hasattr(optimizer, 'is_second_order') and optimizer.is_second_order"
+_SECOND_ORDER = "class Newton(torch.optim.SGD):\n    is_second_order = True\n"
 
 
 def request(text: str, rule: str = "unfused-pointwise") -> Request:
@@ -439,6 +441,8 @@ def test_one_compilation_serves_all_sizes() -> None:
         ("        return torch", "        print(x.mean())\n        return torch", False),
         ("        return torch", "        self.calls += 1\n        return torch", False),
         ("        return torch", "        seen.append(x)\n        return torch", False),
+        ("        return torch", "        seen.add(x)\n        return torch", False),
+        ("        return torch", "        x = torch.add(x, x.add(1))\n        return torch", True),
         ("        return torch", "        self.kept = x\n        return torch", False),
         ("        return torch", "        if x.mean() > 0:\n            self.kept = x\n        return torch", False),
         (
@@ -455,6 +459,13 @@ def test_one_compilation_serves_all_sizes() -> None:
         ("optimizer =", _SCALER.format(False, "loss, optimizer, True"), False),
         ("optimizer =", _SCALER.format(False, "loss, optimizer, second_order=again"), False),
         ("optimizer =", _SCALER.format(True, "loss, optimizer"), False),
+        ("optimizer =", _SCALER.format(False, f"loss, optimizer, second_order={_OF_AN_OPTIMIZER}"), True),
+        ("optimizer =", _SECOND_ORDER + _SCALER.format(False, f"loss, optimizer, {_OF_AN_OPTIMIZER}"), False),
+        ("optimizer =", "import timm.optim\n" + _SCALER.format(False, f"loss, optimizer, {_OF_AN_OPTIMIZER}"), False),
+        ("        return torch", "        x = x.to(next(self.parameters()).device)\n        return torch", True),
+        ("        return torch", "        x = x + next(iter({'x': x}.values()))\n        return torch", True),
+        ("        return torch", "        x = x + next(self.noise)\n        return torch", False),
+        ("optimizer =", "body = IntermediateLayerGetter(model, {'inner': '0'})\noptimizer =", True),
     ],
 )
 def test_a_forward_pass_that_does_more_than_compute_is_left_alone(before: str, after: str, edited: bool) -> None:

@@ -87,6 +87,17 @@ def laid_out(main: str, **others: str) -> Edits:
     return answer
 
 
+def test_the_twins_of_a_model_that_a_step_calls_are_laid_out_too() -> None:
+    pair = (
+        "import torch\nfrom zoo import Small\n\nfirst = Small()\nsecond = Small()\n"
+        "optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()])\nfor x in loader:\n"
+        "    loss = first(x).sum() + second(x).sum()\n    loss.backward()\n"
+    )
+    text = laid_out(pair, **{"zoo.py": CLASSIFIER.format(name="Small")}).files["train.py"]
+    assert "first.to(memory_format" in text
+    assert "second.to(memory_format" in text
+
+
 def test_models_of_a_folder_that_the_program_does_not_build_stay_as_they_are() -> None:
     main = SEVERAL_MODELS.format(name="Small", inputs="x", moved="x = x.to(device)")
     small, large = CLASSIFIER.format(name="Small"), CLASSIFIER.format(name="Large")

@@ -160,6 +160,11 @@ def test_where_a_scaler_makes_the_host_wait_the_fused_form_is_offered() -> None:
         ("for group in optimizer.param_groups:\n    group['lr'] *= 0.5\n    print(group['lr'])", False),
         ("print(optimizer.param_groups[0]['lr'], optimizer.defaults['lr'])", False),
         ("torch.save({'optimizer': optimizer.state_dict()}, 'last.pt')", False),
+        (
+            "class LambdaLR:\n    def __init__(self, epochs, decay):\n        self.step = epochs - decay\n\n"
+            "torch.optim.lr_scheduler.LambdaLR(optimizer, lr_lambda=LambdaLR(9, 3).step)",
+            False,
+        ),
     ],
 )
 def test_a_program_that_shows_the_options_of_its_optimizer_is_left_alone(shown: str, left_alone: bool) -> None:

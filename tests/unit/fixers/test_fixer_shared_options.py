@@ -238,3 +238,43 @@ def test_a_number_that_another_loader_takes_as_well_is_one_that_both_may_have(wo
     text = "from torch.utils.data import DataLoader\n" + _COUNTING.format(workers)
     answer = FIXER.rewrite(example_request("input-bound", text, setting={"num_workers": 2}))
     assert isinstance(answer, Edits) is edited
+
+
+_MADE_ELSEWHERE = (
+    "def build(options):\n    return DataLoader(rows, **options)\n\n\n"
+    "builders = [build]\ntrain_loader = builders[0]({})\n"
+)
+_IN_A_FUNCTION = (
+    "options = {'pin_memory': False}\n\n\ndef build(workers):\n"
+    "    return DataLoader(rows, num_workers=workers, **options)\n\n\ntrain_loader = build({})\n"
+)
+
+
+@pytest.mark.parametrize("fixer", ["persistent-workers", "loader-prefetch"])
+@pytest.mark.parametrize(
+    ("program", "without", "with_workers"),
+    [(_MADE_ELSEWHERE, "{}", "{'num_workers': 2}"), (_IN_A_FUNCTION, "rows[0]", "rows[2]")],
+    ids=["unknown options", "options and a parameter"],
+)
+def test_what_needs_workers_is_asked_for_only_with_them(
+    fixer: str, program: str, without: str, with_workers: str
+) -> None:
+    program = program.replace("({})", "(<count>)")
+    text = _TOP + program.replace("<count>", with_workers)
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if "return DataLoader" in each)
+    site = Site("DataLoader", "train.py", line, arguments={"num_workers": 2})
+    answer = load().fixers[fixer].rewrite(example_request("input-bound", text, sites=[site]))
+    assert isinstance(answer, Edits), answer
+    after = answer.files["train.py"]
+    kept = imported(after).train_loader
+    assert (kept.persistent_workers, kept.prefetch_factor) != (False, 2)
+    assert imported(after.replace(f"({with_workers})", f"({without})")).train_loader.num_workers == 0
+
+
+@pytest.mark.parametrize("fixer", ["persistent-workers", "loader-prefetch"])
+def test_what_needs_workers_stands_in_the_dictionary_that_has_them(fixer: str) -> None:
+    text = _TOP + _KWARGS + "if rows:\n    kwargs.update({'num_workers': 2})\n" + _TRAIN
+    site = Site("DataLoader", "train.py", 7, arguments={"num_workers": 2, "shuffle": True})
+    answer = load().fixers[fixer].rewrite(example_request("input-bound", text, sites=[site]))
+    assert isinstance(answer, Edits), answer
+    assert "update({'num_workers': 2, '" in answer.files["train.py"]
