@@ -175,6 +175,8 @@ def read(path):
 LISTED = "    paths = read('list.txt')\n    data"
 FILLED = "self.groups = {}\nfor i, path in enumerate(paths):\n    self.groups[i] = path"
 GROUPED = "self.group()"
+LATER = "    more = DataLoader(Images(read('more.txt')), batch_size=8)\n    model ="
+KEPT_ELSEWHERE = LINES.replace("(line)", "(line)  # !").replace("    return", "    Images.paths = paths\n    return")
 GROUP = "def group(self):\n    self.groups = {}  # !\n    for i in range(9):\n        self.groups[i] = i\n"
 
 
@@ -188,12 +190,13 @@ def grouped(init: str = FILLED, more: str = "", epoch: str = "pass", step: str =
     "text",
     [
         program(top=LINES).replace("    data", LISTED),
+        program(top=LINES).replace("    data", LISTED).replace("    model =", LATER),
         program().replace("    data", "    for name in open('more.txt'):\n        paths.append(name)\n    data"),
         grouped(),
         grouped(GROUPED, GROUP),
         grouped(GROUPED, GROUP).replace("    model =", "    other = Images(paths)\n    model ="),
     ],
-    ids=["read", "in main", "constructor", "method", "another later"],
+    ids=["read", "read again later", "in main", "constructor", "method", "another later"],
 )
 def test_what_a_dataset_is_filled_with_before_there_is_a_loader_is_seen_by_workers(fixer: str, text: str) -> None:
     assert isinstance(asked(fixer, text), Edits)
@@ -208,8 +211,9 @@ def test_what_a_dataset_is_filled_with_before_there_is_a_loader_is_seen_by_worke
             top="S = []\ndef read(path):\n    for line in path:\n        S.append(line)  # !\n",
             step="read(x)",
         ),
+        program(top=KEPT_ELSEWHERE, step="read('more.txt')").replace("    data", LISTED),
     ],
-    ids=["method", "function"],
+    ids=["method", "function", "kept elsewhere"],
 )
 def test_what_fills_a_dataset_while_batches_come_is_not_seen_by_workers(text: str) -> None:
     refused("loader-workers", text, "# !")
