@@ -336,10 +336,7 @@ class SharedState:
         raises = any(any(self.code.sources[path].every(cst.Raise, node)) for node, path in self.code.sampling.items())
         for path, source in self.code.sources.items() if raises else ():
             for each in source.every(cst.Try):
-                loops = any(isinstance(one, cst.For | cst.While) for one in source.walk(each.body)) or any(
-                    (name := call_name(call)) not in classes and (name == "next" or name in self.code.defined)
-                    for call in source.every(cst.Call, each.body)
-                )
+                loops = self._order.goes_through(source, each.body, skipped=frozenset(classes))
                 # What makes a sample, or makes the dataset before the loop.
                 inside = any(
                     above in self.code.sampling or above in self.code.building for above in source.ancestors(each)

@@ -219,6 +219,29 @@ def test_what_fills_a_dataset_while_batches_come_is_not_seen_by_workers(text: st
     refused("loader-workers", text, "# !")
 
 
+UNUSED = """
+class Pad:
+    def __call__(self, target):
+        return pad(target)
+def pad(target):
+    target["size"] = 3  # !
+    return target
+"""
+
+
+@pytest.mark.parametrize(
+    ("named", "edited"),
+    [("", True), ("pad({})", False), ("by_name = globals()", False), ("PADS = {'Pad': Pad}", False)],
+    ids=["unused", "called", "by any name", "kept"],
+)
+def test_what_nothing_in_the_program_names_changes_nothing(named: str, edited: bool) -> None:
+    text = program("return self.paths[i]['size'], i", top=UNUSED, step=named or "pass")
+    if edited:
+        assert isinstance(asked("loader-workers", text), Edits)
+    else:
+        refused("loader-workers", text, "# !")
+
+
 @pytest.mark.parametrize(("text", "mark"), BETWEEN[1:])
 @pytest.mark.parametrize("fixer", ["persistent-workers", "cache-decoded"])
 def test_what_changes_between_epochs_is_not_seen_by_kept_workers_and_samples(fixer: str, text: str, mark: str) -> None:
