@@ -39,10 +39,10 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, Site, example_request
 from diagnose.source.derivatives import second_derivative
-from diagnose.source.models.compilation import Compiled, compilations, model_class, twins
+from diagnose.source.models.compilation import Compiled, compilations, model_class, models_of
 from diagnose.source.models.construction_end import after_build
 from diagnose.source.models.lightning import lightning_models
-from diagnose.source.models.model_construction import Built, built_model
+from diagnose.source.models.model_construction import Built
 from diagnose.source.models.model_loss import computes_loss
 from diagnose.source.models.model_methods import CalledMethods, called_methods, shared_whole
 from diagnose.source.models.wrapped_uses import use_of_wrapper
@@ -177,8 +177,7 @@ def _models(request: Request) -> list[Built]:
     """Where the models of all training steps are built, each once."""
     found = {(built.path, built.name): built for built in lightning_models(request.sources)}
     for step in training_steps(request.sources, request.sites):
-        built = built_model(step, request.sources)
-        for each in (built, *twins(step, built, request.sources)) if built is not None else ():
+        for each in models_of(step, request.sources):
             found.setdefault((each.path, each.name), each)
     return list(found.values())
 

@@ -130,8 +130,19 @@ def model_class(built: Built, sources: Mapping[str, str]) -> ModelClass | None:
     return None
 
 
-def twins(step: TrainingStep, built: Built, sources: Mapping[str, str]) -> Iterator[Built]:
-    """The other models of the same class that a step calls, such as the second of two critics, and their targets."""
+def models_of(step: TrainingStep, sources: Mapping[str, str]) -> Iterator[Built]:
+    """Where the models are built whose outputs reach the loss of a step, the one that gets gradients first.
+
+    With each come the others of its class that the step calls, such as the second of two critics, and their targets.
+    """
+    for name in dict.fromkeys([step.model, *(step.source.code(call.func) for call in step.forward)]):
+        its = replace(step, model=name)
+        built = built_model(its, sources) if name is not None else None
+        if built is not None:
+            yield from (built, *_twins(its, built, sources))
+
+
+def _twins(step: TrainingStep, built: Built, sources: Mapping[str, str]) -> Iterator[Built]:
     made = model_class(built, sources)
     called = dict.fromkeys(step.source.code(call.func) for call in step.source.every(cst.Call, step.turn))
     for name in called if made is not None else ():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -93,6 +94,21 @@ class StatementOrder:
         callers = self._callers(path, function)
         return bool(callers) and all(self._precedes(file, used, seen | {function}) for file, used in callers or ())
 
+    def goes_through(self, source: Source, node: cst.CSTNode, skipped: frozenset[str]) -> bool:
+        """Whether code may go through something: in a loop, by `next`, or by the program's functions that it calls.
+
+        `skipped` are the names of what is not looked at.
+        """
+        if any(isinstance(each, cst.For | cst.While) for each in source.walk(node)):
+            return True
+        called = {call_name(call) for call in source.every(cst.Call, node)} - skipped
+        known = {name for name in called if name in self.code.defined}
+        return "next" in called or any(
+            isinstance(each, cst.ClassDef) or self.goes_through(self.code.sources[path], each.body, skipped | known)
+            for name in known
+            for path, each in self.code.defined.named(name)
+        )
+
     def _nothing_ran_before(self, node: cst.CSTNode) -> bool:
         """Whether a script has called none of its own functions yet, and the loader is built in one of them."""
         source = self.code.sources[self.path]
@@ -119,8 +135,9 @@ class StatementOrder:
         if here and source.span(node)[0] < source.span(self.loader)[0]:
             return When.BEFORE
         callers = self._callers(path, function)
-        if callers is None or (not callers and source.inside(function, cst.ClassDef) not in self.code.lasting):
-            return When.DURING
+        owner = source.inside(function, cst.ClassDef)
+        if callers is None or (not callers and owner not in self.code.lasting):
+            return When.BEFORE if callers is not None and self._is_unused(path, owner or function) else When.DURING
         return max((self.when(file, used, seen | {function}) for file, used in callers), default=When.BEFORE)
 
     def _callers(self, path: str, function: cst.FunctionDef) -> list[tuple[str, cst.BaseExpression]] | None:
@@ -153,6 +170,15 @@ class StatementOrder:
                     return None  # handed on, to be called nobody knows when
                 found.append((file, used))
         return found
+
+    def _is_unused(self, path: str, node: cst.FunctionDef | cst.ClassDef) -> bool:
+        """Whether nothing in the program names a function or a class, or may find it by a name from outside."""
+        source, name = self.code.sources[path], node.name.value
+        module = path.rpartition("/")[2].removesuffix(".py")
+        found = re.compile(rf"\b{name}\b|\b{module}\.__dict__|\bgetattr\({module}\b|\bglobals\(\)")
+        texts = (other.text for other in self.code.sources.values() if other is not source)
+        here = len(found.findall(source.text)) == len(found.findall(source.code(node)))
+        return not node.decorators and here and not any(map(found.search, texts))
 
     def _stands_for(self, function: cst.FunctionDef, source: Source, used: cst.BaseExpression) -> bool:
         """Whether a name or `module.name` may be a function's: a parameter is another, and so is `self.name`."""

@@ -550,6 +550,14 @@ def test_the_twins_of_a_model_that_a_step_calls_are_compiled_too() -> None:
     ]
 
 
+def test_all_models_whose_outputs_reach_the_loss_are_compiled() -> None:
+    text = FUNCTIONS.replace("        cost.backward()\n", "        cost.backward()\n        critic.zero_grad()\n")
+    answer = FIXERS["compile-model"].rewrite(request(text))
+    assert isinstance(answer, Edits)
+    assert "    net.compile()\n" in answer.files["train.py"]
+    assert "    critic.compile()\n" in answer.files["train.py"]
+
+
 def test_only_torchscript_of_the_models_own_files_stands_in_the_way() -> None:
     beside = "import torch\n\nclass Other(torch.jit.ScriptModule):\n    pass\n"
     asked = request(_CRITICS.replace("import torch\n", "import torch\nimport others\n", 1))

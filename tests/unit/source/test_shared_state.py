@@ -266,17 +266,29 @@ def test_a_static_method_that_makes_a_configuration_is_called_where_it_is_named(
     refused("loader-workers", text.replace("            pass\n", "            Images.usual()\n"), "# !")
 
 
+FIT = """
+def fit(loader):
+    for batch in loader:
+        pass
+def describe(loader):
+    return size(loader.batch_size)
+def size(count):
+    return str(count)
+"""
+
+
 @pytest.mark.parametrize(
     ("guarded", "caught", "edited"),
     [
         ("data = Images(paths)", "RuntimeError", True),
         ("fit(loader)", "torch.cuda.OutOfMemoryError", True),
         ("fit(loader)", "RuntimeError", False),
+        ("describe(loader)", "RuntimeError", True),
     ],
 )
 def test_only_errors_that_are_caught_around_the_loop_come_as_others(guarded: str, caught: str, edited: bool) -> None:
     end = f"try:\n    {guarded}\nexcept {caught}:  # !\n    pass"
-    text = program("if i > 99:\n    raise IndexError(i)\nreturn i, i", end=end, top="def fit(loader):\n    pass\n")
+    text = program("if i > 99:\n    raise IndexError(i)\nreturn i, i", end=end, top=FIT)
     if edited:
         assert isinstance(asked("loader-workers", text), Edits)
     else:

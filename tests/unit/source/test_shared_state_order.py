@@ -175,6 +175,8 @@ def read(path):
 LISTED = "    paths = read('list.txt')\n    data"
 FILLED = "self.groups = {}\nfor i, path in enumerate(paths):\n    self.groups[i] = path"
 GROUPED = "self.group()"
+LATER = "    more = DataLoader(Images(read('more.txt')), batch_size=8)\n    model ="
+KEPT_ELSEWHERE = LINES.replace("(line)", "(line)  # !").replace("    return", "    Images.paths = paths\n    return")
 GROUP = "def group(self):\n    self.groups = {}  # !\n    for i in range(9):\n        self.groups[i] = i\n"
 
 
@@ -188,12 +190,13 @@ def grouped(init: str = FILLED, more: str = "", epoch: str = "pass", step: str =
     "text",
     [
         program(top=LINES).replace("    data", LISTED),
+        program(top=LINES).replace("    data", LISTED).replace("    model =", LATER),
         program().replace("    data", "    for name in open('more.txt'):\n        paths.append(name)\n    data"),
         grouped(),
         grouped(GROUPED, GROUP),
         grouped(GROUPED, GROUP).replace("    model =", "    other = Images(paths)\n    model ="),
     ],
-    ids=["read", "in main", "constructor", "method", "another later"],
+    ids=["read", "read again later", "in main", "constructor", "method", "another later"],
 )
 def test_what_a_dataset_is_filled_with_before_there_is_a_loader_is_seen_by_workers(fixer: str, text: str) -> None:
     assert isinstance(asked(fixer, text), Edits)
@@ -208,11 +211,35 @@ def test_what_a_dataset_is_filled_with_before_there_is_a_loader_is_seen_by_worke
             top="S = []\ndef read(path):\n    for line in path:\n        S.append(line)  # !\n",
             step="read(x)",
         ),
+        program(top=KEPT_ELSEWHERE, step="read('more.txt')").replace("    data", LISTED),
     ],
-    ids=["method", "function"],
+    ids=["method", "function", "kept elsewhere"],
 )
 def test_what_fills_a_dataset_while_batches_come_is_not_seen_by_workers(text: str) -> None:
     refused("loader-workers", text, "# !")
+
+
+UNUSED = """
+class Pad:
+    def __call__(self, target):
+        return pad(target)
+def pad(target):
+    target["size"] = 3  # !
+    return target
+"""
+
+
+@pytest.mark.parametrize(
+    ("named", "edited"),
+    [("", True), ("pad({})", False), ("by_name = globals()", False), ("PADS = {'Pad': Pad}", False)],
+    ids=["unused", "called", "by any name", "kept"],
+)
+def test_what_nothing_in_the_program_names_changes_nothing(named: str, edited: bool) -> None:
+    text = program("return self.paths[i]['size'], i", top=UNUSED, step=named or "pass")
+    if edited:
+        assert isinstance(asked("loader-workers", text), Edits)
+    else:
+        refused("loader-workers", text, "# !")
 
 
 @pytest.mark.parametrize(("text", "mark"), BETWEEN[1:])
