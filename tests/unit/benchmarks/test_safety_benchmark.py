@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 import safety
 from adversarial.program import Program
+from adversarial.proposals import proposals
 from adversarial.running import TIMED_OUT, Outcome
 from parts import Part, read_part
 
@@ -113,9 +114,8 @@ def test_a_fixer_that_raises_has_failed_and_all_others_are_asked(
     def raising(program: Program, name: str) -> Iterator[object]:
         if (program.name, name) == ("one", "zero-grad-none"):
             raise IndexError("list index out of range")
-        return iter(asked(program, name))
+        return iter(proposals(program, name))
 
-    asked = safety.proposals
     monkeypatch.setattr(safety, "proposals", raising)
     assert called(monkeypatch, tmp_path) == 1
     rows = lines(tmp_path / "pairs.jsonl")
