@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import parameter_of
 from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
 from diagnose.source.rewrite.hooks import forward_hook
@@ -44,7 +45,13 @@ def repeated_effect(sources: Mapping[str, str], callers: Collection[tuple[str, i
     if hooked is not None:
         return f"{hooked} hooks modules, and a hook would run twice"
     found = next(_effects(sources, callers), None)
-    return f"{found[0]} {found[1].what}{found[1].twice}" if found is not None else None
+    if found is not None:
+        return f"{found[0]} {found[1].what}{found[1].twice}"
+    for path, source, forward in _repeated(sources, callers):
+        if (written := _written_input(source, forward)) is not None:
+            line = source.lines_of(written)[0]
+            return f"{path}:{line} changes its input in place, which a second pass would find changed"
+    return None
 
 
 def forward_effect(sources: Mapping[str, str]) -> str | None:
@@ -87,14 +94,32 @@ def method_effect(sources: Mapping[str, str], names: Collection[str]) -> str | N
 def _effects(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -> Iterator[tuple[str, _Effect]]:
     """The effects of all forward passes, each behind its file and line."""
     parsed = parse_all(sources)
-    for path, source, around in _modules(parsed):
-        first, last = source.lines_of(around)
-        if any(file == path and first <= line <= last for file, line in callers):
-            continue
-        forward = next(each for each in _methods(source, around) if each.name.value == "forward")
+    for path, source, forward in _repeated(sources, callers):
+        around = source.inside(forward, cst.ClassDef)
+        assert around is not None  # it is a method
         for file, other, method in _with_called(parsed, path, source, around, forward):
             for found in _effects_in(other, method):
                 yield f"{file}:{other.lines_of(found.node)[0]}", found
+
+
+def _repeated(
+    sources: Mapping[str, str], callers: Collection[tuple[str, int]]
+) -> Iterator[tuple[str, Source, cst.FunctionDef]]:
+    """The forward passes of all classes but those around the callers."""
+    for path, source, around in _modules(parse_all(sources)):
+        first, last = source.lines_of(around)
+        if not any(file == path and first <= line <= last for file, line in callers):
+            yield path, source, next(each for each in _methods(source, around) if each.name.value == "forward")
+
+
+def _written_input(source: Source, forward: cst.FunctionDef) -> cst.CSTNode | None:
+    """Where a forward pass writes into a tensor that it is given, as long as the parameter still names that."""
+    for written in written_in_place(source, forward.body):
+        if isinstance(written, cst.Name) and parameter_of(forward, written.value) is not None:
+            found = reaching(source, statement_of(source, written), written.value)
+            if found.bound is Bound.PARAMETER:
+                return written
+    return None
 
 
 def _modules(parsed: Mapping[str, Source]) -> Iterator[tuple[str, Source, cst.ClassDef]]:
