@@ -43,9 +43,7 @@ class Optimizers:
         if any(name.startswith("torch.optim.") and ".lr_scheduler." not in name for name in names):
             return any(name.rpartition(".")[2][:1].isupper() for name in names)
         own = [
-            (other, function)
-            for other in self.sources.values()
-            for function in other.functions_named(call_name(call))
+            (other, function) for other in self.sources.values() for function in other.functions_named(call_name(call))
         ]
         returned = [(at, each.value) for at, function in own for each in at.every(cst.Return, function) if each.value]
         return _any(self.holds(at, value, depth + 1) for at, value in returned) if own else False

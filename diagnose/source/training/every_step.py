@@ -168,7 +168,7 @@ class EveryStep:
             return stretch
         callers: dict[cst.CSTNode, Stretch] = {}
         for path, other in self.mentioning(function.name.value).items():
-            for call in other.every(cst.Call):
+            for call in other.calls_named(function.name.value):
                 loops = loops_around(other, call) if _calls(other, call, function) else []
                 if loops:
                     callers[loops[-1]] = Stretch(path, other, loops[-1], loops[-1])
@@ -215,8 +215,8 @@ class _Found:
         """Loops around a backward pass, and functions that make one without a loop of their own."""
         found: list[Stretch] = []
         for path, source in self.sources.items():
-            for call in source.every(cst.Call) if source.mentions(*(f".{name}" for name in _BACKWARD)) else ():
-                if isinstance(call.func, cst.Attribute) and call.func.attr.value in _BACKWARD:
+            for call in source.calls_named(*_BACKWARD):
+                if isinstance(call.func, cst.Attribute):
                     found += self._around(path, source, call)
         return found
 
@@ -230,8 +230,8 @@ class _Found:
         found = [Stretch(path, source, source.outline_of(function) or function, None)]
         names = called_as(source, function, self.sources.values())
         for other_path, other in self.sources.items():
-            for use in other.every(cst.Call) if names and other.mentions(*names) else ():
-                if call_name(use) in names and other.inside(use, cst.FunctionDef) is not function:
+            for use in other.calls_named(*names):
+                if other.inside(use, cst.FunctionDef) is not function:
                     found += self._around(other_path, other, use, depth + 1)
         return found
 
@@ -285,8 +285,7 @@ def batch_loop(source: Source, call: cst.Call) -> Loop | None:
 
 def batch_loops(source: Source) -> set[Loop]:
     """The loops of a file whose turns are steps."""
-    calls = source.every(cst.Call)
-    passes = (call for call in calls if isinstance(call.func, cst.Attribute) and call.func.attr.value in _BACKWARD)
+    passes = (call for call in source.calls_named(*_BACKWARD) if isinstance(call.func, cst.Attribute))
     return {loop for loop in (batch_loop(source, call) for call in passes) if loop is not None}
 
 

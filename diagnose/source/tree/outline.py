@@ -88,6 +88,20 @@ def called_name(call: ast.Call) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
+def dotted_name(node: ast.AST) -> str | None:
+    """The name of an expression as `libcst.helpers.get_full_name_for_node` has it: `torch.optim.Adam`, `f.step` of
+    `f(x).step`; None of one without any.
+    """
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        inner = dotted_name(node.value)
+        return f"{inner}.{node.attr}" if inner is not None else None
+    if isinstance(node, ast.Call):
+        return dotted_name(node.func)
+    return dotted_name(node.value) if isinstance(node, ast.Subscript) else None
+
+
 class Outline:
     """A file's functions, and all of its nodes by their kinds."""
 
