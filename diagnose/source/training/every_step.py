@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeVar
@@ -56,6 +57,16 @@ class Stretch:
         """Whether the file holds one of the words, and these lines one of the others, where any are given."""
         held = self.source.mentions(*words) and self.source.mentions(*here)
         return held and (not here or any(word in self.text for word in here))
+
+    def may_hold(self, *kinds: type[ast.AST]) -> bool:
+        """Whether nodes of these kinds are in it; True where only the tree would tell."""
+        return not isinstance(self.node, Function) or any(isinstance(each, kinds) for each in ast.walk(self.node.node))
+
+    def may_call(self, is_one: Callable[[ast.Call], bool]) -> bool:
+        """Whether a call in it is one that is looked for; True where only the tree would tell."""
+        if not isinstance(self.node, Function):
+            return True
+        return any(isinstance(each, ast.Call) and is_one(each) for each in ast.walk(self.node.node))
 
     def steady(self, kind: type[_Node]) -> Iterator[_Node]:
         """The nodes of a kind that run in every turn, not now and then."""
@@ -134,15 +145,19 @@ class EveryStep:
         """The files that hold one of the words."""
         return {path: source for path, source in self.sources.items() if source.mentions(*words)}
 
-    def calls(self, *words: str, here: Sequence[str] = ()) -> Iterator[tuple[Stretch, cst.Call]]:
+    def calls(
+        self, *words: str, here: Sequence[str] = (), is_one: Callable[[ast.Call], bool] | None = None
+    ) -> Iterator[tuple[Stretch, cst.Call]]:
         """Every call that is made in every step, once each, and those on lines that the finding names.
 
         A look at all code of a large program takes long: only files are looked at that hold one of the words, which
-        may be in an import, and of these only stretches that hold one of those which must be written `here`.
+        may be in an import, and of these only stretches that hold one of those which must be written `here`, and a call
+        that may be `is_one` where that is given.
         """
         seen: set[cst.CSTNode] = set()
         for stretch in self.stretches:
-            for call in stretch.steady(cst.Call) if stretch.mentions(words, here) else ():
+            held = stretch.mentions(words, here) and (is_one is None or stretch.may_call(is_one))
+            for call in stretch.steady(cst.Call) if held else ():
                 if call not in seen:
                     seen.add(call)
                     yield stretch, call

@@ -122,6 +122,16 @@ class Outline:
             pending.extend(ast.iter_child_nodes(node))
         return found
 
+    @property
+    def every_function(self) -> Sequence[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """All functions, those within others too, in no order."""
+        return [*self.every(ast.FunctionDef), *self.every(ast.AsyncFunctionDef)]
+
+    @property
+    def loops(self) -> Sequence[ast.For | ast.AsyncFor]:
+        """All `for` loops, in no order."""
+        return [*self.every(ast.For), *self.every(ast.AsyncFor)]
+
     @cached_property
     def called(self) -> frozenset[str]:
         """The last parts of all that is called."""
@@ -131,19 +141,20 @@ class Outline:
     def mentioned(self) -> frozenset[str]:
         """All names in the code: of variables, attributes, arguments, functions, classes and imports."""
         found = {each.id for each in self.every(ast.Name)} | self.attributes | self.names | self.classes
-        found.update(each.arg for each in (*self.every(ast.arg), *self.every(ast.keyword)) if each.arg is not None)
+        found.update(each.arg for each in self.every(ast.arg))
+        found.update(each.arg or "" for each in self.every(ast.keyword))
         for alias in self.every(ast.alias):
             found.update(alias.name.split("."), (alias.asname or "",))
         for module in self.every(ast.ImportFrom):
             found.update((module.module or "").split("."))
-        for declared in (*self.every(ast.Global), *self.every(ast.Nonlocal)):
-            found.update(declared.names)
-        for caught in (*self.every(ast.ExceptHandler), *self.every(ast.MatchAs), *self.every(ast.MatchStar)):
-            found.add(caught.name or "")
-        for matched in self.every(ast.MatchMapping):
-            found.add(matched.rest or "")
-        for matched_class in self.every(ast.MatchClass):
-            found.update(matched_class.kwd_attrs)
+        found.update(
+            *(each.names for each in self.every(ast.Global)), *(each.names for each in self.every(ast.Nonlocal))
+        )
+        found.update(each.name or "" for each in self.every(ast.ExceptHandler))
+        found.update(each.name or "" for each in self.every(ast.MatchAs))
+        found.update(each.name or "" for each in self.every(ast.MatchStar))
+        found.update(each.rest or "" for each in self.every(ast.MatchMapping))
+        found.update(*(each.kwd_attrs for each in self.every(ast.MatchClass)))
         return frozenset(found)
 
     @cached_property

@@ -242,7 +242,7 @@ class Source(Text):
         return (name for name in names if name in self.words and (name in known or not name.isascii()))
 
     def imported_as(self, *last: str) -> frozenset[str]:
-        """The names that imports bind to something whose own name is one of these: `DDP` for DistributedDataParallel."""
+        """The names that imports bind to what has one of these names itself: `DDP` for DistributedDataParallel."""
         return frozenset(
             name for name, full in self._imports.items() if not {_last(each) for each in full}.isdisjoint(last)
         )
@@ -276,11 +276,17 @@ class Source(Text):
             if self.is_called(call.func, *names):
                 yield call
 
+    def may_call_below(self, *modules: str) -> bool:
+        """Whether there are calls that `calls_below` has; the file is not parsed for it."""
+        return bool(self._called_below(modules))
+
+    def _called_below(self, modules: tuple[str, ...]) -> set[str]:
+        called = (dotted_name(call.func) for call in self.outline.every(ast.Call))
+        return {name for name in called if name is not None and may_be_one(self._imports, name, modules)}
+
     def calls_below(self, *modules: str) -> Sequence[cst.Call]:
         """All calls that may be of something below one of these modules, `torch.optim.`, as far as imports tell."""
-        called = (dotted_name(call.func) for call in self.outline.every(ast.Call))
-        names = {name for name in called if name is not None and may_be_one(self._imports, name, modules)}
-        return self.calls_named(*map(_last, names))
+        return self.calls_named(*map(_last, self._called_below(modules)))
 
     @cached_property
     def _qualified(self) -> dict[cst.CSTNode, frozenset[str]]:
