@@ -19,6 +19,7 @@ Fix safety
 
 from __future__ import annotations
 
+import ast
 import re
 
 import libcst as cst
@@ -30,6 +31,7 @@ from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.every_step import EveryStep, Stretch, is_occasional
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Source, call_name, splice
+from diagnose.source.tree.outline import Function
 
 _WAITS = re.compile(r"(^|\.)(cuda|accelerator|xpu|mps|npu)\.synchronize$")
 _ABOUT = r"sync|wait|finish"
@@ -105,14 +107,14 @@ def _needed(request: Request, code: EveryStep, stretch: Stretch, wait: cst.Call)
 def _clock(code: EveryStep, around: Stretch) -> str | None:
     """The line at which a step reads a clock, or how much memory is in use; None where none does."""
     pieces = [around, *(each for each in code.stretches if each.loop is not None or each is not around)]
-    opened = any(any(stretch.steady(cst.With)) for stretch in code.stretches if stretch.mentions([], ["with"]))
+    opened = any(
+        any(stretch.steady(cst.With)) for stretch in code.stretches if stretch.may_hold(ast.With, ast.AsyncWith)
+    )
     around_steps = _decorators(code) | ({"__enter__", "__exit__", "__call__"} if opened else set())
     for path, source in code.sources.items():
         if around_steps.isdisjoint(_DEFINED.findall(source.text)):
             continue
-        for function in source.every(cst.FunctionDef):
-            if function.name.value in around_steps:
-                pieces.append(Stretch(path, source, function, None))
+        pieces += [Stretch(path, source, each, None) for each in source.functions_named(*around_steps)]
     for piece in pieces:
         if not _CLOCKS.search(piece.source.text):
             continue
@@ -135,10 +137,13 @@ def _calls_of(piece: Stretch) -> list[cst.Call]:
 
 def _decorators(code: EveryStep) -> set[str]:
     """The names of what decorates the functions that a step calls."""
-    return {
+    outlined = (stretch.node.node for stretch in code.stretches if isinstance(stretch.node, Function))
+    nodes = (each for function in outlined for decorator in function.decorator_list for each in ast.walk(decorator))
+    names = {getattr(each, field) for each in nodes for field in ("id", "attr", "arg") if hasattr(each, field)}
+    return names | {
         name.value
         for stretch in code.stretches
-        if stretch.loop is not None or stretch.is_decorated
+        if not isinstance(stretch.node, Function)
         for function in (stretch.body, stretch.source.inside(stretch.body, cst.FunctionDef))
         if isinstance(function, cst.FunctionDef)
         for decorator in function.decorators

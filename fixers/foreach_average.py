@@ -25,8 +25,8 @@ import re
 import libcst as cst
 
 from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
-from diagnose.source.optimizers.average_dictionaries import KeptAverage, kept_averages
-from diagnose.source.optimizers.moving_averages import MovingAverage, moving_averages
+from diagnose.source.optimizers.average_dictionaries import KeptAverage, kept_averages, may_be_kept_average
+from diagnose.source.optimizers.moving_averages import MovingAverage, may_be_moving_average, moving_averages
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, parse
 
 _PART = r"\w[\w.\[\]\"']*"
@@ -70,7 +70,9 @@ def rewrite(request: Request) -> Answer:
 def _may_average(source: Source) -> bool:
     """Whether a file has the words of any such loop: it writes into tensors, or puts others there."""
     written = not source.words.isdisjoint(_WRITES) or _PUTS.search(source.text) is not None
-    return written or "named_parameters" in source.words or source.words >= _STATE
+    if not written and "named_parameters" not in source.words and not source.words >= _STATE:
+        return False
+    return any(may_be_moving_average(loop) or may_be_kept_average(loop) for loop in source.outline.loops)
 
 
 def _has_other_format(source: Source, averages: str) -> bool:

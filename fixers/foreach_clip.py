@@ -48,8 +48,8 @@ def rewrite(request: Request) -> Answer:
     for path, source in parsed.items():
         if not source.mentions("grad") or source.words.isdisjoint(_WORDS):
             continue
-        for call in source.every(cst.Call):
-            given = argument(call, "foreach") if call_name(call) in {"clip_grad_norm_", "get_total_norm"} else None
+        for call in source.calls_named("clip_grad_norm_", "get_total_norm"):
+            given = argument(call, "foreach")
             if given is not None and source.code(given.value) == "False" and not _is_for_another_device(source, call):
                 edits.append((path, [remove_argument(source, call, given)]))
         for loop in norm_loops(source, parsed):

@@ -84,7 +84,7 @@ def _against(request: Request) -> str | None:
     shown = next(optimizers.shown(), None)
     if shown is not None:
         return f"{shown} shows the optimizer's options, which would say fused=True: pass it where that may be."
-    scales = any(call_name(call) == "GradScaler" for one in optimizers.sources.values() for call in one.every(cst.Call))
+    scales = any(one.may_call("GradScaler") for one in optimizers.sources.values())
     loaded = next(optimizers.loaded(), None) if scales else None
     if loaded is not None:
         return (
@@ -102,7 +102,7 @@ def _sites(request: Request) -> list[Site]:
     built = []
     for path, text in request.sources.items():
         source = parse(text) if "optim" in text else None
-        for call in source.every(cst.Call) if source is not None else ():
+        for call in source.calls_below("torch.optim.") if source is not None else ():
             if source is not None and _kind(source, call) in _FUSED:
                 built.append(Site("optimizer", path, source.lines_of(call)[0]))
     return built

@@ -20,6 +20,7 @@ Fix safety
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ from diagnose.source.rewrite.numpy_to_torch import Translated, copied, leaf, tra
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.every_step import EveryStep, Stretch
 from diagnose.source.tree.edits import Splice, free_name, insert_above, replace
+from diagnose.source.tree.outline import called_name
 
 _CHANGES = re.compile(r"param|weight|bias|\.grad\b|\.data\b|buffer|state")
 """What a step changes in place: a copy of it on the host stays as it was, the tensor itself does not."""
@@ -55,7 +57,7 @@ def rewrite(request: Request) -> Answer:
     plan = _Plan()
     code = EveryStep(request.sources, request.finding.where)
     for stretch in code.stretches:
-        if stretch.mentions([], ["cpu"]):  # most functions of a large program are never laid out
+        if stretch.mentions([], ["cpu"]) and stretch.may_call(_may_copy):  # few functions of a large program are parsed
             _to_host(plan, stretch)
     for transfer in transfers(code):
         stretch_loop = next((each.loop for each in code.stretches if _holds(each, transfer.call)), None)
@@ -111,6 +113,13 @@ def _to_host(plan: _Plan, stretch: Stretch) -> None:
             splices[replace(source, each.call, each.tensor)] = None
         plan.said[f"keep `{each.tensor}` on the device and read one number of it"] = None
     plan.edits.append((stretch.path, without_import(source, list(splices), "numpy")))
+
+
+def _may_copy(call: ast.Call) -> bool:
+    """Whether it copies something to the host, as far as Python's own parser tells."""
+    return called_name(call) == "cpu" or (
+        called_name(call) == "to" and any(isinstance(each, ast.Constant) and each.value == "cpu" for each in call.args)
+    )
 
 
 def _copies(stretch: Stretch) -> list[_Copy]:

@@ -19,16 +19,13 @@ Fix safety
 from __future__ import annotations
 
 from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
-from diagnose.source.patterns.activations import written_activations
+from diagnose.source.patterns.activations import may_hold_activations, written_activations
 from diagnose.source.rewrite.functional import functional
 from diagnose.source.rewrite.leftovers import without_import
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import call_in_place
 from diagnose.source.tree.edits import Splice, parse
 
-_PARTS = ("tanh", "sigmoid")
-_WORDS = frozenset({"erf", "erf_"})
-"""Whole words: `interface` and `performance` have one of these within."""
 _NAMES = {"tanh": "gelu", "erf": "gelu", "silu": "silu"}
 
 
@@ -37,7 +34,7 @@ def rewrite(request: Request) -> Answer:
     edits: list[tuple[str, list[Splice]]] = []
     for path, text in request.sources.items():
         source = parse(text)
-        if source is None or not (source.mentions(*_PARTS) or source.words & _WORDS):
+        if source is None or not may_hold_activations(source):
             continue
         splices: list[Splice] = []
         for found in written_activations(source):

@@ -22,7 +22,7 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
 from diagnose.source.derivatives import second_derivative
-from diagnose.source.patterns.norms import WrittenNorm, written_norms
+from diagnose.source.patterns.norms import WrittenNorm, may_hold_norms, written_norms
 from diagnose.source.rewrite.functional import functional
 from diagnose.source.rewrite.leftovers import unread_after
 from diagnose.source.rewrite.removal import take_out
@@ -38,7 +38,7 @@ def rewrite(request: Request) -> Answer:
     twice = second_derivative(request.sources)
     for path, text in request.sources.items():
         source = parse(text) if "mean(" in text and any(root in text for root in _RAISES) else None
-        if source is not None:
+        if source is not None and may_hold_norms(source):
             edits += [(path, _edits(source, found)) for found in written_norms(source)]
     files = request.edited(edits)
     if files and twice is not None:

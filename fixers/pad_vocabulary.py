@@ -27,7 +27,7 @@ from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request,
 from diagnose.source.patterns.vocabulary import OutputLayer, output_layers
 from diagnose.source.rewrite.adapted_layers import adaptation
 from diagnose.source.rewrite.functional import functional
-from diagnose.source.tree.edits import Source, Splice, call_name, free_name, insert_before, parse, replace
+from diagnose.source.tree.edits import Source, Splice, free_name, insert_before, parse, replace
 
 _ROWS = 64  # 128 bytes in 16 bits, what NVIDIA's matrix multiplication guide aligns to on an A100
 _ASKS_LAYOUT = frozenset({"is_contiguous", "stride", "storage_offset", "data_ptr", "storage", "untyped_storage"})
@@ -41,7 +41,7 @@ def rewrite(request: Request) -> Answer:
         source = parse(text) if "Linear" in text else None
         if source is None:
             continue
-        if any(call_name(call) in _ASKS_LAYOUT for call in source.every(cst.Call)):
+        if source.may_call(*_ASKS_LAYOUT):
             return None
         for layer in output_layers(source):
             if layer.size is not None and layer.size % 8 == 0:

@@ -67,9 +67,9 @@ def _workers(request: Request) -> int | str | None:
         return max(counts) or None
     for text in request.sources.values():
         source = parse(text) if "num_workers" in text else None
-        for call in source.every(cst.Call) if source is not None else ():
+        for call in source.calls_named("DataLoader") if source is not None else ():
             given = argument(call, "num_workers", 5)
-            if source is not None and call_name(call) == "DataLoader" and given is not None:
+            if source is not None and given is not None:
                 return None if source.code(given.value) == "0" else source.code(given.value)
     return None
 

@@ -18,6 +18,7 @@ Fix safety
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ from diagnose.source.dataflow.flow import scope_of, within
 from diagnose.source.training.every_step import EveryStep
 from diagnose.source.tree.arguments import argument, argument_code
 from diagnose.source.tree.edits import Source, Splice, call_name, replace
+from diagnose.source.tree.outline import called_name
 
 _LIKE = frozenset({"empty_like", "zeros_like", "ones_like", "full_like", "clone"})
 _MOVES = frozenset({"to", "cuda"})
@@ -88,9 +90,16 @@ def rewrite(request: Request) -> Answer:
 
 
 def _states(path: str, source: Source) -> Iterator[_State]:
-    for assign in source.every(cst.Assign):
+    for assign in source.every(cst.Assign) if _may_have_states(source) else ():
         if len(assign.targets) == 1 and isinstance(assign.value, cst.ListComp) and _on_host(source, assign.value.elt):
             yield _State(path, source, assign, assign.value.elt, source.code(assign.targets[0].target))
+
+
+def _may_have_states(source: Source) -> bool:
+    """Whether a list is assigned whose elements are made by calls that may put a tensor into host memory."""
+    lists = (each.value for each in source.outline.every(ast.Assign) if isinstance(each.value, ast.ListComp))
+    calls = (node for each in lists for node in ast.walk(each.elt) if isinstance(node, ast.Call))
+    return any(called_name(call) in _LIKE | {"cpu", "to"} for call in calls)
 
 
 def _on_host(source: Source, element: cst.BaseExpression) -> bool:

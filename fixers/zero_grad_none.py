@@ -18,6 +18,7 @@ Fix safety
 
 from __future__ import annotations
 
+import ast
 import re
 
 import libcst as cst
@@ -26,7 +27,7 @@ from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request,
 from diagnose.source.dataflow.flow import within
 from diagnose.source.optimizers.gradient_coverage import idle_gradients
 from diagnose.source.tree.arguments import argument, remove_argument
-from diagnose.source.tree.edits import Source, Splice, call_name, parse, replace
+from diagnose.source.tree.edits import Source, Splice, parse, replace
 
 _CAPTURED = re.compile(r"CUDAGraph\(|cuda\.graph\(")
 _ZEROED = re.compile(r"\.grad(?:\.data)?\.(?:zero_\(\)|fill_\(0(?:\.0?)?\))$")
@@ -44,11 +45,11 @@ def rewrite(request: Request) -> Answer:
         if source is None:
             continue
         parsed.append((path, source))
-        for call in source.every(cst.Call):
-            given = argument(call, "set_to_none", 0) if call_name(call) == "zero_grad" else None
+        for call in source.calls_named("zero_grad"):
+            given = argument(call, "set_to_none", 0)
             if given is not None and source.code(given.value) == "False":
                 edits.append((path, [remove_argument(source, call, given)]))
-        for loop in source.every(cst.For):
+        for loop in source.every(cst.For) if _has_loops_over_gradients(source) else ():
             found = _loop(source, loop)
             if found:
                 edits.append((path, found))
@@ -67,6 +68,11 @@ def rewrite(request: Request) -> Answer:
         return Edits(request.edited(edits), "let zero_grad free the gradients")
     because = f"{idle}: a parameter without a new gradient is skipped, where it was decayed and kept its momentum"
     return Edits(request.edited(edits), "let zero_grad free the gradients", Gate.TRAINING, because)
+
+
+def _has_loops_over_gradients(source: Source) -> bool:
+    nodes = (each for loop in source.outline.loops for each in ast.walk(loop))
+    return any(isinstance(each, ast.Attribute) and each.attr == "grad" for each in nodes)
 
 
 def _loop(source: Source, loop: cst.For) -> list[Splice]:
@@ -94,8 +100,8 @@ def _loop(source: Source, loop: cst.For) -> list[Splice]:
 
 def _reader(path: str, source: Source, changed: list[cst.CSTNode]) -> str | None:
     """A line that uses a gradient in a function that never asks whether it is None, or puts another in its place."""
-    for node in source.every(cst.Attribute):
-        if node.attr.value != "grad" or any(within(source, node, loop) for loop in changed):
+    for node in source.attributes_named("grad"):
+        if any(within(source, node, loop) for loop in changed):
             continue
         if isinstance(node.value, cst.Name) and node.value.value == "autograd":
             continue

@@ -138,8 +138,7 @@ def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.C
 def _may_be_gone_through(source: Source) -> frozenset[str]:
     """The names and attributes in what loops go through and in what is given to calls that open something."""
     outline = source.outline
-    loops = (*outline.every(ast.For), *outline.every(ast.AsyncFor), *outline.every(ast.comprehension))
-    gone: list[ast.expr | ast.keyword] = [each.iter for each in loops]
+    gone: list[ast.expr | ast.keyword] = [each.iter for each in (*outline.loops, *outline.every(ast.comprehension))]
     for call in outline.every(ast.Call):
         gone += [*call.args, *call.keywords] if called_name(call) in _OPENS else []
     nodes = (node for each in gone for node in ast.walk(each))
@@ -153,7 +152,7 @@ def _may_be_gone_through(source: Source) -> frozenset[str]:
 @per_source
 def _may_open_parameters(source: Source) -> bool:
     """Whether a loop goes through a parameter of its function, and its turns do or hand it on."""
-    for function in (*source.outline.every(ast.FunctionDef), *source.outline.every(ast.AsyncFunctionDef)):
+    for function in source.outline.every_function:
         given = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
         for loop in (each for each in ast.walk(function) if isinstance(each, ast.For | ast.AsyncFor)):
             through = {each.id for each in ast.walk(loop.iter) if isinstance(each, ast.Name)} & given
@@ -198,7 +197,7 @@ def names_holding(sources: Mapping[str, str], source: Source, node: cst.CSTNode)
 def _attributes_given(source: Source) -> Sequence[str]:
     """Attributes that functions bind to their parameters, `self.loader = loader`: what they hold is seen elsewhere."""
     found: list[tuple[int, int, str]] = []
-    for function in (*source.outline.every(ast.FunctionDef), *source.outline.every(ast.AsyncFunctionDef)):
+    for function in source.outline.every_function:
         given = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
         for target, value in _bound_in(function.body):
             if isinstance(target, ast.Attribute) and isinstance(value, ast.Name) and value.id in given:

@@ -12,7 +12,7 @@ from diagnose.source.batches.loader import Loader
 from diagnose.source.dataflow.flow import within
 from diagnose.source.settings.options import CallOptions
 from diagnose.source.settings.trainers import trainers_of
-from diagnose.source.tree.edits import call_name, calls_at, parse
+from diagnose.source.tree.edits import calls_at, parse
 from diagnose.source.tree.syntax import Source
 
 POSITIONS = {"dataset": 0, "batch_size": 1, "shuffle": 2, "num_workers": 5, "collate_fn": 6, "pin_memory": 7}
@@ -127,9 +127,8 @@ def _in_text(sources: Mapping[str, str], configs: Mapping[str, str], words: Sequ
     found: list[Loader] = []
     for path, text in sources.items():
         source = parse(text) if "DataLoader" in text else None
-        for call in source.every(cst.Call) if source is not None else ():
-            if call_name(call) != "DataLoader" or source is None:
-                continue
+        for call in source.calls_named("DataLoader") if source is not None else ():
+            assert source is not None
             if any(name.startswith("torch.") for name in source.names(call.func)):
                 found.append(Loader(CallOptions(path, source, call, sources, configs, words, {}, POSITIONS)))
     return [loader for loader in found if loader.options.value("shuffle") is True] or found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import re
 from collections.abc import Iterator
@@ -62,7 +63,7 @@ class Transfer:
 
 def transfers(code: EveryStep) -> Iterator[Transfer]:
     """Every copy to the device that is made in each step."""
-    for stretch, call in code.calls(here=[".to", ".cuda"]):
+    for stretch, call in code.calls(here=[".to", ".cuda"], is_one=_may_be):
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in {"to", "cuda"}:
             continue
         if isinstance(stretch.source.parent(call), cst.Expr):  # `model.to(device)`: a tensor's copy would be lost
@@ -73,6 +74,22 @@ def transfers(code: EveryStep) -> Iterator[Transfer]:
         moved = call.func.value
         origin, made_by = _origin(stretch, moved)
         yield Transfer(stretch.path, stretch.source, call, moved, device, origin, made_by)
+
+
+def _may_be(call: ast.Call) -> bool:
+    """Whether it moves something to the device, as far as Python's own parser tells."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in {"to", "cuda"}:
+        return False
+    given = [each.value for each in call.keywords if each.arg == "device"] + call.args[:1]
+    return call.func.attr == "cuda" or any(_may_be_device(each) for each in given)
+
+
+def _may_be_device(node: ast.expr) -> bool:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value.startswith("cuda")
+    if isinstance(node, ast.Attribute | ast.Name):
+        return _DEVICE.search(node.attr if isinstance(node, ast.Attribute) else node.id) is not None
+    return True
 
 
 def _device(source: Source, call: cst.Call) -> cst.BaseExpression | None:

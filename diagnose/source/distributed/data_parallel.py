@@ -119,7 +119,8 @@ def data_parallel(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tup
 def _calls(sources: Mapping[str, str]) -> Iterator[tuple[str, Source, cst.Call]]:
     for path, text in sources.items():
         source = parse(text) if any(name in text for name in (*_WRAPPERS, *_TELL)) else None
-        for call in source.every(cst.Call) if source is not None else ():
+        names = (*_WRAPPERS, *_TELL, *source.imported_as(*_WRAPPERS, *_TELL)) if source is not None else ()
+        for call in source.calls_named(*names) if source is not None else ():
             assert source is not None  # or there were no calls
             if _known_as(source, call) & (_WRAPPERS | _TELL):
                 yield path, source, call

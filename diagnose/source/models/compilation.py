@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,7 +52,7 @@ def compilations(sources: Mapping[str, str]) -> tuple[Compiled, ...]:
     found: list[Compiled] = []
     for path, text in sources.items():
         source = parse(text)
-        if source is None or "compile" not in source.words or _COMPILE.search(text) is None:
+        if source is None or _COMPILE.search(text) is None or not _names_compile(source):
             continue
         imported = _imported(source)
         for call in source.every(cst.Call):
@@ -64,6 +65,16 @@ def compilations(sources: Mapping[str, str]) -> tuple[Compiled, ...]:
             if source.is_called(called, "torch.compile") and isinstance(owner, cst.FunctionDef | cst.ClassDef):
                 found.append(Compiled(path, source, decorator, owner.name.value))
     return tuple(found)
+
+
+def _names_compile(source: Source) -> bool:
+    """Whether the code itself, and no comment, names something `compile` that is not `re.compile`."""
+    attributes = (each.value for each in source.outline.every(ast.Attribute) if each.attr == "compile")
+    return (
+        any(not (isinstance(each, ast.Name) and each.id == "re") for each in attributes)
+        or any(each.id == "compile" for each in source.outline.every(ast.Name))
+        or bool(source.imported_as("compile"))
+    )
 
 
 def _compiled_by(source: Source, call: cst.Call, imported: set[str]) -> str | None:

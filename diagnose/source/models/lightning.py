@@ -5,6 +5,7 @@ Lightning holds the loop and calls `training_step`, so that there is no call of 
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
 
@@ -68,6 +69,10 @@ def _modules(sources: Mapping[str, str]) -> Iterator[tuple[str, Source, cst.Clas
 
 def _steps_in(source: Source) -> Iterator[cst.ClassDef]:
     """Classes that Lightning trains."""
+    if _STEP not in source.function_names or not any(
+        "Lightning" in ast.unparse(base) for each in source.outline.every(ast.ClassDef) for base in each.bases
+    ):
+        return
     for owner in source.every(cst.ClassDef):
         named = any("Lightning" in source.code(base.value) for base in owner.bases)
         own = (each.name.value for each in owner.body.body if isinstance(each, cst.FunctionDef))

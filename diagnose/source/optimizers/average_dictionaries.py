@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from diagnose.source.optimizers.moving_averages import is_used_after
 from diagnose.source.optimizers.weighted_sum import sum_to_one, weighted_sum
 from diagnose.source.tree.attributes import class_of, members_named
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.outline import called_name
 from diagnose.source.tree.syntax import Source, only_statement
 
 _DICTIONARY = re.compile(r"\{|(?:\w+\.)*(?:dict|OrderedDict)\(|.*\.state_dict\(\)\)?$", re.DOTALL)
@@ -34,6 +36,15 @@ class KeptAverage:
     """Which weights are averaged."""
     weight: str
     """How much of a new value goes into the average."""
+
+
+def may_be_kept_average(loop: ast.For | ast.AsyncFor) -> bool:
+    """Whether a loop goes through keys and values, and its last statement puts something into a dictionary."""
+    through = isinstance(loop.iter, ast.Call) and called_name(loop.iter) in {"items", "named_parameters"}
+    only = loop.body[0] if len(loop.body) == 1 else None
+    last = (only.body if isinstance(only, ast.If) else loop.body)[-1]
+    puts = isinstance(last, ast.Assign) and isinstance(last.targets[0], ast.Subscript)
+    return through and isinstance(loop.target, ast.Tuple) and puts
 
 
 def kept_averages(source: Source) -> Iterator[KeptAverage]:

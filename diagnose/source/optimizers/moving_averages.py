@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from diagnose.source.optimizers.weighted_sum import (
 )
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.outline import called_name
 from diagnose.source.tree.syntax import Source
 
 _BUFFERS = r"(?:state_dict|named_buffers|buffers)\("
@@ -41,6 +43,22 @@ class MovingAverage:
     """How much of a new value goes into the average."""
     anew: bool
     """Each turn puts a new tensor in the place of the average (`e.data = …`), and does not write into it."""
+
+
+def may_be_moving_average(loop: ast.For | ast.AsyncFor) -> bool:
+    """Whether a loop has simple statements alone, of which one writes into a tensor or puts another in its place."""
+    if loop.orelse or any(isinstance(each, ast.stmt) and hasattr(each, "body") for each in loop.body):
+        return False
+    for each in loop.body:
+        value = each.value if isinstance(each, ast.Expr) else None
+        puts = (
+            isinstance(each, ast.Assign)
+            and isinstance(each.targets[0], ast.Attribute)
+            and each.targets[0].attr == "data"
+        )
+        if puts or (isinstance(value, ast.Call) and called_name(value)[-1:] == "_"):
+            return True
+    return False
 
 
 def moving_averages(source: Source) -> Iterator[MovingAverage]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,8 +12,13 @@ import libcst as cst
 from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, same_value, statement_of
 from diagnose.source.patterns.formula import Operation, certain, constant, is_of_tensors
 from diagnose.source.rewrite.leftovers import nothing_else_reads
+from diagnose.source.tree.memo import per_source
+from diagnose.source.tree.outline import called_name
 from diagnose.source.tree.syntax import Source
 
+_PRODUCTS = frozenset({"mul", "multiply", "div", "divide", "true_divide"})
+_RENAMED = _PRODUCTS | {"sigmoid"}
+"""What an import may give another name."""
 _CUBE = 0.044715
 _CLOSE = 2.0**-23
 """Relative: one float32 rounding, which the rounding gate grants (`diagnose/trial/gates/numerics.py`).
@@ -35,6 +41,40 @@ class WrittenActivation:
 
 class _NotOne(Exception):
     """It is something else."""
+
+
+def may_hold_activations(source: Source) -> bool:
+    """Whether a file may hold one: it names `tanh` or `erf`, or multiplies something by the sigmoid of the same."""
+    if source.may_name("tanh", "tanh_", "erf", "erf_"):
+        return True
+    sigmoids = [each for each in source.outline.every(ast.Call) if called_name(each) in {"sigmoid", "sigmoid_"}]
+    taken = {_written_as(each) for call in sigmoids for each in _given(call)}
+    return bool(source.imported_as(*_RENAMED) - _RENAMED) or not taken.isdisjoint(_multiplied(source))
+
+
+@per_source
+def _multiplied(source: Source) -> frozenset[str]:
+    """What stands in products and quotients of a file, as Python's own parser has it."""
+    found: list[ast.expr] = []
+    for product in source.outline.every(ast.BinOp):
+        found += [product.left, product.right] if isinstance(product.op, ast.Mult | ast.Div) else []
+    for update in source.outline.every(ast.AugAssign):
+        found += [update.target, update.value] if isinstance(update.op, ast.Mult | ast.Div) else []
+    for call in source.outline.every(ast.Call):
+        if called_name(call).removesuffix("_") in _PRODUCTS:
+            found += _given(call)
+    return frozenset(map(_written_as, found))
+
+
+def _written_as(node: ast.expr) -> str:
+    """The same for an expression that is read and one that is updated."""
+    return ast.dump(node).replace("ctx=Store()", "ctx=Load()")
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    """What a function is called with, and the object that a method is called on."""
+    of = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+    return [*of, *call.args, *(each.value for each in call.keywords)]
 
 
 def written_activations(source: Source) -> Iterator[WrittenActivation]:

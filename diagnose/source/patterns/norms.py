@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -41,6 +42,19 @@ class WrittenNorm:
 
 class _NotOne(Exception):
     """It is something else."""
+
+
+def may_hold_norms(source: Source) -> bool:
+    """Whether a file has what every normalisation has: a call over the last axis alone, which keeps that axis."""
+    return any(_may_keep_last(call) for call in source.outline.every(ast.Call))
+
+
+def _may_keep_last(call: ast.Call) -> bool:
+    given = [*call.args, *(each.value for each in call.keywords)]
+    if not any(isinstance(each, ast.Constant) and each.value is True for each in given):
+        return False
+    axes = [each.elts[0] if isinstance(each, ast.Tuple | ast.List) and each.elts else each for each in given]
+    return any(isinstance(each, ast.UnaryOp) and isinstance(each.op, ast.USub) for each in axes)
 
 
 def written_norms(source: Source) -> Iterator[WrittenNorm]:

@@ -54,10 +54,9 @@ def _first_call(sources: Mapping[str, str], names: Collection[str]) -> str | Non
     """The file and line of the first call of one of these names; a file without any of them is not parsed."""
     for path, text in sources.items():
         source = parse(text) if any(name in text for name in names) else None
-        for call in source.every(cst.Call) if source is not None else ():
+        for call in source.calls_named(*names)[:1] if source is not None else ():
             assert source is not None
-            if call_name(call) in names:
-                return f"{path}:{source.lines_of(call)[0]}"
+            return f"{path}:{source.lines_of(call)[0]}"
     return None
 
 

@@ -45,7 +45,9 @@ def unread_after(
 def without_import(source: Source, splices: Sequence[Splice], module: str) -> list[Splice]:
     """The splices, with the line `import module` taken out too where they leave nobody who reads what it binds."""
     edits = list(dict.fromkeys(splices))
-    after = parse(splice(source.text, edits)) if edits else None
+    if not edits:
+        return []
+    after = parse(splice(source.text, edits))
     for statement in source.module.body:
         small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
         if not isinstance(small, cst.Import) or len(small.names) != 1 or source.code(small.names[0].name) != module:

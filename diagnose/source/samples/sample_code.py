@@ -6,6 +6,7 @@ classes, in all of its files.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -177,13 +178,13 @@ class SampleCode:
     def named(self, source: Source, node: cst.CSTNode) -> Iterator[tuple[str, Definition]]:
         """The program's own functions and classes, no methods, that a name or `module.name` may stand for."""
         if isinstance(node, cst.Name):
-            last = node.value if self.defined.free(node.value) else _imported_as(source, node)
-            if not self.defined.free(last) or not is_read(source, node):
+            last = node.value if self.defined.has_free(node.value) else _imported_as(source, node)
+            if not self.defined.has_free(last) or not is_read(source, node):
                 return
             bound = binding_of(source, node)
             if bound is not None and bound.parameter is not None:
                 return  # what a parameter stands for is followed where it is passed
-        elif isinstance(node, cst.Attribute) and self.defined.free(node.attr.value) and source.names(node):
+        elif isinstance(node, cst.Attribute) and self.defined.has_free(node.attr.value) and source.names(node):
             last = node.attr.value
         else:
             return
@@ -298,8 +299,15 @@ def _given(source: Source, name: cst.Name, attributes: frozenset[str] | None) ->
 
 def _assigned(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     """What assignments give a variable of this name, also as one of several: `train, test = split(data)`."""
-    found = _assignments(source).get(name, ()) if name in source.words else ()
+    found = _assignments(source).get(name, ()) if name in _variables(source) else ()
     yield from {each.value: None for each in found}
+
+
+@per_source
+def _variables(source: Source) -> frozenset[str]:
+    """The variables in what assignments bind; the file is not parsed for them."""
+    targets = (target for each in source.outline.every(ast.Assign) for target in each.targets)
+    return frozenset(each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,6 +118,8 @@ def field_default(value: cst.BaseExpression) -> cst.BaseExpression:
 
 def assigned(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     """Values set by name over any default: `x.name = value`, `x["name"] = value`, and fields of a constructor."""
+    if not _may_assign(source, name):
+        return
     fields = [
         source.inside(node, cst.ClassDef)
         for node in source.every(cst.AnnAssign)
@@ -133,6 +136,18 @@ def assigned(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     for call in source.every(cst.Call):
         if call_name(call) in classes | _HOLDERS and (given := argument(call, name)) is not None:
             yield given.value
+
+
+def _may_assign(source: Source, name: str) -> bool:
+    """Whether anything in a file is assigned to an attribute or a key of that name, or given by it to a call."""
+    if any(each.arg == name for each in source.outline.every(ast.keyword)):
+        return True
+    targets = (target for each in source.outline.every(ast.Assign) for target in each.targets)
+    return any(
+        (isinstance(each, ast.Attribute) and each.attr == name)
+        or (isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant) and each.slice.value == name)
+        for each in targets
+    )
 
 
 def _key(node: cst.Subscript) -> str | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeVar
@@ -56,6 +57,16 @@ class Stretch:
         """Whether the file holds one of the words, and these lines one of the others, where any are given."""
         held = self.source.mentions(*words) and self.source.mentions(*here)
         return held and (not here or any(word in self.text for word in here))
+
+    def may_hold(self, *kinds: type[ast.AST]) -> bool:
+        """Whether nodes of these kinds are in it; True where only the tree would tell."""
+        return not isinstance(self.node, Function) or any(isinstance(each, kinds) for each in ast.walk(self.node.node))
+
+    def may_call(self, is_one: Callable[[ast.Call], bool]) -> bool:
+        """Whether a call in it is one that is looked for; True where only the tree would tell."""
+        if not isinstance(self.node, Function):
+            return True
+        return any(isinstance(each, ast.Call) and is_one(each) for each in ast.walk(self.node.node))
 
     def steady(self, kind: type[_Node]) -> Iterator[_Node]:
         """The nodes of a kind that run in every turn, not now and then."""
@@ -134,15 +145,19 @@ class EveryStep:
         """The files that hold one of the words."""
         return {path: source for path, source in self.sources.items() if source.mentions(*words)}
 
-    def calls(self, *words: str, here: Sequence[str] = ()) -> Iterator[tuple[Stretch, cst.Call]]:
+    def calls(
+        self, *words: str, here: Sequence[str] = (), is_one: Callable[[ast.Call], bool] | None = None
+    ) -> Iterator[tuple[Stretch, cst.Call]]:
         """Every call that is made in every step, once each, and those on lines that the finding names.
 
         A look at all code of a large program takes long: only files are looked at that hold one of the words, which
-        may be in an import, and of these only stretches that hold one of those which must be written `here`.
+        may be in an import, and of these only stretches that hold one of those which must be written `here`, and a call
+        that may be `is_one` where that is given.
         """
         seen: set[cst.CSTNode] = set()
         for stretch in self.stretches:
-            for call in stretch.steady(cst.Call) if stretch.mentions(words, here) else ():
+            held = stretch.mentions(words, here) and (is_one is None or stretch.may_call(is_one))
+            for call in stretch.steady(cst.Call) if held else ():
                 if call not in seen:
                     seen.add(call)
                     yield stretch, call
@@ -168,7 +183,7 @@ class EveryStep:
             return stretch
         callers: dict[cst.CSTNode, Stretch] = {}
         for path, other in self.mentioning(function.name.value).items():
-            for call in other.every(cst.Call):
+            for call in other.calls_named(function.name.value):
                 loops = loops_around(other, call) if _calls(other, call, function) else []
                 if loops:
                     callers[loops[-1]] = Stretch(path, other, loops[-1], loops[-1])
@@ -215,8 +230,8 @@ class _Found:
         """Loops around a backward pass, and functions that make one without a loop of their own."""
         found: list[Stretch] = []
         for path, source in self.sources.items():
-            for call in source.every(cst.Call) if source.mentions(*(f".{name}" for name in _BACKWARD)) else ():
-                if isinstance(call.func, cst.Attribute) and call.func.attr.value in _BACKWARD:
+            for call in source.calls_named(*_BACKWARD):
+                if isinstance(call.func, cst.Attribute):
                     found += self._around(path, source, call)
         return found
 
@@ -230,8 +245,8 @@ class _Found:
         found = [Stretch(path, source, source.outline_of(function) or function, None)]
         names = called_as(source, function, self.sources.values())
         for other_path, other in self.sources.items():
-            for use in other.every(cst.Call) if names and other.mentions(*names) else ():
-                if call_name(use) in names and other.inside(use, cst.FunctionDef) is not function:
+            for use in other.calls_named(*names):
+                if other.inside(use, cst.FunctionDef) is not function:
                     found += self._around(other_path, other, use, depth + 1)
         return found
 
@@ -285,8 +300,7 @@ def batch_loop(source: Source, call: cst.Call) -> Loop | None:
 
 def batch_loops(source: Source) -> set[Loop]:
     """The loops of a file whose turns are steps."""
-    calls = source.every(cst.Call)
-    passes = (call for call in calls if isinstance(call.func, cst.Attribute) and call.func.attr.value in _BACKWARD)
+    passes = (call for call in source.calls_named(*_BACKWARD) if isinstance(call.func, cst.Attribute))
     return {loop for loop in (batch_loop(source, call) for call in passes) if loop is not None}
 
 

@@ -18,7 +18,6 @@ from diagnose.source.dataflow.flow import Loop, Scope, loops_around, scope_of, w
 from diagnose.source.training.model_calls import model_calls
 from diagnose.source.tree.aliases import called_as
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
 _BACKWARD = frozenset({"backward", "manual_backward"})
@@ -69,10 +68,10 @@ def training_steps(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tu
     found: list[TrainingStep] = []
     for path, text in sources.items():
         source = parse(text) if "backward" in text else None
-        if source is None or source.words.isdisjoint(_BACKWARD):
+        if source is None:
             continue
         lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
-        for call in source.every(cst.Call):
+        for call in source.calls_named(*_BACKWARD):
             if _is_backward(source, call):
                 step = _step(path, source, call, lines)
                 found += [step] if step.forward else _of_callers(step, sources, sites) or [step]
@@ -101,8 +100,8 @@ def _of_callers(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[
     for path, text in sources.items():
         source = parse(text)
         lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
-        for call in source.every(cst.Call) if source is not None and not source.words.isdisjoint(names) else ():
-            loss = argument(call, step.loss, position) if call_name(call) in names else None
+        for call in source.calls_named(*names) if source is not None else ():
+            loss = argument(call, step.loss, position)
             if source is None or loss is None or not _may_be(source, call, helper):
                 continue
             if not _NUMBER.search(source.code(loss.value)):

@@ -41,8 +41,12 @@ class Definitions:
             ]
         return self._free[name]
 
+    def has_free(self, name: str) -> bool:
+        """Whether there are any of that name that no class has as its own; no file is parsed for it."""
+        return any(name in source.free_names for source in self._sources.values())
+
     def __contains__(self, name: str) -> bool:
-        return bool(self.named(name))
+        return any(name in source.defined_names for source in self._sources.values())
 
 
 @per_source

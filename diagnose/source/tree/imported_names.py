@@ -67,11 +67,7 @@ class ImportedNames:
     def may_be(self, node: cst.CSTNode, known: tuple[str, ...]) -> bool:
         """Whether an expression may stand for one of these names, as far as imports alone tell."""
         code = get_full_name_for_node(node)
-        if code is None:
-            return False
-        root, _, rest = code.partition(".")
-        imported = (f"{each}.{rest}" if rest else each for each in self._imports.get(root, ()))
-        return any(is_one(name, known) for name in (code, f"builtins.{root}", *imported))
+        return code is not None and may_be_one(self._imports, code, known)
 
     def _has_no_scope(self, node: cst.CSTNode) -> bool:
         """Whether LibCST has no scope for a node: in an import, of the name of an attribute or a keyword, or new."""
@@ -94,6 +90,13 @@ class ImportedNames:
         if isinstance(above, cst.Param):
             return above.default is below
         return isinstance(above, _READING) or (isinstance(above, cst.Assign | cst.AnnAssign) and above.value is below)
+
+
+def may_be_one(imports: Imports, name: str, known: tuple[str, ...]) -> bool:
+    """Whether a dotted name of the text may stand for one of these names, as far as imports alone tell."""
+    root, _, rest = name.partition(".")
+    imported = (f"{each}.{rest}" if rest else each for each in imports.get(root, ()))
+    return any(is_one(each, known) for each in (name, f"builtins.{root}", *imported))
 
 
 def is_one(name: str, known: tuple[str, ...]) -> bool:

@@ -88,6 +88,20 @@ def called_name(call: ast.Call) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
+def dotted_name(node: ast.AST) -> str | None:
+    """The name of an expression as `libcst.helpers.get_full_name_for_node` has it: `torch.optim.Adam`, `f.step` of
+    `f(x).step`; None of one without any.
+    """
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        inner = dotted_name(node.value)
+        return f"{inner}.{node.attr}" if inner is not None else None
+    if isinstance(node, ast.Call):
+        return dotted_name(node.func)
+    return dotted_name(node.value) if isinstance(node, ast.Subscript) else None
+
+
 class Outline:
     """A file's functions, and all of its nodes by their kinds."""
 
@@ -108,6 +122,16 @@ class Outline:
             pending.extend(ast.iter_child_nodes(node))
         return found
 
+    @property
+    def every_function(self) -> Sequence[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """All functions, those within others too, in no order."""
+        return [*self.every(ast.FunctionDef), *self.every(ast.AsyncFunctionDef)]
+
+    @property
+    def loops(self) -> Sequence[ast.For | ast.AsyncFor]:
+        """All `for` loops, in no order."""
+        return [*self.every(ast.For), *self.every(ast.AsyncFor)]
+
     @cached_property
     def called(self) -> frozenset[str]:
         """The last parts of all that is called."""
@@ -117,19 +141,20 @@ class Outline:
     def mentioned(self) -> frozenset[str]:
         """All names in the code: of variables, attributes, arguments, functions, classes and imports."""
         found = {each.id for each in self.every(ast.Name)} | self.attributes | self.names | self.classes
-        found.update(each.arg for each in (*self.every(ast.arg), *self.every(ast.keyword)) if each.arg is not None)
+        found.update(each.arg for each in self.every(ast.arg))
+        found.update(each.arg or "" for each in self.every(ast.keyword))
         for alias in self.every(ast.alias):
             found.update(alias.name.split("."), (alias.asname or "",))
         for module in self.every(ast.ImportFrom):
             found.update((module.module or "").split("."))
-        for declared in (*self.every(ast.Global), *self.every(ast.Nonlocal)):
-            found.update(declared.names)
-        for caught in (*self.every(ast.ExceptHandler), *self.every(ast.MatchAs), *self.every(ast.MatchStar)):
-            found.add(caught.name or "")
-        for matched in self.every(ast.MatchMapping):
-            found.add(matched.rest or "")
-        for matched_class in self.every(ast.MatchClass):
-            found.update(matched_class.kwd_attrs)
+        found.update(
+            *(each.names for each in self.every(ast.Global)), *(each.names for each in self.every(ast.Nonlocal))
+        )
+        found.update(each.name or "" for each in self.every(ast.ExceptHandler))
+        found.update(each.name or "" for each in self.every(ast.MatchAs))
+        found.update(each.name or "" for each in self.every(ast.MatchStar))
+        found.update(each.rest or "" for each in self.every(ast.MatchMapping))
+        found.update(*(each.kwd_attrs for each in self.every(ast.MatchClass)))
         return frozenset(found)
 
     @cached_property

@@ -6,8 +6,6 @@ Whatever an edit does not touch stays as it is by construction: comments, quotes
 from __future__ import annotations
 
 import ast
-import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,19 +15,16 @@ from typing import TypeVar, cast
 import libcst as cst
 from libcst.metadata import QualifiedNameSource, Scope
 
-from diagnose.source.tree.imported_names import ImportedNames, Imports, is_one, may_hold
+from diagnose.source.tree.imported_names import ImportedNames, Imports, is_one, may_be_one, may_hold
 from diagnose.source.tree.layout import Layout
 from diagnose.source.tree.named_nodes import NamedNodes, call_name
-from diagnose.source.tree.outline import Function, Outline, read_outline
+from diagnose.source.tree.outline import Function, Outline, dotted_name, read_outline
 from diagnose.source.tree.scopes import scopes_of
-from diagnose.source.tree.text_lines import lines_in
+from diagnose.source.tree.text_lines import Text
 from diagnose.source.tree.time_limit import check_time, check_time_now_and_then
 
 __all__ = ["Source", "Splice", "call_name", "only_statement", "parse", "splice"]
 
-_WORD = re.compile(r"\w+")
-_LINE_END = re.compile(r"\r\n|\r|\n")
-_USUAL_LINE, _LONGEST_LINE = 100, 120
 _Node = TypeVar("_Node", bound=cst.CSTNode)
 
 
@@ -54,6 +49,10 @@ def splice(text: str, splices: list[Splice]) -> str:
     return "".join([*parts, text[at:]])
 
 
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
 @lru_cache(maxsize=1024)  # every fixer asks for the same files, and most of them are never parsed as a whole
 def parse(text: str) -> Source | None:
     """The source, or None where it is no Python that this interpreter can read."""
@@ -67,18 +66,14 @@ def only_statement(line: cst.CSTNode | None) -> cst.BaseSmallStatement | None:
     return line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
 
 
-class Source:
+class Source(Text):
     """One file: its text, its tree, and where each node lies; each is made when it is first asked for."""
 
     def __init__(self, text: str, outline: Outline | None = None) -> None:
-        self.text = text
+        super().__init__(text)
         self._outline = outline
         self.answers: dict[object, dict[tuple[Hashable, ...], object]] = {}
         """What `diagnose.source.tree.memo` keeps: by question, by its arguments."""
-
-    def mentions(self, *words: str) -> bool:
-        """Whether the text holds one of the words, or none is given: cheap, where the tree is not."""
-        return not words or any(word in self.text for word in words)
 
     @cached_property
     def outline(self) -> Outline:
@@ -108,18 +103,6 @@ class Source:
     @cached_property
     def _imports(self) -> Imports:
         return self.outline.imports
-
-    @cached_property
-    def words(self) -> frozenset[str]:
-        """All words of the text, those of comments and strings too."""
-        return frozenset(_WORD.findall(self.text))
-
-    def holds(self, word: str) -> bool:
-        """Whether the text has a word, or words with other characters between them, and not as a part of another."""
-        parts = _WORD.findall(word)
-        if not self.words.issuperset(parts):
-            return False
-        return parts == [word] or re.search(rf"\b{re.escape(word)}\b", self.text) is not None
 
     def function(self, number: int) -> cst.FunctionDef:
         """The function with a number (`Function.number`)."""
@@ -154,15 +137,6 @@ class Source:
         return levels.most_common(1)[0][0] if levels else self.module.default_indent
 
     @cached_property
-    def line_limit(self) -> int:
-        """How long a new line may be: as the file's longest, between the usual limits of formatters."""
-        return max(_USUAL_LINE, min(_LONGEST_LINE, max(map(len, self.text.splitlines()), default=0)))
-
-    @cached_property
-    def _line_starts(self) -> list[int]:
-        return [0, *(match.end() for match in _LINE_END.finditer(self.text))]
-
-    @cached_property
     def _layout(self) -> Layout:
         return Layout(self.module, self.module.default_newline, self.module.default_indent)
 
@@ -177,11 +151,6 @@ class Source:
     @cached_property
     def _scopes(self) -> Mapping[cst.CSTNode, Scope | None]:
         return scopes_of(self._layout)
-
-    @cached_property
-    def text_lines(self) -> list[str]:
-        """The lines of the text, without their ends."""
-        return lines_in(self.text)
 
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
         """Offsets of a node without the parentheses around it."""
@@ -208,34 +177,10 @@ class Source:
         start, end = self._narrow(node)
         return self._line(start), self._line(end)
 
-    def _line(self, offset: int) -> int:
-        return bisect_right(self._line_starts, offset) + (offset > len(self.text))
-
     def extent(self, node: cst.CSTNode) -> tuple[int, int]:
         """Where a node, and all below it, begins and ends among the nodes of the file."""
         at = self._layout.places[id(node)]
         return at, self._layout.ends[at]
-
-    def line_text(self, line: int) -> str:
-        """A line, from 1, without its end; empty beyond the file."""
-        if not 1 <= line <= len(self._line_starts):
-            return ""
-        start = self._line_starts[line - 1]
-        return self.text[start : self.line_end(start)]
-
-    def line_start(self, offset: int) -> int:
-        """The offset at which the line of `offset` begins."""
-        return max(self.text.rfind("\n", 0, offset), self.text.rfind("\r", 0, offset)) + 1
-
-    def line_end(self, offset: int) -> int:
-        """The offset of the line end at or after `offset`."""
-        match = _LINE_END.search(self.text, offset)
-        return match.start() if match else len(self.text)
-
-    def after_line(self, offset: int) -> int:
-        """The offset at which the line after that of `offset` begins."""
-        match = _LINE_END.search(self.text, offset)
-        return match.end() if match else len(self.text)
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """The node around a node; None for the module."""
@@ -296,6 +241,12 @@ class Source:
         """Those of the names that are known of the file; the outline has but one form of what is not ASCII."""
         return (name for name in names if name in self.words and (name in known or not name.isascii()))
 
+    def imported_as(self, *last: str) -> frozenset[str]:
+        """The names that imports bind to what has one of these names itself: `DDP` for DistributedDataParallel."""
+        return frozenset(
+            name for name, full in self._imports.items() if not {_last(each) for each in full}.isdisjoint(last)
+        )
+
     def calls_named(self, *names: str) -> Sequence[cst.Call]:
         """All calls of one of these names (`call_name`), in the order of the text; a file without any is not parsed."""
         held = list(self._held(names, self.outline.called))
@@ -318,13 +269,24 @@ class Source:
 
     def calls_of(self, *names: str) -> Iterator[cst.Call]:
         """All calls of what one of these dotted names stands for, imports resolved, in the order of the text."""
-        last = {name.rpartition(".")[2] for name in names}
+        last = set(map(_last, names))
         if not self.mentions(*last) or not may_hold(self._imports, self.words, names):
             return
-        known = {name for name, full in self._imports.items() if any(each.rpartition(".")[2] in last for each in full)}
-        for call in self.calls_named(*last, *known):
+        for call in self.calls_named(*last, *self.imported_as(*last)):
             if self.is_called(call.func, *names):
                 yield call
+
+    def may_call_below(self, *modules: str) -> bool:
+        """Whether there are calls that `calls_below` has; the file is not parsed for it."""
+        return bool(self._called_below(modules))
+
+    def _called_below(self, modules: tuple[str, ...]) -> set[str]:
+        called = (dotted_name(call.func) for call in self.outline.every(ast.Call))
+        return {name for name in called if name is not None and may_be_one(self._imports, name, modules)}
+
+    def calls_below(self, *modules: str) -> Sequence[cst.Call]:
+        """All calls that may be of something below one of these modules, `torch.optim.`, as far as imports tell."""
+        return self.calls_named(*map(_last, self._called_below(modules)))
 
     @cached_property
     def _qualified(self) -> dict[cst.CSTNode, frozenset[str]]:

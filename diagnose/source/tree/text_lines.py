@@ -1,13 +1,78 @@
-"""The lines of a text as Python numbers them."""
+"""The text of a file: its words, and its lines as Python numbers them."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from functools import cached_property
 
-_END = re.compile(r"\r\n|\r|\n")
+_WORD = re.compile(r"\w+")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_USUAL_LINE, _LONGEST_LINE = 100, 120
 
 
 def lines_in(text: str) -> list[str]:
     """Line n is at n - 1: a form feed, or another of the characters at which `str.splitlines` cuts, ends none."""
-    lines = _END.split(text)
+    lines = _LINE_END.split(text)
     return lines if lines[-1] else lines[:-1]
+
+
+class Text:
+    """The text of one file."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def mentions(self, *words: str) -> bool:
+        """Whether the text holds one of the words, or none is given: cheap, where the tree is not."""
+        return not words or any(word in self.text for word in words)
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """All words of the text, those of comments and strings too."""
+        return frozenset(_WORD.findall(self.text))
+
+    def holds(self, word: str) -> bool:
+        """Whether the text has a word, or words with other characters between them, and not as a part of another."""
+        parts = _WORD.findall(word)
+        if not self.words.issuperset(parts):
+            return False
+        return parts == [word] or re.search(rf"\b{re.escape(word)}\b", self.text) is not None
+
+    @cached_property
+    def line_limit(self) -> int:
+        """How long a new line may be: as the file's longest, between the usual limits of formatters."""
+        return max(_USUAL_LINE, min(_LONGEST_LINE, max(map(len, self.text.splitlines()), default=0)))
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        return [0, *(match.end() for match in _LINE_END.finditer(self.text))]
+
+    @cached_property
+    def text_lines(self) -> list[str]:
+        """The lines of the text, without their ends."""
+        return lines_in(self.text)
+
+    def _line(self, offset: int) -> int:
+        return bisect_right(self._line_starts, offset) + (offset > len(self.text))
+
+    def line_text(self, line: int) -> str:
+        """A line, from 1, without its end; empty beyond the file."""
+        if not 1 <= line <= len(self._line_starts):
+            return ""
+        start = self._line_starts[line - 1]
+        return self.text[start : self.line_end(start)]
+
+    def line_start(self, offset: int) -> int:
+        """The offset at which the line of `offset` begins."""
+        return max(self.text.rfind("\n", 0, offset), self.text.rfind("\r", 0, offset)) + 1
+
+    def line_end(self, offset: int) -> int:
+        """The offset of the line end at or after `offset`."""
+        match = _LINE_END.search(self.text, offset)
+        return match.start() if match else len(self.text)
+
+    def after_line(self, offset: int) -> int:
+        """The offset at which the line after that of `offset` begins."""
+        match = _LINE_END.search(self.text, offset)
+        return match.end() if match else len(self.text)
