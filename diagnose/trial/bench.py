@@ -254,8 +254,7 @@ class Bench:
     def _before_last_runs(self) -> Deadline:
         """When to end what comes before one last run of each program; now, where no process has the time to start."""
         tools = self._tools
-        last_ns = tools.costs.last_runs_ns(1, started=self._trials.last_starts_early)
-        before = tools.deadline.earlier(last_ns)
+        before = tools.deadline.earlier(tools.costs.last_runs_ns(1))
         late = before.left_ns is not None and before.left_ns < tools.costs.start_ns
         return replace(before, at_ns=before.clock()) if late else before
 
