@@ -9,6 +9,7 @@ from functools import cached_property
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.dataflow.flow import within
 from diagnose.source.samples.object_identity import SAME_MEMORY, attribute_values, is_own, local_names, root_of
 from diagnose.source.samples.sample_code import SampleCode, is_read
 from diagnose.source.tree.edits import call_name
@@ -84,10 +85,12 @@ class SharedObjects:
             keys |= {string(inner.value)} if isinstance(inner, cst.Index) else set()
             node = node.value
         if _is_namespace(source, node):
-            return not keys or None in keys or not keys.isdisjoint(attributes | variables)
+            named = not keys or None in keys or not keys.isdisjoint(attributes | variables)
+            of = _owner_of_namespace(node)
+            return named and (of is None or self.may_be_shared(path, of))
         changes_object = node is not target or _changes_object(source, target)
         if source.code(node) in self.given and changes_object:
-            return not is_of_model(source, node)
+            return not is_of_model(source, node) and self._may_be_given(path, node)
         root = root_of(node)
         if root is not node and isinstance(root, cst.Name) and root.value in self.whole:
             return self._is_bound_again(path, root) and not is_of_model(source, root)
@@ -112,6 +115,46 @@ class SharedObjects:
             if node.value in variables:
                 return self._is_bound_again(path, node)
         return False
+
+    def _may_be_given(self, path: str, node: cst.BaseExpression) -> bool:
+        """Whether a variable that has the name of what the dataset is made from may be that, or its object.
+
+        A local variable of another function is neither, unless that function binds it to what is given.
+        """
+        if not self._is_local_elsewhere(path, node):
+            return True
+        assert isinstance(node, cst.Name)
+        values = [(file, value, self.code.sources[file].code(value)) for file, value in self.code.values(path, node)]
+        return any(
+            self._is_part(file, value) or (code in self.given and not self._is_local_elsewhere(file, value))
+            for file, value, code in values
+        )
+
+    def _is_local_elsewhere(self, path: str, node: cst.BaseExpression) -> bool:
+        """Whether a name is a local variable, no parameter, of a function that makes nothing of the dataset with it."""
+        source = self.code.sources[path]
+        function = source.inside(node, cst.FunctionDef)
+        if not isinstance(node, cst.Name) or function is None or node.value not in local_names(source, function):
+            return False
+        bound = binding_of(source, node)
+        if bound is not None and bound.parameter is not None:
+            return False
+        return not any(
+            made_at == path and (made is function or within(source, made, function) or within(source, function, made))
+            for made, made_at in self._makes_with.get(node.value, ())
+        )
+
+    @cached_property
+    def _makes_with(self) -> Mapping[str, Sequence[tuple[cst.CSTNode, str]]]:
+        """By the name of a variable, the functions that make something of the dataset with it, with their files."""
+        found: dict[str, list[tuple[cst.CSTNode, str]]] = {}
+        for node, path in self.code.building.items():
+            source = self.code.sources[path]
+            for each in () if isinstance(node, cst.FunctionDef) else source.every(cst.Name, node):
+                function = source.inside(each, cst.FunctionDef)
+                if function is not None:
+                    found.setdefault(each.value, []).append((function, path))
+        return found
 
     def _is_layer(self, path: str, name: cst.Name) -> bool:
         """Whether a variable is bound to a layer of torch's."""
@@ -202,6 +245,13 @@ def _is_namespace(source: Source, node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.Call):
         return source.code(node.func) in {"globals", "vars"}
     return isinstance(node, cst.Attribute) and node.attr.value == "__dict__"
+
+
+def _owner_of_namespace(node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The object whose names a dictionary holds; None for those of a module."""
+    if isinstance(node, cst.Attribute):
+        return node.value
+    return node.args[0].value if isinstance(node, cst.Call) and node.args else None
 
 
 def _changes_object(source: Source, target: cst.BaseExpression) -> bool:

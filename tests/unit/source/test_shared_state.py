@@ -22,6 +22,7 @@ class Log:
     def __init__(self):
         self.transform = lambda x: NOTES.append(x)  # of the log, and of no dataset
 """
+PLAN = "class Plan:\n    def load(self, state):\n        self.__dict__.update(state)  # of no dataset\n"
 CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        self.value += 0.1\n"
 
 
@@ -53,6 +54,8 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program("with open(self.paths[i], 'rb') as f:\n    return len(f.read()), i"),
         program(LAZY, "self.file = None"),
         program(NOISY, "self.strength = 1.0", dataset="Images(paths)", end="opt.strength = 2.0"),
+        program(step="scaled(3)", top="def scaled(n):\n    paths = n\n    paths *= 2  # another variable\n    return paths\n"),  # noqa: E501
+        program(NOISY, "self.strength = 1.0", step="Plan().load({})", top=PLAN),
         program(NOISY, "self.strength = 0.0", epoch="data.strength = epoch"),
         program(NOISY, "self.strength = 0", "def set_epoch(self, e):\n    self.strength = e", epoch="data.set_epoch(epoch)"),  # noqa: E501
         program("return self.data[i], i", "self.data = torch.zeros(9)", step="for p in model.parameters():\n    p.data.mul_(1)"),  # noqa: E501
