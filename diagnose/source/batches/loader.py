@@ -133,7 +133,7 @@ class Loader:
         """Return what the program does that would not affect batches loaded ahead of time; None where nothing."""
         if self.shared is None:
             return None
-        found = self.shared.change(When.DURING) or self.shared.trace
+        found = self.shared.change(When.DURING, copied=self.workers > 0) or self.shared.trace
         if found is not None:
             return f"feeds a dataset that {found.words}: {found.where}. Samples that are loaded ahead would differ."
         return self.why_no_order_ahead()

@@ -21,6 +21,7 @@ from diagnose.source.samples.hidden_changes import hidden_changes, seeds
 from diagnose.source.samples.main_process import MainProcess
 from diagnose.source.samples.object_identity import attribute_values, handed_on, hands_on, is_made_within, root_of
 from diagnose.source.samples.open_handles import held_handles
+from diagnose.source.samples.process_memory import stays_in_process
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, changed_by, rows_of_tensors, traces
 from diagnose.source.samples.shared_objects import SharedObjects
@@ -162,18 +163,21 @@ class SharedState:
         """Yield what samples read from handles that were opened before there were workers."""
         yield from held_handles(self.code)
 
-    def change(self, at_least: When) -> Trace | None:
-        """The first statement that changes what samples read, and runs then or later."""
-        if at_least not in self._first_changes:
-            self._first_changes[at_least] = next(self._changes(at_least), None)
-        return self._first_changes[at_least]
+    def change(self, at_least: When, *, copied: bool = False) -> Trace | None:
+        """The first statement that changes what samples read, and runs then or later.
+
+        `copied`: worker processes make the samples as it is, and changes that their copies never see do not count.
+        """
+        if (at_least, copied) not in self._first_changes:
+            self._first_changes[at_least, copied] = next(self._changes(at_least, copied=copied), None)
+        return self._first_changes[at_least, copied]
 
     @cached_property
-    def _first_changes(self) -> dict[When, Trace | None]:
+    def _first_changes(self) -> dict[tuple[When, bool], Trace | None]:
         """The answers of `change`."""
         return {}
 
-    def _changes(self, at_least: When) -> Iterator[Trace]:
+    def _changes(self, at_least: When, *, copied: bool) -> Iterator[Trace]:
         for path, source in self.code.sources.items():
             for target in _changes(source):
                 if any(each in self.code.sampling or each in self._inits for each in source.ancestors(target)):
@@ -181,7 +185,7 @@ class SharedState:
                 if not self._shared.is_shared(path, target) or self._is_made_there(path, target):
                     continue
                 when = self._order.when(path, target)
-                if when >= at_least:
+                if when >= at_least and not (copied and stays_in_process(self.code.sources.values(), source, target)):
                     at = source.lines_of(target)[0]
                     yield Trace(f"reads what the program changes (`{_line(source, target)}`)", path, at)
             yield from self._called(path, source, at_least)
