@@ -238,3 +238,13 @@ def test_a_number_that_another_loader_takes_as_well_is_one_that_both_may_have(wo
     text = "from torch.utils.data import DataLoader\n" + _COUNTING.format(workers)
     answer = FIXER.rewrite(example_request("input-bound", text, setting={"num_workers": 2}))
     assert isinstance(answer, Edits) is edited
+
+
+@pytest.mark.parametrize(("options", "edited"), [("batch_size=4", True), ("**options", False)])
+def test_a_dictionary_gives_workers_to_no_loader_that_may_have_none(options: str, edited: bool) -> None:
+    text = "from torch.utils.data import DataLoader\n" + _COUNTING.replace(
+        "WORKERS = 0", "options = {{'batch_size': 4}}"
+    )
+    text = text.replace("num_workers=WORKERS", "**options").replace("num_workers={}", "{}").format(options)
+    answer = FIXER.rewrite(example_request("input-bound", text, setting={"num_workers": 2}))
+    assert isinstance(answer, Edits) is edited, answer
