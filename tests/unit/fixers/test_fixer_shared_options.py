@@ -248,3 +248,20 @@ def test_a_dictionary_gives_workers_to_no_loader_that_may_have_none(options: str
     text = text.replace("num_workers=WORKERS", "**options").replace("num_workers={}", "{}").format(options)
     answer = FIXER.rewrite(example_request("input-bound", text, setting={"num_workers": 2}))
     assert isinstance(answer, Edits) is edited, answer
+
+
+@pytest.mark.parametrize("fixer", ["persistent-workers", "loader-prefetch"])
+@pytest.mark.parametrize(
+    ("kept", "own", "shared"), [("", "num_workers=2, ", False), ("", "", False), (", 'num_workers': 2", "", True)]
+)
+def test_a_dictionary_asks_nothing_of_workers_that_a_loader_may_not_have(
+    fixer: str, kept: str, own: str, shared: bool
+) -> None:
+    text = _TOP + f"kwargs = {{'batch_size': 8{kept}}}\n" + _TRAIN.replace("shuffle", own + "shuffle") + _TEST
+    site = Site("DataLoader", "train.py", 5, arguments={"num_workers": 2, "shuffle": True, "batch_size": 8})
+    answer = load().fixers[fixer].rewrite(example_request("input-bound", text, sites=[site]))
+    assert isinstance(answer, Edits), answer
+    after = answer.files["train.py"]
+    assert (f"kwargs = {{'batch_size': 8{kept}}}" not in after) is shared
+    if own or shared:
+        imported(after)
