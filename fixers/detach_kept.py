@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
-from diagnose.source.dataflow.flow import Loop, Uses, asks_nothing, gate, is_append, scope_of, uses_of, within
+from diagnose.source.dataflow.flow import Loop, Uses, asks_nothing, bindings, gate, is_append, scope_of, uses_of, within
 from diagnose.source.dataflow.graph_uses import shows_graph
 from diagnose.source.dataflow.purity import only_computes
 from diagnose.source.training.training_loop import training_steps
@@ -35,6 +35,7 @@ _METHODS = re.compile(
     r"reshape|sigmoid|size|softmax|square|squeeze|sum|t|to|tolist|transpose|unsqueeze|view"
 )
 """Methods of tensors that neither numbers nor tuples nor dictionaries have."""
+_NO_GRAPH = re.compile(r"\bno_grad\(|\binference_mode\(")
 _TAKES_OTHERS = re.compile(r"\w*(?:stack|cat|tensor|concat\w*|save|load\w*)|is_\w+")
 """Functions of torch that take lists, numbers or anything."""
 _OF_TENSORS = re.compile(r"torch\.(?:nn\.functional\.|linalg\.|special\.)?\w+")
@@ -49,6 +50,8 @@ def rewrite(request: Request) -> Answer:
         outcomes = {name for call in step.forward for name in _bound(step.source, call)}
         graphs = {step.loss} | {name for name in outcomes if _is_tensor(step.source, step.loop, name)}
         for value, kept in _collected(step.source, step.loop, graphs):
+            if _has_none_already(step.source, step.loop, value):
+                continue
             splices = _cut(request, step.source, step.loop, value, kept)
             edits.append((step.path, splices))
     files = request.edited(edits)
@@ -91,6 +94,18 @@ def _collected(source: Source, loop: Loop, graphs: set[str | None]) -> Iterator[
             continue
         if isinstance(value, cst.Name) and value.value in graphs:
             yield value, added.target.value
+
+
+def _has_none_already(source: Source, loop: Loop, value: cst.Name) -> bool:
+    """Whether what a variable was given last before a use of it has no graph."""
+    before = [each for each in bindings(source, loop, value.value) if source.span(each)[0] < source.span(value)[0]]
+    statement = source.statement(before[-1]) if before else None
+    if not isinstance(statement, cst.SimpleStatementLine):
+        return False
+    blocks = [each for each in source.ancestors(statement) if isinstance(each, cst.With)]
+    return ".detach()" in source.code(statement) or any(
+        _NO_GRAPH.search(source.code(item)) for block in blocks for item in block.items
+    )
 
 
 def _cut(request: Request, source: Source, loop: Loop, value: cst.Name, kept: str) -> list[Splice]:
@@ -179,6 +194,14 @@ FIXER = Fixer(
         _example(("losses = []", "losses.append(loss)", "print(sum(losses) / 9)\n"), None),
         _example(("losses = []", "losses.append(loss)", "last = losses[-1]\nlast.backward()\n"), None),
         _example(("losses = []", "losses.append(loss.detach())"), None),
+        _example(
+            (
+                "seen = []",
+                "with torch.no_grad():\n        out = model(out)\n    seen.append(out)",
+                "print(len(seen))\n",
+            ),
+            None,
+        ),
         _example(("losses = []", "losses.append(loss.item())"), None),
         _example(("parts = []", "parts.append(loss)\n    loss = sum(parts)"), None),
         _example(("parts = []", "parts.append(loss)", "sum(parts).backward()\n"), None),

@@ -135,7 +135,7 @@ def rewrite(request: Request) -> Answer:
         if loader.keeps_workers and loader.workers == 0:
             reason = reason or loader.why_none_live_on()
         more, why_not = _edits(request, loader, wanted) if reason is None and isinstance(wanted, int) else ([], [])
-        beside = list(loaders_reached(loader, more))
+        beside = list(loaders_reached(loader, request.edited(more)))
         reason = reason or _why_not_beside(beside, wanted)
         if reason:
             reasons.append(f"{loader.where} {reason}")

@@ -1,29 +1,43 @@
-"""Other loaders that take their number of workers from the same place: a constant, an option, a field."""
+"""Other loaders that get workers by an edit made for one: from a constant, an option, a dictionary that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import libcst as cst
+
 from diagnose.source.batches.loader import Loader
+from diagnose.source.settings.setting import Setting
 from diagnose.source.tree.memo import parse_all
-from diagnose.source.tree.syntax import Splice
+from diagnose.source.tree.syntax import Source
 
 
-def loaders_reached(loader: Loader, edits: Sequence[tuple[str, Sequence[Splice]]]) -> Iterator[Loader]:
-    """The program's other loaders whose number of workers some edits change, made for one of them."""
+def loaders_reached(loader: Loader, edited: Mapping[str, str]) -> Iterator[Loader]:
+    """The program's other loaders that have another number of workers with the edited files.
+
+    A word of the command line reaches all that take their number from there.
+    """
     options = loader.options
     setting = options.setting("num_workers")
-    if setting is None:
-        return
-    places = {(path, (splice.start, splice.end)) for path, splices in edits for splice in splices}
-    if (setting.path, setting.splice_to) not in places:
-        return
+    texts = {**options.sources, **{path: text for path, text in edited.items() if path in options.sources}}
+    changed = parse_all(texts)
     for path, source in parse_all(options.sources).items():
-        for call in source.calls_named("DataLoader"):
+        after = changed.get(path, source)
+        for call, later in zip(source.calls_named("DataLoader"), after.calls_named("DataLoader"), strict=False):
             if call is options.node:
                 continue
-            other = Loader(replace(options, path=path, source=source, node=call, recorded={}))
+            other = _at(loader, options.sources, path, source, call)
             its = other.options.setting("num_workers")
-            if its is not None and (its.path, its.splice_to) == (setting.path, setting.splice_to):
+            told = its is not None and its.form == "command" and its.path in edited and _same(its, setting)
+            if told or other.workers != _at(loader, texts, path, after, later).workers:
                 yield other
+
+
+def _at(loader: Loader, texts: Mapping[str, str], path: str, source: Source, call: cst.Call) -> Loader:
+    """The loader that a call builds."""
+    return Loader(replace(loader.options, sources=texts, path=path, source=source, node=call, recorded={}))
+
+
+def _same(one: Setting, other: Setting | None) -> bool:
+    return other is not None and (one.path, one.splice_to) == (other.path, other.splice_to)

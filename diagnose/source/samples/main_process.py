@@ -91,7 +91,9 @@ class MainProcess:
         kept = {node.name.value for node in self.code.sampling if isinstance(node, cst.FunctionDef)}
         for path, source in self.code.sources.items():
             for each in source.every(cst.Attribute):
-                if each.attr.value in {"cache_info", "cache_clear"} and source.code(each.value) in kept:
+                of = each.value.attr if isinstance(each.value, cst.Attribute) else each.value
+                asks = each.attr.value in {"cache_info", "cache_clear"}
+                if asks and isinstance(of, cst.Name) and of.value in kept:
                     words = f"keeps results of which the program asks (`{source.code(each)}`)"
                     yield Trace(words, path, source.lines_of(each)[0])
 

@@ -16,6 +16,7 @@ from diagnose.source.settings.values import setting_of
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import call_name, replace
 from diagnose.source.tree.literals import literal, number, written
+from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source, Splice
 
 
@@ -140,13 +141,26 @@ class CallOptions:
         if layers:
             likely = [layer for layer in layers if any(layer.value(known) is not None for known in _BESIDE)]
             layer = (likely or layers)[-1]
-            if not likely and self._says_itself(layer, codes):
+            needs_workers = not _NEED_WORKERS.isdisjoint(codes) and self._is_of_others(stars[-1].value, layers)
+            if (not likely and self._says_itself(layer, codes)) or needs_workers:
                 return {self.path: set_keywords(self.source, self.node, codes, positions=self.positions)}
             if not clashes(layer, self.node, codes) and not self._shows_layer(layer):
                 return {layer.path: set_keys(layer, codes)}
         listed = ", ".join(f'"{name}": {code}' for name, code in codes.items())
         star = stars[-1].value
         return {self.path: [replace(self.source, star, f"{{**{self.source.code(star)}, {listed}}}")]}
+
+    def _is_of_others(self, options: cst.BaseExpression, layers: Sequence[Layer]) -> bool:
+        """Whether other calls take a dictionary that says nothing of workers: they may have none."""
+        if any(layer.value(self.its("num_workers")) is not None for layer in layers):
+            return False
+        return any(
+            arg.star == "**" and source.code(arg.value) == self.source.code(options)
+            for source in parse_all(self.sources).values()
+            for call in source.every(cst.Call)
+            if call is not self.node
+            for arg in call.args
+        )
 
     def _says_itself(self, layer: Layer, codes: Mapping[str, str]) -> bool:
         """Whether the call has arguments of its own, and its dictionary is empty and never gets these keys."""
@@ -230,4 +244,6 @@ class CallOptions:
         return None
 
 
+_NEED_WORKERS = frozenset({"persistent_workers", "prefetch_factor"})
+"""Arguments that a loader without workers takes for an error."""
 _BESIDE = ("num_workers", "pin_memory", "shuffle", "batch_size")

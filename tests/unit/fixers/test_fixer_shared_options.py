@@ -250,6 +250,16 @@ _IN_A_FUNCTION = (
 )
 
 
+@pytest.mark.parametrize(("options", "edited"), [("batch_size=4", True), ("**options", False)])
+def test_a_dictionary_gives_workers_to_no_loader_that_may_have_none(options: str, edited: bool) -> None:
+    text = "from torch.utils.data import DataLoader\n" + _COUNTING.replace(
+        "WORKERS = 0", "options = {{'batch_size': 4}}"
+    )
+    text = text.replace("num_workers=WORKERS", "**options").replace("num_workers={}", "{}").format(options)
+    answer = FIXER.rewrite(example_request("input-bound", text, setting={"num_workers": 2}))
+    assert isinstance(answer, Edits) is edited, answer
+
+
 @pytest.mark.parametrize("fixer", ["persistent-workers", "loader-prefetch"])
 @pytest.mark.parametrize(
     ("program", "without", "with_workers"),
@@ -278,3 +288,20 @@ def test_what_needs_workers_stands_in_the_dictionary_that_has_them(fixer: str) -
     answer = load().fixers[fixer].rewrite(example_request("input-bound", text, sites=[site]))
     assert isinstance(answer, Edits), answer
     assert "update({'num_workers': 2, '" in answer.files["train.py"]
+
+
+@pytest.mark.parametrize("fixer", ["persistent-workers", "loader-prefetch"])
+@pytest.mark.parametrize(
+    ("kept", "own", "shared"), [("", "num_workers=2, ", False), ("", "", False), (", 'num_workers': 2", "", True)]
+)
+def test_a_dictionary_asks_nothing_of_workers_that_a_loader_may_not_have(
+    fixer: str, kept: str, own: str, shared: bool
+) -> None:
+    text = _TOP + f"kwargs = {{'batch_size': 8{kept}}}\n" + _TRAIN.replace("shuffle", own + "shuffle") + _TEST
+    site = Site("DataLoader", "train.py", 5, arguments={"num_workers": 2, "shuffle": True, "batch_size": 8})
+    answer = load().fixers[fixer].rewrite(example_request("input-bound", text, sites=[site]))
+    assert isinstance(answer, Edits), answer
+    after = answer.files["train.py"]
+    assert (f"kwargs = {{'batch_size': 8{kept}}}" not in after) is shared
+    if own or shared:
+        imported(after)

@@ -198,6 +198,9 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("return self.files[i].read(), i", "self.files = [open(p) for p in paths]  # !"), "# !"),
         (program(LAZY, "self.file = None", end="print(data[0])  # !"), "# !"),
         (program(LAZY, "self.file = None", end="test = DataLoader(data, batch_size=8)  # !"), "# !"),
+        # Results that functools keeps.
+        (program("return self.load(i), i", more="@lru_cache\ndef load(self, i):\n    return torch.ones(i)",
+                 end="print(data.load.cache_info())  # !", top="from functools import lru_cache\n"), "# !"),
         # The clock, the process, the environment.
         (program("return time.time(), i  # !"), "# !"),
         (program("return int(os.environ['SCALE']), i  # !"), "# !"),
