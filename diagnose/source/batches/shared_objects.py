@@ -69,7 +69,9 @@ class SharedObjects:
                 continue
             source = self.code.sources[path]
             for each in source.walk(node, cst.Attribute, cst.Name):
-                variable = isinstance(each, cst.Name) and is_read(source, each)
+                variable = (
+                    isinstance(each, cst.Name) and is_read(source, each) and not _is_of_comprehension(source, each)
+                )
                 if variable or (isinstance(each, cst.Attribute) and isinstance(each.value, cst.Name)):
                     found.add(source.code(each))
         return found - {"self", "torch", "np", "nn"}
@@ -195,6 +197,17 @@ class SharedObjects:
             return any(each in self.code.lasting for each in defined)
         names = self.code.sources[path].names(call.func)
         return not any(name.startswith(("torch.nn", "torch.optim", "torchvision.models")) for name in names)
+
+
+def _is_of_comprehension(source: Source, name: cst.Name) -> bool:
+    """Whether it is the variable of a comprehension around, which nobody else sees."""
+    around = (above for above in source.ancestors(name) if isinstance(above, cst.BaseComp))
+    return any(
+        each.value == name.value
+        for above in around
+        for loop in source.every(cst.CompFor, above)
+        for each in source.every(cst.Name, loop.target)
+    )
 
 
 def _is_namespace(source: Source, node: cst.BaseExpression) -> bool:

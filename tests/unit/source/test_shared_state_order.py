@@ -219,6 +219,12 @@ def test_what_fills_a_dataset_while_batches_come_is_not_seen_by_workers(text: st
     refused("loader-workers", text, "# !")
 
 
+def test_the_variable_of_a_comprehension_is_no_other_of_its_name() -> None:
+    text = program(dataset="Images([p for p in paths])", step="p = x.clone()\np.mul_(2)  # !")
+    assert isinstance(asked("loader-workers", text), Edits)
+    refused("loader-workers", text.replace("[p for p in paths]", "p"), "# !")
+
+
 UNUSED = """
 class Pad:
     def __call__(self, target):
