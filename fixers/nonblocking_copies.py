@@ -285,6 +285,15 @@ FIXER = Fixer(
         _left_alone(_STREAM + "for x in stream(DataLoader(data)):\n    x = x.to(device)\n" + _STEP),
         _left_alone(_OWN + "for x in DataLoader(data):\n    x = x.to(device)\n" + _STEP),
         _left_alone("for x in stream():\n    x = x.to(device)\n" + _STEP),
+        _left_alone(
+            "def update(average, model):\n    for ours, its in zip(average, model.state_dict().values()):\n"
+            "        its = its.to(device)\n        ours.copy_(its)\n\n"
+            "for x in DataLoader(data, pin_memory=True):\n    update(average, model)\n" + _STEP
+        ),
+        _left_alone(
+            "def placed(part):\n    part = part.cuda()\n    part.to(memory_format=torch.channels_last)\n"
+            "    return part\n\nfor x in DataLoader(data, pin_memory=True):\n    placed(x)\n" + _STEP
+        ),
         _left_alone("for x in DataLoader(data):\n    w = torch.tensor([1.0, 2.0]).cuda()\n" + _STEP),
         _left_alone("for i in range(9):\n    share = torch.tensor(i / 9).to(device)\n" + _STEP),
         _left_alone("for i, x in enumerate(data):\n    at = torch.tensor([i, len(data)]).cuda()\n" + _STEP),
