@@ -16,6 +16,8 @@ from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
 
 _MODULES = frozenset({"torch", "np", "numpy"})
+_OF_LAYERS = frozenset({"weight", "bias", "grad"})
+"""Attributes under which layers keep parameters, and those their gradients."""
 _GO_THROUGH = (".parameters(", ".named_parameters(", ".modules(", ".named_modules(", ".param_groups", ".buffers(")
 
 
@@ -178,7 +180,7 @@ class SharedObjects:
             owner = source.inside(node, cst.ClassDef)
             return owner is None or owner in self.code.lasting
         root = root_of(node)
-        if is_of_model(source, root):
+        if is_of_model(source, root) or (isinstance(node, cst.Attribute) and node.attr.value in _OF_LAYERS):
             return False
         if isinstance(node, cst.Name):
             made = list(self.code.values(path, node))
