@@ -296,6 +296,8 @@ FIXER = Fixer(
         ),
         _left_alone("for x in DataLoader(data):\n    w = torch.tensor([1.0, 2.0]).cuda()\n" + _STEP),
         _left_alone("for i in range(9):\n    share = torch.tensor(i / 9).to(device)\n" + _STEP),
+        _left_alone("total = 0\nfor x in data:\n    total += len(x)\n    seen = torch.tensor(total).cuda()\n" + _STEP),
+        _left_alone("for x in data:\n    last = loss.item()\n    shown = torch.tensor(last).cuda()\n" + _STEP),
         _left_alone("for i, x in enumerate(data):\n    at = torch.tensor([i, len(data)]).cuda()\n" + _STEP),
         _left_alone("x = torch.rand(9).cuda()\nfor i in range(9):\n" + _STEP),
         _left_alone(
