@@ -269,6 +269,22 @@ FIXER = Fixer(
             "while True:\n    x, y = get_batch()\n" + _STEP,
             request=_recorded,
         ),
+        Example(
+            before=_TOP
+            + "loader = DataLoader(data, pin_memory=True)\nfor x, y in loader:\n    x = x.reshape(-1, 784).to(device)\n"
+            + _STEP,
+            after=_TOP + "loader = DataLoader(data, pin_memory=True)\nfor x, y in loader:\n"
+            "    x = x.reshape(-1, 784).to(device, non_blocking=True)\n" + _STEP,
+            request=_recorded,
+        ),
+        Example(
+            before=_TOP + "loader = DataLoader(data, pin_memory=True)\nfor part in loader:\n"
+            "    a = part['a'].to(device)\n    part['b'] = part['b'].to(device)\n" + _STEP,
+            after=_TOP + "loader = DataLoader(data, pin_memory=True)\nfor part in loader:\n"
+            "    a = part['a'].to(device, non_blocking=True)\n"
+            "    part['b'] = part['b'].to(device, non_blocking=True)\n" + _STEP,
+            request=_recorded,
+        ),
         _left_alone("for batch in DataLoader(data):\n    x = batch.to(device)\n    y = batch['y']\n" + _STEP),
         _left_alone("buffer = torch.zeros(8)\nfor y in data:\n    buffer.copy_(y)\n    x = buffer.cuda()\n" + _STEP),
         _left_alone("for x in DataLoader(data, pin_memory=True):\n    x = x.to(torch.bfloat16).to('cpu')\n" + _STEP),
@@ -282,6 +298,7 @@ FIXER = Fixer(
         ),
         _left_alone("for x in DataLoader(data):\n    y = x.to(device)\n    x.add_(1)\n    x = y\n" + _STEP),
         _left_alone("for x in DataLoader(data):\n    y = x.to(device)\n    x[0] = 1\n    x = y\n" + _STEP),
+        _left_alone("for x in DataLoader(data):\n    y = x.view(8, -1).to(device)\n    x.add_(1)\n    x = y\n" + _STEP),
         _left_alone(_STREAM + "for x in stream(DataLoader(data)):\n    x = x.to(device)\n" + _STEP),
         _left_alone(_OWN + "for x in DataLoader(data):\n    x = x.to(device)\n" + _STEP),
         _left_alone("for x in stream():\n    x = x.to(device)\n" + _STEP),

@@ -29,6 +29,8 @@ _MAKES = frozenset(
 _KEEPS_KIND = frozenset({"float", "long", "half", "bfloat16", "view", "reshape", "contiguous", "clone", "unsqueeze"})
 _OF_MODELS = frozenset({"parameters", "named_parameters", "buffers", "named_buffers", "state_dict", "modules"})
 """Calls of which a loop gets what a model holds: it may lie on the device, and go to the host."""
+_VIEWS = frozenset({"view", "reshape", "flatten", "squeeze", "unsqueeze"})
+"""Methods whose results lie in the memory of a tensor as it comes from a loader."""
 _READS_ONLY = frozenset({"size", "shape", "dim", "dtype", "to", "cuda", "numel", "is_pinned", "ndim"})
 
 
@@ -163,9 +165,16 @@ def _is_part_of_given(source: Source, value: cst.BaseExpression | None) -> bool:
 
 
 def _root(node: cst.BaseExpression) -> cst.BaseExpression:
-    """What an attribute or a part is taken of: `batch` of `batch["image"].data`."""
-    while isinstance(node, cst.Subscript | cst.Attribute):
-        node = node.value
+    """What an attribute, a part or a view is taken of: `batch` of `batch["image"].data` and of `batch.view(-1)`."""
+    while isinstance(inner := viewed(node), cst.Subscript | cst.Attribute):
+        node = inner.value
+    return inner
+
+
+def viewed(node: cst.BaseExpression) -> cst.BaseExpression:
+    """What a view is taken of: `batch` of `batch.view(-1)`; any other expression itself."""
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _VIEWS:
+        node = node.func.value
     return node
 
 
