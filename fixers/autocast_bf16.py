@@ -16,8 +16,9 @@ Fix safety
     Training: products and activations keep 8 bits of mantissa, so the course of the training changes, if seldom its
     end. It is tried only when that is allowed. bfloat16 has float32's range, so no GradScaler is needed. Left alone:
     programs that choose number formats themselves, float16 with a GradScaler, `BCELoss` (which refuses autocast), CUDA
-    graphs that the program captures, values that go to NumPy, which has no bfloat16. It does all that allowing TF32
-    does for products, and more; where both are possible, this one is tried first.
+    graphs that the program captures, gradients that are taken on the way to the loss, values that go to NumPy, which
+    has no bfloat16. It does all that allowing TF32 does for products, and more; where both are possible, this one is
+    tried first.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Compiles the model, whole or block by block.
 
 What it changes
-    Adds `model.compile()` after the lines that build the model and before it is wrapped for several devices, or a
-    loop that compiles each of its repeated blocks. Which of the two, and whether launches are recorded as CUDA graphs
-    (`mode="reduce-overhead"`), is chosen by trial. Where the program has a switch for it that is off, that is turned
-    on instead, on the command line where that is how the program is steered. Where a switch in the source prints, or
-    changes the keys of what is saved, `model.compile()` is its `else:`. `Module.compile` leaves the module what it is,
-    so that checkpoints keep their keys, which `model = torch.compile(model)` would not. What the steps of a Lightning
-    module call is compiled where it is built. Arguments of Hugging Face's Trainer get `torch_compile=True`, and
-    `tf32=False` where it would allow TF32 with it. Where steps call methods of a module that has no `forward`
-    (`agent.act(observations)`), which `compile()` leaves alone, these are compiled: `agent.act =
-    torch.compile(agent.act)`.
+    Adds `model.compile()` after the lines that build the model and before it is wrapped for several devices, or a loop
+    that compiles each of its repeated blocks; the same for every other model whose output reaches the loss. Which of
+    the two, and whether launches are recorded as CUDA graphs (`mode="reduce-overhead"`), is chosen by trial. Where the
+    program has a switch for it that is off, that is turned on instead, on the command line where that is how the
+    program is steered. Where a switch in the source prints, or changes the keys of what is saved, `model.compile()` is
+    its `else:`. `Module.compile` leaves the module what it is, so that checkpoints keep their keys, which `model =
+    torch.compile(model)` would not. What the steps of a Lightning module call is compiled where it is built. Arguments
+    of Hugging Face's Trainer get `torch_compile=True`, and `tf32=False` where it would allow TF32 with it. Where steps
+    call methods of a module that has no `forward` (`agent.act(observations)`), which `compile()` leaves alone, these
+    are compiled: `agent.act = torch.compile(agent.act)`.
 
 Why it helps
     Eager code launches a kernel for every operator. Each reads its operands from memory and writes its result back,

@@ -269,6 +269,22 @@ FIXER = Fixer(
             "while True:\n    x, y = get_batch()\n" + _STEP,
             request=_recorded,
         ),
+        Example(
+            before=_TOP
+            + "loader = DataLoader(data, pin_memory=True)\nfor x, y in loader:\n    x = x.reshape(-1, 784).to(device)\n"
+            + _STEP,
+            after=_TOP + "loader = DataLoader(data, pin_memory=True)\nfor x, y in loader:\n"
+            "    x = x.reshape(-1, 784).to(device, non_blocking=True)\n" + _STEP,
+            request=_recorded,
+        ),
+        Example(
+            before=_TOP + "loader = DataLoader(data, pin_memory=True)\nfor part in loader:\n"
+            "    a = part['a'].to(device)\n    part['b'] = part['b'].to(device)\n" + _STEP,
+            after=_TOP + "loader = DataLoader(data, pin_memory=True)\nfor part in loader:\n"
+            "    a = part['a'].to(device, non_blocking=True)\n"
+            "    part['b'] = part['b'].to(device, non_blocking=True)\n" + _STEP,
+            request=_recorded,
+        ),
         _left_alone("for batch in DataLoader(data):\n    x = batch.to(device)\n    y = batch['y']\n" + _STEP),
         _left_alone("buffer = torch.zeros(8)\nfor y in data:\n    buffer.copy_(y)\n    x = buffer.cuda()\n" + _STEP),
         _left_alone("for x in DataLoader(data, pin_memory=True):\n    x = x.to(torch.bfloat16).to('cpu')\n" + _STEP),
@@ -282,11 +298,23 @@ FIXER = Fixer(
         ),
         _left_alone("for x in DataLoader(data):\n    y = x.to(device)\n    x.add_(1)\n    x = y\n" + _STEP),
         _left_alone("for x in DataLoader(data):\n    y = x.to(device)\n    x[0] = 1\n    x = y\n" + _STEP),
+        _left_alone("for x in DataLoader(data):\n    y = x.view(8, -1).to(device)\n    x.add_(1)\n    x = y\n" + _STEP),
         _left_alone(_STREAM + "for x in stream(DataLoader(data)):\n    x = x.to(device)\n" + _STEP),
         _left_alone(_OWN + "for x in DataLoader(data):\n    x = x.to(device)\n" + _STEP),
         _left_alone("for x in stream():\n    x = x.to(device)\n" + _STEP),
+        _left_alone(
+            "def update(average, model):\n    for ours, its in zip(average, model.state_dict().values()):\n"
+            "        its = its.to(device)\n        ours.copy_(its)\n\n"
+            "for x in DataLoader(data, pin_memory=True):\n    update(average, model)\n" + _STEP
+        ),
+        _left_alone(
+            "def placed(part):\n    part = part.cuda()\n    part.to(memory_format=torch.channels_last)\n"
+            "    return part\n\nfor x in DataLoader(data, pin_memory=True):\n    placed(x)\n" + _STEP
+        ),
         _left_alone("for x in DataLoader(data):\n    w = torch.tensor([1.0, 2.0]).cuda()\n" + _STEP),
         _left_alone("for i in range(9):\n    share = torch.tensor(i / 9).to(device)\n" + _STEP),
+        _left_alone("total = 0\nfor x in data:\n    total += len(x)\n    seen = torch.tensor(total).cuda()\n" + _STEP),
+        _left_alone("for x in data:\n    last = loss.item()\n    shown = torch.tensor(last).cuda()\n" + _STEP),
         _left_alone("for i, x in enumerate(data):\n    at = torch.tensor([i, len(data)]).cuda()\n" + _STEP),
         _left_alone("x = torch.rand(9).cuda()\nfor i in range(9):\n" + _STEP),
         _left_alone(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from diagnose.source.dataflow.flow import loops_around
+from diagnose.source.dataflow.flow import loops_around, scope_of
 from diagnose.source.device.transfers import Origin, Transfer
 from diagnose.source.training.every_step import counter_of
 from diagnose.source.tree.edits import call_name
@@ -72,9 +72,22 @@ def _is_number(source: Source, node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.BinaryOperation):
         return _is_number(source, node.left) and _is_number(source, node.right)
     if isinstance(node, cst.Call):
-        return isinstance(node.func, cst.Name) and node.func.value in _ONE_NUMBER
-    loops = loops_around(source, node)
-    return isinstance(node, cst.Name) and any(counter_of(source, loop) == node.value for loop in loops)
+        plain = isinstance(node.func, cst.Name) and node.func.value in _ONE_NUMBER
+        return plain or (isinstance(node.func, cst.Attribute) and node.func.attr.value == "item")
+    if not isinstance(node, cst.Name):
+        return False
+    return any(counter_of(source, loop) == node.value for loop in loops_around(source, node)) or _adds_up(source, node)
+
+
+def _adds_up(source: Source, name: cst.Name) -> bool:
+    """Whether a variable begins as a number, and is only given numbers: `count = 0`, then `count += len(batch)`."""
+    scope = scope_of(source, name)
+    values = [each.value for each in source.every(cst.Assign, scope) if _binds(each, name.value)]
+    return bool(values) and all(not isinstance(each, cst.Name) and _is_number(source, each) for each in values)
+
+
+def _binds(assign: cst.Assign, name: str) -> bool:
+    return any(isinstance(each.target, cst.Name) and each.target.value == name for each in assign.targets)
 
 
 def _called(source: Source, node: cst.CSTNode) -> set[str]:

@@ -16,6 +16,7 @@ from diagnose.source.dataflow.flow import loops_around, within
 from diagnose.source.dataflow.reaching_definitions import Bound, Definition, reaching, statement_of
 from diagnose.source.device.value_kinds import Kind, number_kind
 from diagnose.source.training.every_step import EveryStep, Stretch
+from diagnose.source.training.model_calls import is_model
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
@@ -27,6 +28,10 @@ _MAKES = frozenset(
     | {"stack", "cat", "concat", "arange", "linspace", "FloatTensor", "LongTensor", "load", "eye", "normal", "Tensor"}
 )
 _KEEPS_KIND = frozenset({"float", "long", "half", "bfloat16", "view", "reshape", "contiguous", "clone", "unsqueeze"})
+_OF_MODELS = frozenset({"parameters", "named_parameters", "buffers", "named_buffers", "state_dict", "modules"})
+"""Calls of which a loop gets what a model holds: it may lie on the device, and go to the host."""
+_VIEWS = frozenset({"view", "reshape", "flatten", "squeeze", "unsqueeze"})
+"""Methods whose results lie in the memory of a tensor as it comes from a loader."""
 _READS_ONLY = frozenset({"size", "shape", "dim", "dtype", "to", "cuda", "numel", "is_pinned", "ndim"})
 
 
@@ -72,6 +77,8 @@ def transfers(code: EveryStep) -> Iterator[Transfer]:
         if (call.func.attr.value == "to" and device is None) or _is_for_cpu(stretch.source, call):
             continue
         moved = call.func.value
+        if _is_module(stretch.source, moved):
+            continue
         origin, made_by = _origin(stretch, moved)
         yield Transfer(stretch.path, stretch.source, call, moved, device, origin, made_by)
 
@@ -90,6 +97,22 @@ def _may_be_device(node: ast.expr) -> bool:
     if isinstance(node, ast.Attribute | ast.Name):
         return _DEVICE.search(node.attr if isinstance(node, ast.Attribute) else node.id) is not None
     return True
+
+
+def _is_module(source: Source, moved: cst.BaseExpression) -> bool:
+    """Whether it is a module, which goes as a whole: by what it is asked for, its annotation, or a move in place."""
+    code = source.code(moved)
+    bound = binding_of(source, moved) if isinstance(moved, cst.Name) else None
+    annotation = bound.parameter.annotation if bound is not None and bound.parameter is not None else None
+    return (
+        is_model(source, code)
+        or (annotation is not None and "Module" in source.code(annotation))
+        or any(
+            isinstance(source.parent(call), cst.Expr) and source.code(call.func) == f"{code}.{name}"
+            for name in ("to", "cuda")
+            for call in source.calls_named(name)
+        )
+    )
 
 
 def _device(source: Source, call: cst.Call) -> cst.BaseExpression | None:
@@ -159,9 +182,16 @@ def _is_part_of_given(source: Source, value: cst.BaseExpression | None) -> bool:
 
 
 def _root(node: cst.BaseExpression) -> cst.BaseExpression:
-    """What an attribute or a part is taken of: `batch` of `batch["image"].data`."""
-    while isinstance(node, cst.Subscript | cst.Attribute):
-        node = node.value
+    """What an attribute, a part or a view is taken of: `batch` of `batch["image"].data` and of `batch.view(-1)`."""
+    while isinstance(inner := viewed(node), cst.Subscript | cst.Attribute):
+        node = inner.value
+    return inner
+
+
+def viewed(node: cst.BaseExpression) -> cst.BaseExpression:
+    """What a view is taken of: `batch` of `batch.view(-1)`; any other expression itself."""
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _VIEWS:
+        node = node.func.value
     return node
 
 
@@ -200,7 +230,8 @@ def _is_target(source: Source, name: cst.Name) -> bool:
         for loop in loops:
             names = [each.value for each in source.every(cst.Name, loop.target)]
             counts = isinstance(loop.iter, cst.Call) and call_name(loop.iter) in {"range", "trange"}
-            if name.value in names and not counts:
+            through = {call_name(call) for call in source.every(cst.Call, loop.iter)}
+            if name.value in names and not counts and through.isdisjoint(_OF_MODELS):
                 return True
             if isinstance(loop, cst.For) and _unpacks(source, loop, name.value, frozenset(names)):
                 return True

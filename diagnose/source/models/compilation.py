@@ -12,6 +12,7 @@ import libcst as cst
 from diagnose.model import Site
 from diagnose.source.dataflow.flow import within
 from diagnose.source.models.model_construction import Built, built_model
+from diagnose.source.training.model_calls import is_model
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
@@ -146,7 +147,8 @@ def models_of(step: TrainingStep, sources: Mapping[str, str]) -> Iterator[Built]
 
     With each come the others of its class that the step calls, such as the second of two critics, and their targets.
     """
-    for name in dict.fromkeys([step.model, *(step.source.code(call.func) for call in step.forward)]):
+    called = (step.source.code(call.func) for call in step.forward)
+    for name in dict.fromkeys([step.model, *(name for name in called if is_model(step.source, name))]):
         its = replace(step, model=name)
         built = built_model(its, sources) if name is not None else None
         if built is not None:

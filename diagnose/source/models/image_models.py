@@ -20,6 +20,10 @@ _LAYOUT_METHODS = frozenset(
     {"as_strided", "as_strided_", "data_ptr", "is_contiguous", "resize_", "set_", "storage", "storage_offset"}
     | {"stride", "untyped_storage"}
 )
+_CONTIGUOUS = frozenset(
+    {"contiguous", "arange", "linspace", "tensor", "new_tensor", "zeros", "ones", "full", "rand", "randn"}
+)
+"""Calls whose results lie row by row, whatever the format of images is."""
 _FLATTENING = frozenset({"torch.nn.utils.parameters_to_vector", "torch.as_strided", "torch.optim.LBFGS"})
 """Of torch's own, what takes a parameter as one row of numbers by `view`."""
 _FORMATS = ("torch.", "numpy.", "builtins.int", "builtins.float", "builtins.bool")
@@ -76,6 +80,12 @@ def sized_views(source: Source) -> Iterator[cst.Call]:
                 yield call
 
 
+def _is_contiguous(view: cst.Call) -> bool:
+    """Whether a view is of what was laid out row by row just before: `x.contiguous().view(…)`."""
+    of = view.func.value if isinstance(view.func, cst.Attribute) else None
+    return isinstance(of, cst.Call) and call_name(of) in _CONTIGUOUS
+
+
 def views_of_images(sources: Mapping[str, str], starts: Iterable[str]) -> Iterator[tuple[str, Source, cst.Call]]:
     """The sized views that what the files `starts` name may run: a folder of models holds others too.
 
@@ -106,7 +116,7 @@ def views_of_images(sources: Mapping[str, str], starts: Iterable[str]) -> Iterat
     everywhere = not any("Conv2d" in parsed[path].code(node) for node, path in reached.items())
     for path, source in parsed.items():
         for view in sized_views(source):
-            if _fills(source, view):
+            if _fills(source, view) or _is_contiguous(view):
                 continue
             if everywhere or not reached.keys().isdisjoint(source.ancestors(view)):
                 yield path, source, view

@@ -114,9 +114,16 @@ def _attribute(
     path: str, source: Source, scope: Scope, name: str, sources: Mapping[str, str], left: int
 ) -> Built | None:
     owner = source.inside(scope, cst.ClassDef)
-    if owner is None:
-        return None
+    return _of_class(path, source, owner, name, sources, left) if owner is not None else None
+
+
+def _of_class(
+    path: str, source: Source, owner: cst.ClassDef, name: str, sources: Mapping[str, str], left: int
+) -> Built | None:
     builds = _building(source, owner, name)
+    if not builds and left > 0:
+        above = _base(source, owner, sources)
+        return _of_class(*above, name, sources, left - 1) if above is not None else None
     if len(builds) != 1:
         return None
     methods = list(builds)
@@ -128,6 +135,19 @@ def _attribute(
         if found is not None:
             return found
     return Built(path, source, methods[0], name, assigned)
+
+
+def _base(source: Source, owner: cst.ClassDef, sources: Mapping[str, str]) -> tuple[str, Source, cst.ClassDef] | None:
+    """The one class of the program's that a class is derived from."""
+    names = {source.code(each.value).rpartition(".")[2] for each in owner.bases}
+    found = [
+        (path, other, each)
+        for path, text in sources.items()
+        if any(f"class {name}" in text for name in names) and (other := parse(text)) is not None
+        for each in other.every(cst.ClassDef)
+        if each.name.value in names
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _building(

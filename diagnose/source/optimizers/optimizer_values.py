@@ -122,7 +122,8 @@ def _groups(source: Source, groups: cst.Attribute) -> Iterator[cst.CSTNode]:
     if isinstance(above, cst.Assign):
         target = above.targets[0].target
     if isinstance(target, cst.Name):
-        yield from (each for each in source.named(target.value, scope_of(source, groups)) if each is not target)
+        within = source.inside(above, cst.BaseComp) if isinstance(above, cst.CompFor) else scope_of(source, groups)
+        yield from (each for each in source.named(target.value, within) if each is not target)
 
 
 def _is_shown(source: Source, group: cst.CSTNode) -> bool:

@@ -17,6 +17,8 @@ from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
 
 _MODULES = frozenset({"torch", "np", "numpy"})
+_OF_LAYERS = frozenset({"weight", "bias", "grad"})
+"""Attributes under which layers keep parameters, and those their gradients."""
 _GO_THROUGH = (".parameters(", ".named_parameters(", ".modules(", ".named_modules(", ".param_groups", ".buffers(")
 
 
@@ -70,7 +72,9 @@ class SharedObjects:
                 continue
             source = self.code.sources[path]
             for each in source.walk(node, cst.Attribute, cst.Name):
-                variable = isinstance(each, cst.Name) and is_read(source, each)
+                variable = (
+                    isinstance(each, cst.Name) and is_read(source, each) and not _is_of_comprehension(source, each)
+                )
                 if variable or (isinstance(each, cst.Attribute) and isinstance(each.value, cst.Name)):
                     found.add(source.code(each))
         return found - {"self", "torch", "np", "nn"}
@@ -219,7 +223,7 @@ class SharedObjects:
             owner = source.inside(node, cst.ClassDef)
             return owner is None or owner in self.code.lasting
         root = root_of(node)
-        if is_of_model(source, root):
+        if is_of_model(source, root) or (isinstance(node, cst.Attribute) and node.attr.value in _OF_LAYERS):
             return False
         if isinstance(node, cst.Name):
             made = list(self.code.values(path, node))
@@ -238,6 +242,17 @@ class SharedObjects:
             return any(each in self.code.lasting for each in defined)
         names = self.code.sources[path].names(call.func)
         return not any(name.startswith(("torch.nn", "torch.optim", "torchvision.models")) for name in names)
+
+
+def _is_of_comprehension(source: Source, name: cst.Name) -> bool:
+    """Whether it is the variable of a comprehension around, which nobody else sees."""
+    around = (above for above in source.ancestors(name) if isinstance(above, cst.BaseComp))
+    return any(
+        each.value == name.value
+        for above in around
+        for loop in source.every(cst.CompFor, above)
+        for each in source.every(cst.Name, loop.target)
+    )
 
 
 def _is_namespace(source: Source, node: cst.BaseExpression) -> bool:

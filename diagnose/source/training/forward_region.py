@@ -100,7 +100,8 @@ def _is_criterion(source: Source, value: cst.BaseExpression | None) -> bool:
 def _why_not(source: Source, region: Sequence[cst.CSTNode]) -> str | None:
     for statement in region:
         for call in source.every(cst.Call, statement):
-            if isinstance(call.func, cst.Attribute) and call.func.attr.value in _ENDS_FORWARD - {"zero_grad"}:
+            ends = isinstance(call.func, cst.Attribute) and call.func.attr.value in _ENDS_FORWARD - {"zero_grad"}
+            if ends or source.is_called(call.func, "torch.autograd.grad"):
                 return "a backward pass or an optimizer's step lies between the model and the loss"
     return None
 

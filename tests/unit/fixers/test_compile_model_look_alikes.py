@@ -153,6 +153,16 @@ def test_all_models_whose_outputs_reach_the_loss_are_compiled() -> None:
     assert "    critic.compile()\n" in answer.files["train.py"]
 
 
+def test_what_is_given_the_model_and_is_none_itself_is_not_compiled() -> None:
+    text = FLAT.replace("loss = model(batch).square().mean()", "loss = cost(model, batch)").replace(
+        "optimizer = ", "cost = Cost()\noptimizer = "
+    )
+    answer = FIXERS["compile-model"].rewrite(request(text))
+    assert isinstance(answer, Edits)
+    assert "model.compile()" in answer.files["train.py"]
+    assert "cost.compile()" not in answer.files["train.py"]
+
+
 def test_only_torchscript_of_the_models_own_files_stands_in_the_way() -> None:
     beside = "import torch\n\nclass Other(torch.jit.ScriptModule):\n    pass\n"
     asked = request(_CRITICS.replace("import torch\n", "import torch\nimport others\n", 1))

@@ -298,6 +298,13 @@ GATHERED = (
         (GATHERED, "were not found before it"),
         (
             FLAT.replace(
+                "    loss = criterion",
+                "    slopes = torch.autograd.grad(outputs.sum(), model.parameters())\n    loss = criterion",
+            ),
+            "a backward pass",
+        ),
+        (
+            FLAT.replace(
                 "    optimizer.zero", "    loss.backward(retain_graph=True)\n    loss = loss * 2\n    optimizer.zero"
             ),
             "",

@@ -165,6 +165,8 @@ def test_views_that_no_copy_stands_for_keep_the_layout(line: str, asked: str) ->
         ("bank.copy_(features.view(8, -1))", "bank.copy_(features.reshape(8, -1))"),
         ("bank = torch.zeros(8, 9)\nbank.copy_(features.view(8, -1))", "bank.copy_(features.reshape(8, -1))"),
         ("bits = array.view(np.uint8)", "array.view(np.uint8)"),
+        ("rows = features.contiguous().view(8, -1)", "features.contiguous().view(8, -1)"),
+        ("mean = features.new_tensor([0.5, 0.4]).view(-1, 1, 1)", "new_tensor([0.5, 0.4]).view(-1, 1, 1)"),
         ("bits = array.view('uint8')", "array.view('uint8')"),
         ("bits = array.view(int)", "array.view(int)"),
     ],

@@ -159,6 +159,8 @@ def test_where_a_scaler_makes_the_host_wait_the_fused_form_is_offered() -> None:
         ("print(model, type(optimizer).__name__, len(optimizer.param_groups))", False),
         ("for group in optimizer.param_groups:\n    group['lr'] *= 0.5\n    print(group['lr'])", False),
         ("print(optimizer.param_groups[0]['lr'], optimizer.defaults['lr'])", False),
+        ("rates = [x['lr'] for x in optimizer.param_groups]\nx = 3\nprint(x)", False),
+        ("rows = [list(x.items()) for x in optimizer.param_groups]", True),
         ("torch.save({'optimizer': optimizer.state_dict()}, 'last.pt')", False),
         (
             "class LambdaLR:\n    def __init__(self, epochs, decay):\n        self.step = epochs - decay\n\n"

@@ -152,6 +152,18 @@ def test_of_two_losses_each_has_the_calls_it_is_computed_from() -> None:
     assert codes(second, second.forward) == ["netG(noise)", "netD(fake)"]
 
 
+def test_a_model_that_the_class_above_builds() -> None:
+    base = "class Base:\n    def __init__(self, config):\n        self.model = Net(config)\n"
+    own = TRAINER[: TRAINER.index("    def __init__")] + TRAINER[TRAINER.index("    def step") :]
+    own = "from base import Base\n" + own.replace("class Trainer:", "class Trainer(Base):")
+    sources = {"base.py": base, "train.py": own}
+    found = built_model(training_steps(sources)[0], sources)
+    assert found is not None
+    assert (found.path, found.source.code(found.statement)) == ("base.py", "self.model = Net(config)")
+    several = {**sources, "other.py": base}
+    assert built_model(training_steps(several)[0], several) is None
+
+
 def test_what_an_earlier_backward_pass_was_made_for_is_not_called_for_the_next() -> None:
     first, second = training_steps({"train.py": GENERATOR_FIRST})
     assert (first.model, codes(first, first.forward)) == ("netG", ["netG(noise)", "netD(made)"])

@@ -219,6 +219,19 @@ def test_what_fills_a_dataset_while_batches_come_is_not_seen_by_workers(text: st
     refused("loader-workers", text, "# !")
 
 
+def test_the_variable_of_a_comprehension_is_no_other_of_its_name() -> None:
+    text = program(dataset="Images([p for p in paths])", step="p = x.clone()\np.mul_(2)  # !")
+    assert isinstance(asked("loader-workers", text), Edits)
+    refused("loader-workers", text.replace("[p for p in paths]", "p"), "# !")
+
+
+def test_the_data_of_a_layers_weight_is_not_the_data_of_a_dataset() -> None:
+    sample, init = "return self.data[i], i", "self.data = load(paths)"
+    text = program(sample, init, step="layers[0].weight.data = model.weight.data * 0.5")
+    assert isinstance(asked("loader-workers", text), Edits)
+    refused("loader-workers", program(sample, init, step="sets[0].data = 0  # !"), "# !")
+
+
 UNUSED = """
 class Pad:
     def __call__(self, target):
