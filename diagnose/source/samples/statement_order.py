@@ -41,13 +41,33 @@ class StatementOrder:
     path: str
     loader: cst.Call
 
-    def when(self, path: str, node: cst.CSTNode, seen: frozenset[cst.CSTNode] = frozenset()) -> When:
-        """When a node runs: where the functions run that it is in, but for those `seen` already."""
+    def when(self, path: str, node: cst.CSTNode) -> When:
+        """When a node runs at the latest: where it stands, and where the functions around it are called from.
+
+        Each function is looked at once: where most call each other, the ways through them are too many.
+        """
+        latest, seen = When.BEFORE, set[cst.CSTNode]()
+        pending = [(path, node)]
+        while pending and latest < When.DURING:
+            path, node = pending.pop()
+            here, function = self._where_it_stands(path, node)
+            latest = max(latest, here)
+            if function is None or function in seen or self._is_early(path, node, function):
+                continue
+            seen.add(function)
+            uses = self._uses_of(path, function)
+            if uses is None:
+                return When.DURING
+            pending += uses
+        return latest
+
+    def _where_it_stands(self, path: str, node: cst.CSTNode) -> tuple[When, cst.FunctionDef | None]:
+        """When a node runs by the loops around it, and the function that they are in; None in none."""
         source = self.code.sources[path]
         latest = When.BEFORE
         for above in source.ancestors(node):
             if isinstance(above, cst.Lambda):
-                return When.DURING
+                return When.DURING, None
             if isinstance(above, cst.For) and not (above.iter is node or within(source, node, above.iter)):
                 if above.target is not node and not within(source, node, above.target):
                     latest = max(latest, self._of_loop(source, above))
@@ -58,13 +78,13 @@ class StatementOrder:
             if isinstance(above, cst.While):
                 latest = max(latest, self._of_loop(source, above))
             if isinstance(above, cst.FunctionDef):
-                return max(latest, self._of_function(path, node, above, seen)) if latest < When.DURING else latest
+                return latest, above
         if latest > When.BEFORE:
-            return latest
+            return latest, None
         earlier = path != self.path or source.span(node)[0] < self.code.sources[self.path].span(self.loader)[0]
         if earlier or self._nothing_ran_before(node):
-            return When.BEFORE
-        return When.DURING if self._by_hand else When.BETWEEN
+            return When.BEFORE, None
+        return When.DURING if self._by_hand else When.BETWEEN, None
 
     def _nothing_ran_before(self, node: cst.CSTNode) -> bool:
         """Whether a script has called none of its own functions yet, and the loader is built in one of them."""
@@ -79,26 +99,35 @@ class StatementOrder:
             for each in source.every(cst.Name)
         )
 
-    def _of_function(
-        self, path: str, node: cst.CSTNode, function: cst.FunctionDef, seen: frozenset[cst.CSTNode]
-    ) -> When:
-        """When a function runs: where it is called, all calls of its name taken together."""
-        source = self.code.sources[path]
+    def _is_early(self, path: str, node: cst.CSTNode, function: cst.FunctionDef) -> bool:
+        """Whether a node of a function runs before the loader is there, wherever the function is called from."""
         if function in self.code.building:
-            return When.BEFORE
-        if function in seen:
-            return When.BEFORE
+            return True
+        source = self.code.sources[path]
         here = path == self.path and within(source, self.loader, function)
-        if here and source.span(node)[0] < source.span(self.loader)[0]:
-            return When.BEFORE
+        return here and source.span(node)[0] < source.span(self.loader)[0]
+
+    @cached_property
+    def _uses(self) -> dict[cst.FunctionDef, list[tuple[str, cst.CSTNode]] | None]:
+        """The answers of `_uses_of`."""
+        return {}
+
+    def _uses_of(self, path: str, function: cst.FunctionDef) -> list[tuple[str, cst.CSTNode]] | None:
+        """Where a function is called, all calls of its name taken together; None where nobody knows."""
+        if function not in self._uses:
+            self._uses[function] = self._find_uses(path, function)
+        return self._uses[function]
+
+    def _find_uses(self, path: str, function: cst.FunctionDef) -> list[tuple[str, cst.CSTNode]] | None:
+        source = self.code.sources[path]
         owner = source.inside(function, cst.ClassDef)
         plain = all(source.code(each.decorator) in {"staticmethod", "classmethod"} for each in function.decorators)
         if any(source.every(cst.Yield, function)) or (not plain and owner is not None):
-            return When.DURING
+            return None
         name = owner.name.value if owner is not None and function.name.value == "__init__" else function.name.value
-        latest, found = When.BEFORE, False
+        found: list[tuple[str, cst.CSTNode]] = []
         for file, other in self.code.sources.items():
-            for each in other.named(name) if name in other.words else ():
+            for each in other.named(name):
                 parent = other.parent(each)
                 if isinstance(parent, cst.FunctionDef | cst.ClassDef | cst.ImportAlias):
                     continue
@@ -115,12 +144,9 @@ class StatementOrder:
                     if its is not None and not self.shared.may_be_shared(file, its):
                         continue
                 elif not (isinstance(call, cst.Arg) and _starts(other, call)):
-                    return When.DURING  # handed on, to be called nobody knows when
-                found = True
-                latest = max(latest, self.when(file, used, seen | {function}))
-        if not found and owner not in self.code.lasting:
-            return When.DURING
-        return latest
+                    return None  # handed on, to be called nobody knows when
+                found.append((file, used))
+        return found if found or owner in self.code.lasting else None
 
     def _stands_for(self, function: cst.FunctionDef, source: Source, used: cst.BaseExpression) -> bool:
         """Whether a name or `module.name` may be a function's: a parameter is another, and so is `self.name`."""
