@@ -212,7 +212,7 @@ class Believing:
     def check_ns(self) -> int:
         return 0
 
-    def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
+    def final_ns(self, *, held: bool = False, runs: int | None = None, rerun: bool = False) -> int:
         return 0
 
 

@@ -4,10 +4,10 @@
     python benchmarks/safety.py OUT --merge PART [PART…]   # one report from what parts left in their folders
 
 Each program is run whole, then each proposed edit of it: to the end, with an exception in mid-run and with Ctrl-C. A
-run that does not end in time says nothing about an edit: the pair is not judged. OUT gets `pairs.jsonl`, a line for
-each proposal, `asked.jsonl`, which tells what was to be asked and what was, and `summary.md`. Exits with 1 where an
-edit is wrong or not judged, where a fixer edits what it must leave alone, where one does not edit what it is expected
-to, and where parts do not cover all.
+run that does not end in time says nothing about an edit: the pair is not judged. A fixer that raises an exception has
+failed on that program. OUT gets `pairs.jsonl`, a line for each proposal, `asked.jsonl`, which tells what was to be
+asked and what was, and `summary.md`. Exits with 1 where an edit is wrong or not judged, where a fixer fails, edits what
+it must leave alone or does not edit what it is expected to, and where parts do not cover all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import difflib
 import json
 import re
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ Pair = tuple[str, str]
 """A program and a fixer, by their names."""
 PAIRS, ASKED = "pairs.jsonl", "asked.jsonl"
 NOT_JUDGED = "not judged"
+FAILED = "failed"
 _OF_EDITS = ("right", "wrong", "unwarranted", NOT_JUDGED)
 _LISTED = 5
 """Fixers that are named of those that were not asked about a program."""
@@ -69,7 +71,7 @@ def main() -> int:
     parser.add_argument("--fixer", action="append", help="ask this one; may be given again")
     parser.add_argument("--program", default="", help="programs whose name has this pattern")
     parser.add_argument("--every", type=int, default=1, help="every N-th program")
-    add_part_option(parser, "the pairs of a program and a fixer")
+    add_part_option(parser, "the programs")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="PART", help="folders that parts were written to")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -89,19 +91,14 @@ def ask(out: Path, programs: Sequence[Program], names: Sequence[str], part: Part
     """Judge the pairs of a part, program by program, and write each down when it is known."""
     due = [(program.name, name) for program in programs for name in names]
     asked = Asked([program.name for program in programs], list(names), dict.fromkeys(due))
-    mine: dict[str, list[str]] = {}
-    for program_name, name in part.of(due):
-        mine.setdefault(program_name, []).append(name)
     with Runner() as runner, (out / PAIRS).open("w") as pairs, (out / ASKED).open("w") as told:
         _write_line(told, {"programs": asked.programs, "fixers": asked.fixers})
-        for program in programs:
-            its = mine.get(program.name, [])
-            for row in judged(runner, program, its) if its else ():
+        for program in part.of(programs):
+            for row in judged(runner, program, names):
                 asked.rows.append(row)
                 _write_line(pairs, row)
-            if its:
-                asked.done |= {(program.name, name): None for name in its}
-                _write_line(told, {"program": program.name, "fixers": its})
+            asked.done |= {(program.name, name): None for name in names}
+            _write_line(told, {"program": program.name, "fixers": list(names)})
     return asked
 
 
@@ -143,7 +140,12 @@ def judged(runner: Runner, program: Program, names: Sequence[str]) -> Iterator[R
         yield {"program": program.name, "fixer": "", "answer": answer, "detail": late or "; ".join(varied[:3])}
         return
     for name in names:
-        made = list(proposals(program, name))
+        try:
+            made = list(proposals(program, name))
+        except Exception as error:  # noqa: BLE001 - whatever a fixer raises says something of that pair alone
+            detail = "".join(traceback.format_exception_only(error)).strip()
+            yield {"program": program.name, "fixer": name, "answer": FAILED, "detail": detail}
+            continue
         if name in program.edited and not made:
             yield {"program": program.name, "fixer": name, "answer": "missing", "detail": "expected to edit"}
         for one in made:
@@ -179,7 +181,7 @@ def summed_up(asked: Asked, missing: Sequence[Pair] = ()) -> str:
     lines = [
         f"{len(asked.programs)} programs × {len(asked.fixers)} fixers: {len(asked.done)} pairs asked, {edits} edits "
         f"proposed, {count['wrong']} wrong, {count['unwarranted']} unwarranted, {count['missing']} missing, "
-        f"{count[NOT_JUDGED]} not judged.",
+        f"{count[NOT_JUDGED]} not judged, {count[FAILED]} failed.",
         "",
     ]
     if missing:
@@ -190,11 +192,12 @@ def summed_up(asked: Asked, missing: Sequence[Pair] = ()) -> str:
             more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
             lines.append(f"- {program}: {'all fixers' if len(names) == len(asked.fixers) else some + more}")
         lines.append("")
-    lines += ["| fixer | proposed | wrong | unwarranted | missing | not judged |", "|---|---|---|---|---|---|"]
+    columns = ("wrong", "unwarranted", "missing", NOT_JUDGED, FAILED)
+    lines += [f"| fixer | proposed | {' | '.join(columns)} |", f"|---|---{'|---' * len(columns)}|"]
     for name in sorted({str(row["fixer"]) for row in rows}):
         one = Counter(str(row["answer"]) for row in rows if row["fixer"] == name)
         proposed = sum(one[each] for each in _OF_EDITS) if name else 0
-        cells = [f"`{name}`", proposed, *(one[each] for each in ("wrong", "unwarranted", "missing", NOT_JUDGED))]
+        cells = [f"`{name}`", proposed, *(one[each] for each in columns)]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     lines += ["", "| program | fixer | answer | detail |", "|---|---|---|---|"]
     lines += [

@@ -1,6 +1,6 @@
 """Asks the gates about edits that are wrong on purpose, and says which gate refuses each.
 
-    python benchmarks/wrong_edits.py OUT [--name PATTERN]
+    python benchmarks/wrong_edits.py OUT [--name PATTERN] [--part I/N]
 
 The edits are `tests/adversarial/mutations.py`: mistakes of the kinds that fixers make. OUT gets `wrong_edits.md`, a row
 for each with the answers of the numerics gate and of whole runs. Exits with 1 where one is let through.
@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from adversarial.mutations import Mutation, mutations  # noqa: E402 - from this checkout
+from parts import add_part_option  # noqa: E402
 
 from diagnose.model import GateAnswer  # noqa: E402
 from diagnose.plugins import load  # noqa: E402
@@ -38,14 +39,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--name", default="", help="wrong edits whose name has this pattern")
+    add_part_option(parser, "the edits")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
-    for one in mutations():
-        if re.search(options.name, one.name):
-            rows.append((one, judge(one)))
-            (options.out / "wrong_edits.md").write_text(table(rows))
-            print(one.name, {name: answer.value for name, answer in rows[-1][1].items()}, flush=True)
+    for one in options.part.of([one for one in mutations() if re.search(options.name, one.name)]):
+        rows.append((one, judge(one)))
+        (options.out / "wrong_edits.md").write_text(table(rows))
+        print(one.name, {name: answer.value for name, answer in rows[-1][1].items()}, flush=True)
     return int(any(GateAnswer.REFUSED not in answers.values() for _, answers in rows))
 
 

@@ -15,8 +15,9 @@ Fix safety
     targets, of which micro-batches may hold unequal parts, and where the step draws random numbers for each sample
     (dropout, noise), which are others in other groups. Left alone, with the line: BatchNorm, whose statistics are
     those of a micro-batch; losses that compare samples with each other, sums and weighted losses; what is printed,
-    logged, counted or kept in every micro-step, or of the last one. Without accumulation, a larger batch
-    changes the training, and is advice. Activations take as many times the memory.
+    logged, counted or kept in every micro-step, or of the last one; programs that derive more from the two numbers or
+    from the batches of an epoch, such as a schedule over `len(loader)` steps, or that show them. Without accumulation,
+    a larger batch changes the training, and is advice. Activations take as many times the memory.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ import re
 import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.models.compilation import model_class, models_of
 from diagnose.source.models.construction_end import after_build
 from diagnose.source.models.image_models import (
     convolves_first,
@@ -33,7 +34,7 @@ from diagnose.source.models.image_models import (
     uses_convolutions,
     views_of_images,
 )
-from diagnose.source.models.model_construction import built_model
+from diagnose.source.models.model_construction import Built
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import Source, Splice, ensure_import, parse, replace
@@ -43,6 +44,8 @@ _BY_HAND = (
     "`memory_format=torch.channels_last` where images move to the device."
 )
 _LAYOUT = re.compile(r"channels_last|memory_format")
+_CONVOLVES = re.compile(r"[Cc]onv|\bmodels\.\w+\(|\btimm\.")
+"""What the code of a class holds that has convolutions of its own, or takes a model of images from a library."""
 
 
 def rewrite(request: Request) -> Answer:
@@ -60,17 +63,14 @@ def rewrite(request: Request) -> Answer:
     starts: list[str] = []
     plain = convolves_first(request.sources)
     for step in training_steps(request.sources, request.sites):
-        built = built_model(step, request.sources)
-        if built is None:
+        models = _of_images(request, list(models_of(step, request.sources)))
+        for model in models:
+            starts += [step.path, model.path]
+            torch, imports = ensure_import(model.source, "torch")
+            line = f"{model.name}.to(memory_format={torch}.channels_last)"
+            edits.append((model.path, [*imports, after_build(model, [line], filled=True)]))
+        if not models:
             continue
-        starts += [step.path, built.path]
-        torch, imports = ensure_import(built.source, "torch")
-        edits.append(
-            (
-                built.path,
-                [*imports, after_build(built, [f"{built.name}.to(memory_format={torch}.channels_last)"], filled=True)],
-            )
-        )
         torch, imports = ensure_import(step.source, "torch")
         for call in moved_inputs(step) if plain else ():
             keywords = {"memory_format": f"{torch}.channels_last"}
@@ -81,6 +81,19 @@ def rewrite(request: Request) -> Answer:
         if isinstance(view.func, cst.Attribute):
             edits.append((path, [Splice(*source.span(view.func.attr), "reshape")]))
     return Edits(request.edited(edits), "lay images and weights out channels last")
+
+
+def _of_images(request: Request, models: list[Built]) -> list[Built]:
+    """The models of a step without those whose class shows no convolution, such as a decoder of words; never the first,
+    which may be given its layers.
+    """
+    first = model_class(models[0], request.sources) if models else None
+    classes = [(each, model_class(each, request.sources)) for each in models]
+    return [
+        each
+        for each, made in classes
+        if made == first or (made is not None and _CONVOLVES.search(made.source.code(made.definition)))
+    ]
 
 
 def _switched_on(request: Request) -> Answer:

@@ -32,23 +32,23 @@ Fix safety
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, Site, example_request
 from diagnose.source.derivatives import second_derivative
-from diagnose.source.models.compilation import Compiled, compilations, model_class
+from diagnose.source.models.compilation import Compiled, compilations, model_class, models_of
 from diagnose.source.models.construction_end import after_build
 from diagnose.source.models.lightning import lightning_models
-from diagnose.source.models.model_construction import Built, built_model
+from diagnose.source.models.model_construction import Built
 from diagnose.source.models.model_loss import computes_loss
 from diagnose.source.models.model_methods import CalledMethods, called_methods, shared_whole
 from diagnose.source.models.wrapped_uses import use_of_wrapper
 from diagnose.source.rewrite.hooks import module_hook
 from diagnose.source.training.repeated_forward import forward_effect, makes_once, method_effect
-from diagnose.source.training.training_loop import TrainingStep, training_steps
+from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, insert_after, parse
 
 _PADS = re.compile(r"\bpad_sequence\(|padding\s*=\s*(?:True\b|[\"']longest)")
@@ -177,20 +177,9 @@ def _models(request: Request) -> list[Built]:
     """Where the models of all training steps are built, each once."""
     found = {(built.path, built.name): built for built in lightning_models(request.sources)}
     for step in training_steps(request.sources, request.sites):
-        built = built_model(step, request.sources)
-        for each in (built, *_twins(request, step, built)) if built is not None else ():
+        for each in models_of(step, request.sources):
             found.setdefault((each.path, each.name), each)
     return list(found.values())
-
-
-def _twins(request: Request, step: TrainingStep, built: Built) -> Iterator[Built]:
-    """The other models of the same class that a step calls, such as the second of two critics, and their targets."""
-    made = model_class(built, request.sources)
-    called = dict.fromkeys(step.source.code(call.func) for call in step.source.every(cst.Call, step.turn))
-    for name in called if made is not None else ():
-        other = built_model(replace(step, model=name), request.sources) if name != step.model else None
-        if other is not None and model_class(other, request.sources) == made:
-            yield other
 
 
 def _blocks(request: Request, built: Built) -> str | None:

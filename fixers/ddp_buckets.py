@@ -16,7 +16,6 @@ Fix safety
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import libcst as cst
@@ -112,8 +111,7 @@ def _size_now(one: DataParallel) -> float | None:
 
 
 def _has_lists(facts: Facts) -> bool:
-    found = re.match(r"(\d+)\.(\d+)", facts.torch_version or "")
-    return found is not None and (int(found[1]), int(found[2])) >= _LIST_SINCE
+    return facts.torch_release is not None and facts.torch_release >= _LIST_SINCE
 
 
 def _recorded(text: str, **setting: Scalar) -> Request:

@@ -13,6 +13,7 @@ Fix safety
     Bitwise: gradients do not pass through what is only looked at. Edited only where each use of the collection ends in
     a number (`item`, `float`, a format). Left alone: collections that are used in every step, of which something is
     differentiated, printed or saved as a tensor (`print(loss)` shows `grad_fn`), and those that other functions see.
+    Torch's own warning to detach what becomes a number, `float(loss)`, is no longer given: its advice is taken.
 """
 
 from __future__ import annotations

@@ -53,18 +53,13 @@ def rewrite(request: Request) -> Answer:
 
 
 def _insert(request: Request) -> Answer:
-    name = _NAMES[0] if _version(request.facts) >= _NEW_NAME_SINCE else _NAMES[1]
+    name = _NAMES[0] if (request.facts.torch_release or _NEW_NAME_SINCE) >= _NEW_NAME_SINCE else _NAMES[1]
     text = request.sources.get(request.entry or "", "")
     source = parse(text)
     splices = before_imports(source, [f'os.environ.setdefault("{name}", "{_OPTION}")']) if source is not None else []
     if request.entry is None or not splices:
         return Advice(f"Set {name}={_OPTION} in the shell: the script that starts is not a file we can edit.")
     return Edits({request.entry: splice(text, splices)}, "let the allocator grow its segments")
-
-
-def _version(facts: Facts) -> tuple[int, ...]:
-    found = re.match(r"(\d+)\.(\d+)", facts.torch_version or "")
-    return (int(found[1]), int(found[2])) if found else _NEW_NAME_SINCE
 
 
 def _recorded(text: str, version: str = "2.11.0") -> Request:

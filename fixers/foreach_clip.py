@@ -3,7 +3,7 @@
 What it changes
     A loop that adds up the norms of the gradients parameter by parameter gives way to
     `torch.nn.utils.clip_grad_norm_`: to the call that the program makes anyway after it, whose result is the norm; or,
-    where the program clips by hand, to a new one in the place of all of that. Where nothing is clipped, the norm comes
+    where the program clips by hand with the same outcome, to a new one in the place of all of that. Else the norm comes
     from `torch.nn.utils.get_total_norm`. `foreach=False` in such calls goes.
 
 Why it helps
@@ -11,8 +11,10 @@ Why it helps
     of torch take the norms of all gradients of a device in a few launches, and read nothing back.
 
 Fix safety
-    Rounding: a norm of norms, added up in another order. Where only the log shows it, the training keeps its bits. The
-    norm is now a tensor: where it is used as a number every time, it is read once.
+    Rounding: a norm of norms, added up in another order. Where only the log shows it, the training keeps its bits. A
+    norm that was a number stays one, and is read once; one that was a tensor stays a tensor. A norm that is NaN makes
+    all gradients NaN in `clip_grad_norm_`: hand-written clipping that then leaves them as they are, `if factor < 1`,
+    is kept, with its norm taken at once.
     Left alone: another formula than torch's (another norm, another epsilon), and loops that do more than that.
 """
 
@@ -74,16 +76,15 @@ def _edit(source: Source, loop: NormLoop) -> list[Splice] | None:
     """The edits of one loop; None where it is not followed."""
     torch, imports = ensure_import(source, "torch")
     by_hand = clipped_by_hand(source, loop)
-    if by_hand is not None:
-        statements, largest = by_hand
-        call = f"{torch}.nn.utils.clip_grad_norm_({loop.parameters}, {largest})"
-        code = _named(source, loop, call, statements)
-        return [*imports, _over(source, (*loop.statements, *statements), code)]
+    if by_hand is not None and by_hand.spreads_nan:
+        call = f"{torch}.nn.utils.clip_grad_norm_({loop.parameters}, {by_hand.largest})"
+        code = _named(source, loop, call, by_hand.statements)
+        return [*imports, _over(source, (*loop.statements, *by_hand.statements), code)]
     clip = _clip_after(source, loop)
     if clip is not None:
         code = _named(source, loop, source.code(clip), ())
         return [*remove_statements(source, _single(loop.statements)), replace(source, clip, code)]
-    if _own_clipping_after(source, loop):
+    if by_hand is None and _own_clipping_after(source, loop):
         return None
     gradients = f"[p.grad for p in {loop.parameters} if p.grad is not None]"
     return [
@@ -135,13 +136,12 @@ def _own_clipping_after(source: Source, loop: NormLoop) -> bool:
 
 
 def _named(source: Source, loop: NormLoop, call: str, gone: tuple[cst.CSTNode, ...]) -> str:
-    """The call, and what takes its value: a tensor where it is only shown, a number where it is used."""
+    """The call, and what takes its value: of a number that is only shown the tensor, which is read only there."""
     own = (*loop.statements, *gone)
     name = loop.norm or loop.total
     number = ".item()" if loop.is_number else ""
     if loop.norm is not None and loop.norm != loop.total and _is_read(source, loop.total, own):
-        read = number or (".item()" if name.isidentifier() and loop.total.isidentifier() else "")
-        return f"{name} = {call}{read}; {loop.total} = {name} ** 2"
+        return f"{name} = {call}{number}; {loop.total} = {name} ** 2"
     if not name.isidentifier():  # an attribute or an entry, which others may read
         return f"{name} = {call}{number}{'' if loop.norm else ' ** 2'}"
     uses = uses_of(source, scope_of(source, loop.statements[0]), name)
@@ -149,7 +149,7 @@ def _named(source: Source, loop: NormLoop, call: str, gone: tuple[cst.CSTNode, .
     if not reads and uses.lost is None:
         return call
     shown = uses.lost is None and all(_is_shown(source, use) for use in reads)
-    return f"{name} = {call}{'' if shown else '.item()'}{'' if loop.norm else ' ** 2'}"
+    return f"{name} = {call}{'' if shown else number}{'' if loop.norm else ' ** 2'}"
 
 
 def _is_read(source: Source, name: str, own: tuple[cst.CSTNode, ...]) -> bool:
@@ -184,6 +184,11 @@ _LOOP = (
     "            total += p.grad.data.norm(2).item() ** 2\n"
 )
 _CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+_ROOT = "    total = total ** (1. / 2)\n"
+_SCALED = (
+    "    scale = largest / (total + 1e-6)\n    if scale < 1:\n        for p in model.parameters():\n"
+    "            p.grad.data.mul_(scale)\n"
+)
 _SHOWN = "    if i % 9 == 0:\n        print(f'{math.sqrt(total):.3f}')\n"
 
 FIXER = Fixer(
@@ -200,10 +205,18 @@ FIXER = Fixer(
         ),
         Example(
             _program(
-                _LOOP + "    total = total ** (1. / 2)\n    scale = largest / (total + 1e-6)\n    if scale < 1:\n"
-                "        for p in model.parameters():\n            p.grad.data.mul_(scale)\n"
+                _LOOP + "    total = total ** (1. / 2)\n    scale = min(largest / (total + 1e-6), 1.0)\n"
+                "    for p in model.parameters():\n        p.grad.data.mul_(scale)\n"
             ),
             _program("    torch.nn.utils.clip_grad_norm_(model.parameters(), largest)\n"),
+            _recorded,
+        ),
+        Example(
+            _program(_LOOP + _ROOT + _SCALED),
+            _program(
+                "    total = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])"
+                ".item()\n" + _SCALED
+            ),
             _recorded,
         ),
         Example(

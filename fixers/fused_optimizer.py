@@ -204,7 +204,22 @@ def _set_fused(request: Request, site: Site, source: Source, call: cst.Call, kin
 
 
 def _is_sparse(request: Request) -> bool:
-    return any("sparse=True" in text for text in request.sources.values())
+    """Whether an embedding may give sparse gradients: where it is told so, or by what comes from elsewhere."""
+    if any("sparse=True" in text for text in request.sources.values()):
+        return True
+    sources = (source for text in request.sources.values() if "sparse" in text and (source := parse(text)) is not None)
+    return any(
+        (given := argument(call, "sparse")) is not None and not _is_false(source, given.value)
+        for source in sources
+        for call in source.every(cst.Call)
+    )
+
+
+def _is_false(source: Source, value: cst.BaseExpression) -> bool:
+    """Whether it is False, or a parameter that is False unless told otherwise."""
+    bound = binding_of(source, value) if isinstance(value, cst.Name) else None
+    default = bound.parameter.default if bound is not None and bound.parameter is not None else None
+    return source.code(default if default is not None else value) == "False"
 
 
 def _complex_parameter(request: Request) -> str | None:
@@ -323,6 +338,10 @@ FIXER = Fixer(
             "from transformers import AdamW\nopt = AdamW(model.parameters())\n",
             "class Adam:\n    pass\n\nopt = Adam(model.parameters())\n",
             _IMPORT + "table = torch.nn.Embedding(9, 9, sparse=True)\nopt = torch.optim.SGD(model.parameters())\n",
+            _IMPORT
+            + "table = torch.nn.Embedding(9, 9, sparse=samples > 0)\nopt = torch.optim.SGD(model.parameters())\n",
+            _IMPORT + "def table(sparse=False):\n    return torch.nn.Embedding(9, 9, sparse=sparse)\n\n\n"
+            "opt = torch.optim.SGD(model.parameters(){+, fused=True+})\n",
         ),
     ),
 )

@@ -56,6 +56,7 @@ from diagnose.fixer import (
 )
 from diagnose.source.batches.loader import Loader
 from diagnose.source.batches.loaders import LoadersFound
+from diagnose.source.batches.shared_workers import loaders_reached
 from diagnose.source.rewrite.shim import add_to_shim, import_for_effect
 from diagnose.source.samples.dataset_rng import Draw
 from diagnose.source.tree.edits import Splice, parse, splice
@@ -133,13 +134,15 @@ def rewrite(request: Request) -> Answer:
         reason = loader.why_no_workers() or _all_draw_the_same(loader, draw, wanted)
         if loader.keeps_workers and loader.workers == 0:
             reason = reason or loader.why_none_live_on()
+        more, why_not = _edits(request, loader, wanted) if reason is None and isinstance(wanted, int) else ([], [])
+        beside = list(loaders_reached(loader, more))
+        reason = reason or _why_not_beside(beside, wanted)
         if reason:
             reasons.append(f"{loader.where} {reason}")
-        elif isinstance(wanted, int):
-            more, why_not = _edits(request, loader, wanted)
+        else:
             edits += more
             reasons += why_not
-            draws += [draw] if draw is not None and more else []
+            draws += [each for each in (draw, *(other.draw() for other in beside)) if each is not None and more]
             kept += [loader.where] if loader.keeps_workers and loader.workers == 0 and more else []
     files = request.edited(edits)
     if not files and found.foreign and isinstance(wanted, int):
@@ -175,6 +178,17 @@ def _all_draw_the_same(loader: Loader, draw: Draw | None, wanted: Scalar) -> str
         f"({draw.words}): all would draw the same, and that in each epoch. Seed it from torch.initial_seed() in a "
         "worker_init_fn first."
     )
+
+
+def _why_not_beside(others: Sequence[Loader], wanted: Scalar) -> str | None:
+    """Why loaders that would get workers as well may have none; None where all may."""
+    for other in others:
+        reason = other.why_no_workers() or _all_draw_the_same(other, other.draw(), wanted)
+        if other.keeps_workers and other.workers == 0:
+            reason = reason or other.why_none_live_on()
+        if reason is not None:
+            return f"takes its number of workers from where {other.where} does, which {reason}"
+    return None
 
 
 def _without_loader(request: Request) -> Iterator[str]:

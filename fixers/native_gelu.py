@@ -11,8 +11,9 @@ Why it helps
 
 Fix safety
     Rounding: the same formula, in one piece. The two forms of GELU differ by up to 5e-4 and are told apart. Left
-    alone: the sigmoid form, `x * torch.sigmoid(1.702 * x)`, which is neither, and arguments that are calls, which
-    may give another value each time.
+    alone: the sigmoid form, `x * torch.sigmoid(1.702 * x)`, which is neither; constants with fewer digits than float32
+    has, such as 0.7071 for the root of one half, with which it is another function; and arguments that are calls,
+    which may give another value each time.
 """
 
 from __future__ import annotations
@@ -75,13 +76,14 @@ FIXER = Fixer(
             "    cdf = 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))\n    return x * cdf\n",
             "    return F.gelu(x)\n",
         ),
-        _example("    return x * 0.5 * (1.0 + (x * 0.7071).erf())\n", "    return F.gelu(x)\n"),
+        _example("    return x * 0.5 * (1.0 + (x * 0.70710678).erf())\n", "    return F.gelu(x)\n"),
         _example(
             "    return 0.5 * x * (1 + torch.tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)))  # new\n",
             '    return F.gelu(x, approximate="tanh")  # new\n',
         ),
         _example("    return x * torch.sigmoid(x)\n", "    return F.silu(x)\n"),
         _example("    return x * torch.sigmoid(1.702 * x)\n", None),
+        _example("    return x * 0.5 * (1.0 + (x * 0.7071).erf())\n", None),
         _example("    return 0.5 * x * (1 + torch.tanh(0.79788 * (x + 0.1 * x ** 3)))\n", None),
         _example("    g = torch.sigmoid(x)\n    y = x * g\n    return y, g\n", None),
         _example("    return draw() * torch.sigmoid(draw())\n", None),

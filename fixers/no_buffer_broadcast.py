@@ -1,7 +1,8 @@
 """Stops sending the buffers of the first rank to all others in every forward pass.
 
 What it changes
-    Adds `broadcast_buffers=False` to DistributedDataParallel (or to what tells a library how to make it).
+    Adds `forward_sync_buffers=False` to DistributedDataParallel (or to what tells a library how to make it), or with
+    torch before 2.13 `broadcast_buffers=False`.
 
 Why it helps
     Before every forward pass, buffers travel from the first rank to all others: a collective that nothing hides, since
@@ -10,7 +11,8 @@ Why it helps
 Fix safety
     Bitwise where no buffer changes, as positions and masks do not. Running statistics of BatchNorm do change, and would
     differ from rank to rank, though a checkpoint of the first rank has its own either way: with BatchNorm, and where
-    the program writes to a buffer, it is the training class, which is asked for.
+    the program writes to a buffer, it is the training class, which is asked for. `broadcast_buffers=False` also leaves
+    ranks the buffers that they begin with: where the program draws those, it is the training class as well.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from collections.abc import Collection, Sequence
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Edits, Fixer, Gate, Request, example_request, patched
+from diagnose.fixer import Answer, Edits, Facts, Fixer, Gate, Request, example_request, patched
 from diagnose.source.dataflow.bindings import parameter_of
 from diagnose.source.dataflow.mutations import written_in_place
-from diagnose.source.distributed.data_parallel import data_parallel
+from diagnose.source.distributed.data_parallel import DataParallel, data_parallel, option_of_buffers
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
@@ -33,16 +35,41 @@ _CHANGES = re.compile(
     r"BatchNorm|batch_norm|InstanceNorm|SpectralNorm|spectral_norm|torchvision\.models|\btimm\b|EMA\b"
 )
 
+_FORMER = "broadcast_buffers"
+_OF_ACCELERATE = "DistributedDataParallelKwargs"
+"""A dataclass with fields of its own, which knows the former name alone."""
+_DIFFERS = re.compile(r"rand|normal|uniform|bernoulli|rank")
+"""What may give each rank another buffer."""
+
 
 def rewrite(request: Request) -> Answer:
     """Set the option on every wrapper that leaves it to its default, which is True."""
     found = data_parallel(request.sources, request.sites)
-    wrappers = [one for one in found if one.leaves("broadcast_buffers", default="True")]
-    if not wrappers:
+    named = [(one, name) for one in found if (name := _option(one, request.facts)) is not None]
+    if not named:
         return None
-    edits = [(one.path, set_keywords(one.source, one.call, {"broadcast_buffers": "False"})) for one in wrappers]
-    gate = Gate.TRAINING if _may_change(request) else Gate.BITWISE
+    edits = [(one.path, set_keywords(one.source, one.call, {name: "False"})) for one, name in named]
+    begins = any(name == _FORMER for _, name in named) and _may_begin_otherwise(request)
+    gate = Gate.TRAINING if begins or _may_change(request) else Gate.BITWISE
     return Edits(request.edited(edits), "do not send buffers before every forward pass", gate)
+
+
+def _option(one: DataParallel, facts: Facts) -> str | None:
+    """The option to set: the one that the call has, else by the name that this torch knows; None where it is set."""
+    name = option_of_buffers(facts) if call_name(one.call) != _OF_ACCELERATE else _FORMER
+    name = _FORMER if one.code(_FORMER) is not None and one.code(name) is None else name
+    return name if not one.keeps_own_buffers and one.leaves(name, default="True") else None
+
+
+def _may_begin_otherwise(request: Request) -> bool:
+    """Whether ranks may build different buffers, which only their first synchronization makes alike."""
+    for text in request.sources.values():
+        source = parse(text) if "register_buffer" in text else None
+        for call in source.calls_named("register_buffer") if source is not None else ():
+            assert source is not None  # or there were no calls
+            if _DIFFERS.search(source.code(source.inside(call, cst.FunctionDef) or call)):
+                return True
+    return False
 
 
 def _may_change(request: Request) -> bool:

@@ -99,7 +99,7 @@ def _is_static(wrapper: DataParallel) -> bool:
 
 def _sends_buffers(wrapper: DataParallel) -> bool:
     """Whether rank 0's buffers are sent to the others before a forward pass; not after one without reducing."""
-    return wrapper.value("broadcast_buffers") is not False
+    return wrapper.value("broadcast_buffers") is not False and not wrapper.keeps_own_buffers
 
 
 def _is_untold(request: Request) -> bool:

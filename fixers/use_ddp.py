@@ -30,7 +30,7 @@ import libcst as cst
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
 from diagnose.source.dataflow.flow import loops_around, scope_of, within
 from diagnose.source.dataflow.ranks import is_same_on_all
-from diagnose.source.distributed.data_parallel import data_parallel
+from diagnose.source.distributed.data_parallel import data_parallel, option_of_buffers
 from diagnose.source.distributed.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.models.construction_end import after_build
 from diagnose.source.models.model_construction import Built, built_model
@@ -124,7 +124,7 @@ def _wrapped(
         )
     torch, imports = ensure_import(built.source, "torch")
     # The program lets each rank keep its buffers: sent in forward passes, they would make ranks wait for each other.
-    options = ", broadcast_buffers=False"
+    options = f", {option_of_buffers(request.facts)}=False"
     options += ", find_unused_parameters=True" if _may_lack(request, loop) else ""
     wrapper = f"{torch}.nn.parallel.DistributedDataParallel({built.name}{options})"
     at = after_build(built, [f"{built.name} = {wrapper}"], filled=True)

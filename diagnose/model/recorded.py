@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -85,3 +86,9 @@ class Facts:
     """What collectives take on this machine under the same library and settings, where they were calibrated."""
     network_settings: Mapping[str, str] | None = None
     """The environment that decides how ranks talk: `NCCL_P2P_DISABLE` and the like, as far as it is set."""
+
+    @property
+    def torch_release(self) -> tuple[int, int] | None:
+        """The first two numbers of torch's version."""
+        found = re.match(r"(\d+)\.(\d+)", self.torch_version or "")
+        return (int(found[1]), int(found[2])) if found is not None else None

@@ -9,6 +9,7 @@ import libcst as cst
 from diagnose.source.dataflow.bindings import binding_of, passed_to
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source, parse
 
 _TRANSFORMS = ("torch.func.", "functorch.", "torch.autograd.functional.", "torch.autograd.forward_ad.")
@@ -30,14 +31,22 @@ def second_derivative(sources: Mapping[str, str]) -> str | None:
     return None
 
 
-def _is_never(value: cst.BaseExpression, source: Source, sources: Mapping[str, str]) -> bool:
-    """Whether it is False, or a parameter that is False unless told otherwise and that no call tells."""
-    if source.code(value) == "False":
-        return True
+def _is_never(
+    value: cst.BaseExpression, source: Source, sources: Mapping[str, str], seen: frozenset[cst.CSTNode] = frozenset()
+) -> bool:
+    """Whether it is False, or a parameter that is False unless told otherwise and that no call tells.
+
+    `seen` are the parameters on the way: a function that hands its own on to itself tells nothing new.
+    """
     bound = binding_of(source, value) if isinstance(value, cst.Name) else None
+    given = bound.value if bound is not None and bound.value is not None else value
+    if source.code(given) == "False" or _is_unknown_attribute(given, source, sources):
+        return True
     parameter, function = (bound.parameter, bound.scope) if bound is not None else (None, None)
     if parameter is None or not isinstance(function, cst.FunctionDef):
         return False
+    if parameter in seen:
+        return True
     if parameter.default is None or source.code(parameter.default) != "False":
         return False
     parsed = {path: one for path, text in sources.items() if (one := parse(text)) is not None}
@@ -45,11 +54,47 @@ def _is_never(value: cst.BaseExpression, source: Source, sources: Mapping[str, s
     if names == {"__call__"} and (owner := source.inside(function, cst.ClassDef)) is not None:
         names = set(_instances(owner.name.value, parsed))
     calls = [passed_to(function, parameter, name, parsed) for name in names]
-    return all(rows is not None and not any(_tells(value, parsed[path]) for path, value in rows) for rows in calls)
+    return all(
+        rows is not None
+        and all(given is None or _is_never(given, parsed[path], sources, seen | {parameter}) for path, given in rows)
+        for rows in calls
+    )
 
 
-def _tells(value: cst.BaseExpression | None, source: Source) -> bool:
-    return value is not None and source.code(value) != "False"
+def _is_unknown_attribute(value: cst.BaseExpression, source: Source, sources: Mapping[str, str]) -> bool:
+    """Whether it is `hasattr(optimizer, "name") and optimizer.name`, of a name that no optimizer has that may be there.
+
+    timm's AdaHessian has one, to ask for gradients of gradients; torch's optimizers have none.
+    """
+    if not isinstance(value, cst.BooleanOperation) or not isinstance(value.left, cst.Call):
+        return False
+    asked = (
+        string(value.left.args[1].value) if call_name(value.left) == "hasattr" and len(value.left.args) == 2 else None
+    )
+    right = value.right
+    if asked is None or not isinstance(value.operator, cst.And) or not isinstance(right, cst.Attribute):
+        return False
+    if source.code(right) != f"{source.code(value.left.args[0].value)}.{asked}":
+        return False
+    parsed = [
+        one for text in sources.values() if (asked in text or "timm" in text) and (one := parse(text)) is not None
+    ]
+    return not any("timm.optim" in one.text or _defines(one, asked) for one in parsed)
+
+
+def _defines(source: Source, attribute: str) -> bool:
+    """Whether a file gives objects, or a class, an attribute of this name."""
+    for node in source.named(attribute):
+        above = source.parent(node)
+        if isinstance(above, cst.FunctionDef) or (
+            isinstance(above, cst.Attribute) and isinstance(source.parent(above), cst.AssignTarget)
+        ):
+            return True
+        if isinstance(above, cst.AssignTarget) and isinstance(
+            source.inside(above, (cst.FunctionDef, cst.ClassDef)), cst.ClassDef
+        ):
+            return True
+    return False
 
 
 def _instances(owner: str, sources: Mapping[str, Source]) -> Iterator[str]:

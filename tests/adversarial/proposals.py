@@ -115,7 +115,8 @@ def _sites(program: Program) -> Iterator[Site]:
                 continue
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
             if name == "DataLoader":
-                yield Site("DataLoader", path, call.lineno, arguments={**_LOADER, **_literals(call)})
+                left = {key: value for key, value in _LOADER.items() if key not in _given(call)}
+                yield Site("DataLoader", path, call.lineno, arguments={**left, **_literals(call)})
             elif name in ("DistributedDataParallel", "DDP"):
                 yield Site("DistributedDataParallel", path, call.lineno, arguments={**_WRAPPER, **_literals(call)})
             elif name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad"):
@@ -124,10 +125,15 @@ def _sites(program: Program) -> Iterator[Site]:
                 yield Site("GradScaler", path, call.lineno, arguments=_literals(call))
 
 
+def _given(call: ast.Call) -> dict[str, ast.expr]:
+    """The arguments of a call by name."""
+    named = {word.arg: word.value for word in call.keywords if word.arg is not None}
+    return {**dict(zip(_POSITIONS["DataLoader"], call.args, strict=False)), **named}
+
+
 def _literals(call: ast.Call) -> dict[str, Scalar]:
     known: dict[str, Scalar] = {}
-    named = [(word.arg, word.value) for word in call.keywords if word.arg is not None]
-    for name, value in [*zip(_POSITIONS["DataLoader"], call.args, strict=False), *named]:
+    for name, value in _given(call).items():
         if isinstance(value, ast.Constant) and isinstance(value.value, bool | int | float | str):
             known[name] = value.value
     return known

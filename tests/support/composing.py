@@ -210,7 +210,7 @@ class FakeBench:
     def check_ns(self) -> int:
         return self.check_takes_ns
 
-    def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
+    def final_ns(self, *, held: bool = False, runs: int | None = None, rerun: bool = False) -> int:
         return self.final_takes_ns + (0 if held else self.numbers_take_ns)
 
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:

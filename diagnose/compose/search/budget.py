@@ -131,15 +131,15 @@ class Budget:
 
     def refused_check(self) -> str | None:
         """Why there is no time for one more leave-one-out check; None where there is."""
-        # What is left out leaves another whole.
-        return self._refused(self.bench.check_ns(), self.bench.final_ns(held=False))
+        # What is left out leaves another whole, of which no run was compared.
+        return self._refused(self.bench.check_ns(), self.bench.final_ns(held=False, rerun=True))
 
     def refused_drop(self) -> str | None:
         """Why there is no time to hold the numbers of the others against the original's without a fix that is kept;
         None where there is, or where those of the whole are to be looked at anyway."""
         if not self.held:
             return None
-        needed_ns = self.bench.final_ns(held=False, runs=1) - self.bench.final_ns(held=True, runs=1)
+        needed_ns = self.bench.final_ns(held=False, runs=1, rerun=True) - self.bench.final_ns(held=True, runs=1)
         return self._refused(needed_ns, self.bench.final_ns(held=True, runs=1))
 
     def _refused(self, needed_ns: int, end_ns: int) -> str | None:

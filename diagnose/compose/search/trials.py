@@ -85,8 +85,8 @@ class Trials(Protocol):
         """How long a leave-one-out check is expected to take."""
         ...
 
-    def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
+    def final_ns(self, *, held: bool = False, runs: int | None = None, rerun: bool = False) -> int:
         """How long the last runs, all or so many, are expected to take, with the gate of the whole stack unless its
-        numbers are `held` already.
+        numbers are `held` already; `rerun`: with whole runs of a stack that had none.
         """
         ...

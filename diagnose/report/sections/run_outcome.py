@@ -5,9 +5,12 @@ from __future__ import annotations
 from diagnose.errors import Cancelled, ProgramFailed
 from diagnose.model import Decision
 from diagnose.report.sections.verdict_table import (
+    Alike,
     advised,
+    basis,
     is_dry,
     is_idle,
+    kept_alike,
     measured,
     told_from_none,
     undecided,
@@ -51,21 +54,30 @@ def nothing_kept(state: State) -> str:
 
 
 def kept_by_trial(state: State) -> str:
-    """What the kept fixes save by their own trials, where the patched program was not run alone. Empty for all others.
+    """What the kept fixes save by their trials, where the patched program was not run alone. Empty for all others.
 
-    Savings of several fixes are not added up: what they come to together was not measured.
+    Savings of several trials are not added up: what they come to together was not measured.
     """
     if state.final is not None or cut_short(state) or state.patch is None or not state.patch.diff:
         return ""
-    kept = [verdict for verdict in state.verdicts if verdict.decision is Decision.KEPT]
-    savings = [
-        f"{verdict.fixer} saves {format_ns(verdict.saving_ns)} or {format_share(verdict.saving.estimate)} of each step"
-        for verdict in kept
-        if verdict.saving is not None and verdict.saving_ns is not None
-    ]
-    said = f"{named_count(len(kept), 'kept fix', 'kept fixes')}: {'; '.join(savings)}" if savings else ""
-    trial = "its trial" if len(kept) == 1 else "a trial of its own each"
-    return f"{said}, by {trial}; the patched program was not run alone" if said else ""
+    groups = kept_alike(state.verdicts)
+    savings = [saved for alike in groups if (saved := _saved_by(state, alike))]
+    if not savings:
+        return ""
+    count = sum(len(alike.verdicts) for alike in groups)
+    trial = "a trial of its own each" if len(groups) > 1 else "its trial" if count == 1 else "their trial"
+    said = f"{named_count(count, 'kept fix', 'kept fixes')}: {'; '.join(savings)}, by {trial}"
+    return f"{said}; the patched program was not run alone"
+
+
+def _saved_by(state: State, alike: Alike) -> str:
+    """What fixes that rest on one trial save by it; empty where that is unknown."""
+    trial = basis(state, alike)
+    if trial.saving is None or trial.saving_ns is None:
+        return ""
+    *others, last = [verdict.fixer for verdict in alike.verdicts]
+    who = f"{', '.join(others)} and {last} together save" if others else f"{last} saves"
+    return f"{who} {format_ns(trial.saving_ns)} or {format_share(trial.saving.estimate)} of each step"
 
 
 def _so_far(state: State) -> str:

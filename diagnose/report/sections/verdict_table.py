@@ -13,6 +13,7 @@ from diagnose.model import TOGETHER, Decision, Verdict
 from diagnose.report.style.vocabulary import DECISIONS, NO_EDIT, UNDECIDED, Look
 from diagnose.session import State
 from diagnose.units import format_ns
+from diagnose.verdict import LEAST_SAVING
 
 _ITS_OWN = re.compile(r" \([^()]*\)$")
 _SAVED = " of the step saved ("
@@ -160,12 +161,12 @@ def undecided(state: State) -> list[Verdict]:
 
 
 def _is_undecided(state: State, verdict: Verdict) -> bool:
-    return (
-        verdict.decision is Decision.NO_CHANGE
-        and verdict.saving is not None
-        and verdict.saving.high > _RESTLESS
-        and told_from_none(state, verdict) > _RESTLESS
-    )
+    saving = verdict.saving
+    if verdict.decision is not Decision.NO_CHANGE or saving is None or saving.high <= _RESTLESS:
+        return False
+    # A trial that scatters more than its control leaves open only what looked faster.
+    told = told_from_none(state, verdict) if saving.estimate > LEAST_SAVING else _resolution(state, verdict)
+    return told > _RESTLESS
 
 
 def look(state: State, verdict: Verdict) -> Look:
@@ -176,6 +177,12 @@ def look(state: State, verdict: Verdict) -> Look:
 
 
 def told_from_none(state: State, verdict: Verdict) -> float:
-    """The smallest change that its trial could tell: what the trial says itself, else the run's control; 0: unknown."""
+    """The smallest change that its trial could tell: half of its interval, or what the machine resolves."""
+    scatter = (verdict.saving.high - verdict.saving.low) / 2 if verdict.saving is not None else 0.0
+    return max(_resolution(state, verdict), scatter)
+
+
+def _resolution(state: State, verdict: Verdict) -> float:
+    """What the machine resolves, by the trial itself, else by the run's control; 0: unknown."""
     control = state.control.resolution if state.control is not None else 0.0
     return control if verdict.resolution is None else verdict.resolution

@@ -94,7 +94,7 @@ def count_of(source: Source, path: str, name: str, *, divisor: bool = False) -> 
                 return None
             found.append(Count(path, *source.wide_span(assign.value), value))
     alone = len(found) == 1 and not _is_set_otherwise(source, name)
-    return found[0] if alone and _only_multiplied(source, name, divisor) else None
+    return found[0] if alone and only_multiplied(source, name, divisor) else None
 
 
 def _is_set_otherwise(source: Source, name: str) -> bool:
@@ -126,7 +126,7 @@ def _constant(node: cst.BaseExpression) -> int | None:
     return None
 
 
-def _only_multiplied(source: Source, name: str, divisor: bool) -> bool:
+def only_multiplied(source: Source, name: str, divisor: bool) -> bool:
     """Whether nothing is divided by the variable, such as the length of an epoch, but the loss by a `divisor`."""
     for node in source.every(cst.Name):
         if node.value != name:

@@ -98,7 +98,8 @@ def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.C
     `node` builds the loader. A function's parameter may be it by another name.
     """
     parsed = {path: each for path, text in sources.items() if (each := parse(text)) is not None}
-    names = {*_names_of(sources, source, node), *(name for each in parsed.values() for name in _attributes_given(each))}
+    own = names_holding(sources, source, node)
+    names = {*own, *(name for each in parsed.values() for name in _attributes_given(each))}
     for name in names or {""}:
         held: dict[str, str] = {}
         passed = False
@@ -108,7 +109,8 @@ def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.C
             for call in each.calls_named(*_OPENS):
                 its = [code for arg in call.args if _last(code := each.code(arg.value)) == name]
                 where = f"{path}:{each.lines_of(call)[0]}"
-                if len(its) > 1:
+                # Of other names, `zip(image.size, mask.size)` goes through two objects.
+                if len(its) > 1 and (name in own or len(set(its)) < len(its)):
                     return where
                 assign = each.parent(call)
                 if its and isinstance(assign, cst.Assign):
@@ -173,7 +175,7 @@ def _taken_in(loop: ast.For | ast.AsyncFor) -> Iterator[str]:
                 yield value.id
 
 
-def _names_of(sources: Mapping[str, str], source: Source, node: cst.CSTNode) -> set[str]:
+def names_holding(sources: Mapping[str, str], source: Source, node: cst.CSTNode) -> set[str]:
     """The last parts of the variables and attributes that hold what an expression, or its function, returns."""
     found: set[str] = set()
     pending, seen = [(source, node)], set[cst.CSTNode]()

@@ -14,7 +14,10 @@ from typing import Protocol
 import libcst as cst
 
 from diagnose.model import Scalar, Site
-from diagnose.source.batches.accumulation import Count, accumulation, count_of
+from diagnose.source.batches.accumulation import Accumulation, Count, accumulation, count_of
+from diagnose.source.batches.batch_counts import derived_from_length, derived_from_size, takes_in_part
+from diagnose.source.batches.loader import Loader
+from diagnose.source.batches.loader_lifetime import names_holding
 from diagnose.source.batches.loaders import LoadersFound
 from diagnose.source.batches.micro_step_effects import effect_of_micro_step, mixes_samples
 from diagnose.source.batches.rng_in_step import draws_in_step
@@ -135,8 +138,10 @@ def _in_loop(program: Program, least_steps: int) -> MicroBatch | str | None:
         return f"{where} accumulates, but {step.path}:{effect}: change both numbers by hand."
     if (rate := _rate_of_batch(step.source, step.source.code(way.steps))) is not None:
         return f"{where} accumulates, but `{rate}` hangs on the size of its micro-batch: change the three by hand."
-    size = _size(program, step.path, step.source)
+    size = _size(program, step)
     number = _set_at(program, step.path, step.source, way.steps, divisor=True)
+    if (derived := _derived(program, step, way)) is not None:
+        return f"{where} accumulates, but {derived}: change both numbers by hand."
     if size is None or number is None or number.value < least_steps:
         names = (_size_name(step.source), step.source.code(way.steps))
         told = [f"`{word}`" for name in names for word in _words_of(program, name)]
@@ -186,14 +191,48 @@ def _rate_of_batch(source: Source, steps: str) -> str | None:
     return None
 
 
-def _size(program: Program, path: str, source: Source) -> Count | None:
-    for loader in program.loaders().loaders:
+def _derived(program: Program, step: TrainingStep, way: Accumulation) -> str | None:
+    """What else the program derives from the two numbers, or from how many batches there are."""
+    names = _names_gone_through(step)
+    for loader in _feeding(program, step):
+        names |= names_holding(program.sources, loader.options.source, loader.options.node)
         given = loader.options.given("batch_size")
-        if given is not None:
-            found = _set_at(program, loader.options.path, loader.options.source, given)
-            recorded = loader.site.arguments.get("batch_size") if loader.site is not None else None
-            return found if found is not None and recorded in (None, found.value) else None
-    return _counted(program, path, source, _size_name(source))
+        derived = derived_from_size(program.sources, given) if given is not None else None
+        if derived is not None:
+            return derived
+    return (
+        derived_from_size(program.sources, way.steps, divisor=True)
+        or derived_from_length(program.sources, step, names)
+        or takes_in_part(step)
+    )
+
+
+def _names_gone_through(step: TrainingStep) -> set[str]:
+    loop = step.loop
+    names = step.source.every(cst.Name, loop.iter) if isinstance(loop, cst.For) else ()
+    return {name.value for name in names} - {"self"}
+
+
+def _feeding(program: Program, step: TrainingStep) -> list[Loader]:
+    """Loaders that are told a size of their batches: those that the loop names, or all where it names none of them."""
+    told = [each for each in program.loaders().loaders if each.options.given("batch_size") is not None]
+    names = _names_gone_through(step)
+    own = [each for each in told if names & names_holding(program.sources, each.options.source, each.options.node)]
+    return own or told
+
+
+def _size(program: Program, step: TrainingStep) -> Count | None:
+    """Where the size of a micro-batch is set; None where it is not followed, or two loaders have different ones."""
+    found: list[Count | None] = []
+    for loader in _feeding(program, step):
+        given = loader.options.given("batch_size")
+        assert given is not None
+        count = _set_at(program, loader.options.path, loader.options.source, given)
+        recorded = loader.site.arguments.get("batch_size") if loader.site is not None else None
+        found.append(count if count is not None and recorded in (None, count.value) else None)
+    if found:
+        return found[0] if all(each == found[0] for each in found) else None
+    return _counted(program, step.path, step.source, _size_name(step.source))
 
 
 def _size_name(source: Source) -> str:

@@ -62,6 +62,8 @@ def _effect(step: TrainingStep, way: Accumulation, node: cst.CSTNode, made: set[
     source = step.source
     if isinstance(node, cst.Yield | cst.Await | cst.Raise | cst.Assert):
         return "may do something in every micro-step that is not followed"
+    if isinstance(node, cst.If | cst.While | cst.IfExp):
+        return _effect_of_test(step, way, node.test, made)
     if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
         return _effect_of_call(step, node.value, made, often)
     if isinstance(node, cst.AugAssign):
@@ -73,6 +75,19 @@ def _effect(step: TrainingStep, way: Accumulation, node: cst.CSTNode, made: set[
         if not known and kept:
             return "keeps a value of each micro-step"
     return None
+
+
+def _effect_of_test(step: TrainingStep, way: Accumulation, test: cst.BaseExpression, made: set[str]) -> str | None:
+    """Where something else than the number of micro-steps, or the last batch of an epoch, decides what a turn does.
+
+    What kind of thing a value is, it is in each micro-step.
+    """
+    source = step.source
+    code = source.code(test)
+    if source.code(way.steps) in code or "len(" in code or "isinstance(" in code or "None" in code:
+        return None
+    read = _reads(source, test, made)
+    return f"decides by `{read}` of a micro-step" if read is not None else None
 
 
 def _effect_of_call(step: TrainingStep, call: cst.Call, made: set[str], often: bool) -> str | None:

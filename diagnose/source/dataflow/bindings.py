@@ -186,6 +186,8 @@ def passed_to(
     found: list[tuple[str, cst.BaseExpression | None]] = []
     for path, source in sources.items():
         for call in source.calls_named(name):
+            if source.is_called(call.func, "torch."):
+                continue  # torch has one of that name too
             given = argument(call, parameter.name.value, position)
             if given is None and has_star(call):
                 return None

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.tree.attributes import class_of, members_named
+from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
@@ -18,6 +21,12 @@ _VIEWS = frozenset(
 
 _FUNCTIONS = ("torch.nn.functional.", "torchvision.transforms.functional.", "torchvision.transforms.v2.functional.")
 """Where functions lie that write to what they are given first if they are told `inplace=True`."""
+_FLAG_BY_PLACE = frozenset(
+    {"ReLU", "ReLU6", "LeakyReLU", "RReLU", "ELU", "CELU", "SELU", "SiLU", "Mish", "Hardtanh", "Hardswish"}
+    | {"Hardsigmoid", "Threshold", "AlphaDropout", "FeatureAlphaDropout", "Dropout", "Dropout1d", "Dropout2d"}
+    | {"Dropout3d"}
+)
+"""Modules of torch that take one flag, `inplace`, which may come without its name: `nn.ReLU(True)`."""
 _WRITE_TO_THE_FIRST = frozenset(
     {"numpy.copyto", "numpy.fill_diagonal", "numpy.place", "numpy.put", "numpy.putmask", "PIL.ImageDraw.Draw"}
     | {f"cv2.{name}" for name in ("circle", "drawContours", "ellipse", "fillPoly", "line", "polylines", "putText")}
@@ -44,7 +53,8 @@ def _writes(source: Source) -> dict[str, list[int]]:
 def written_in_place(source: Source, below: cst.CSTNode | None = None) -> Iterator[cst.BaseExpression]:
     """Yield the expression that each in-place write below a node changes.
 
-    `x` of `x.add_(1)`, `x[0] = 1`, `x += 1`, `x.data[0].zero_()`, `torch.add(a, b, out=x)`, `nn.init.zeros_(x)`.
+    `x` of `x.add_(1)`, `x[0] = 1`, `x += 1`, `x.data[0].zero_()`, `torch.add(a, b, out=x)`, `nn.init.zeros_(x)`, and of
+    `self.act(x)` where that is a module which is built with `inplace=True`, or has one as its first layer.
     """
     for node in source.walk(below, cst.Call, cst.AugAssign, cst.AssignTarget, cst.For):
         yield from _written_by(source, node)
@@ -66,6 +76,8 @@ def _by_call(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
         elif arg.keyword is not None and arg.keyword.value == "inplace" and _is_true(arg.value):
             yield from _told_in_place(source, call)
     function = call.func
+    if "True" in source.words and call.args and not call.args[0].star and _is_module_in_place(source, function):
+        yield call.args[0].value
     if call.args and not source.names(function).isdisjoint(_WRITE_TO_THE_FIRST):
         yield call.args[0].value
     method = function.attr.value if isinstance(function, cst.Attribute) else ""
@@ -85,6 +97,30 @@ def _told_in_place(source: Source, call: cst.Call) -> Iterator[cst.BaseExpressio
         yield from (arg.value for arg in call.args[:1] if not arg.star)
     elif isinstance(function, cst.Attribute) and not source.imported(function):
         yield function.value
+
+
+def _is_module_in_place(source: Source, function: cst.BaseExpression) -> bool:
+    """Whether what is called is a module of torch's that writes to its input, or a sequence that begins with one."""
+    built: list[cst.BaseExpression] = []
+    if isinstance(function, cst.Name):
+        bound = binding_of(source, function)
+        built = [bound.value] if bound is not None and bound.value is not None else []
+    elif isinstance(function, cst.Attribute) and source.code(function.value) == "self":
+        around = class_of(source, function)
+        built = members_named(source, around, function.attr.value) if around is not None else []
+    return any(_writes_to_input(source, each) for each in built)
+
+
+def _writes_to_input(source: Source, module: cst.BaseExpression) -> bool:
+    if not isinstance(module, cst.Call) or not source.is_called(module.func, "torch.nn."):
+        return False
+    first = module.args[0].value if module.args and not module.args[0].star else None
+    if first is not None and call_name(module) == "Sequential":
+        return _writes_to_input(source, first)
+    if call_name(module) in _FLAG_BY_PLACE and any(arg.keyword is None and _is_true(arg.value) for arg in module.args):
+        return True
+    named = (arg for arg in module.args if arg.keyword is not None and arg.keyword.value == "inplace")
+    return any(_is_true(arg.value) for arg in named)
 
 
 def _is_true(node: cst.BaseExpression) -> bool:

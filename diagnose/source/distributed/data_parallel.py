@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.model import Scalar, Site
+from diagnose.model import Facts, Scalar, Site
 from diagnose.source.dataflow.flow import within
 from diagnose.source.models.model_construction import built_model
 from diagnose.source.training.training_loop import TrainingStep
@@ -25,6 +25,10 @@ _SITE = "DistributedDataParallel"
 _GROUPS = ("process_group", "device_mesh")
 _BEFORE_GROUP = 5
 """Arguments of DistributedDataParallel before the group, by place."""
+_SYNCS, _SYNCED = "forward_sync_buffers", "broadcast_buffers"
+"""The option that lets ranks keep their buffers in forward passes, and its former name."""
+_SYNCS_SINCE = (2, 13)
+"""The torch that has the new one, and warns of the former: `nn/parallel/distributed.py`."""
 _HAS_HOOK = re.compile(r"register_comm_hook|comm_hook\s*=")
 _GLOO = re.compile(r"""init_process_group\(\s*(?:["']gloo["']|[^()]*\bbackend\s*=\s*["']gloo["'])""")
 _HALF = re.compile(r"\.(?:bfloat16|half)\(\)|\.to\(\s*(?:dtype=)?torch\.(?:bfloat16|float16)")
@@ -83,9 +87,22 @@ class DataParallel:
         """Whether an option can be set here and has its default (as code) so far."""
         return not self.open and self.code(option) in (None, default)
 
+    @property
+    def keeps_own_buffers(self) -> bool:
+        """Whether its call says that ranks keep their buffers in forward passes."""
+        return "False" in (self.code(_SYNCS), self.code(_SYNCED))
+
     def value(self, option: str) -> Scalar:
         """Return the value of an option as the run recorded it; None where it did not."""
         return self.site.arguments.get(option) if self.site is not None else None
+
+
+def option_of_buffers(facts: Facts) -> str:
+    """The name of the option with which, set to False, ranks keep their buffers in forward passes.
+
+    By the former name they also keep those that they begin with.
+    """
+    return _SYNCS if facts.torch_release is not None and facts.torch_release >= _SYNCS_SINCE else _SYNCED
 
 
 def data_parallel(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tuple[DataParallel, ...]:

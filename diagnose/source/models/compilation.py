@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
 from diagnose.model import Site
 from diagnose.source.dataflow.flow import within
-from diagnose.source.models.model_construction import Built
+from diagnose.source.models.model_construction import Built, built_model
+from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import per_program
@@ -138,6 +139,27 @@ def model_class(built: Built, sources: Mapping[str, str]) -> ModelClass | None:
             if call_name(call) in classes:
                 return classes[call_name(call)]
     return None
+
+
+def models_of(step: TrainingStep, sources: Mapping[str, str]) -> Iterator[Built]:
+    """Where the models are built whose outputs reach the loss of a step, the one that gets gradients first.
+
+    With each come the others of its class that the step calls, such as the second of two critics, and their targets.
+    """
+    for name in dict.fromkeys([step.model, *(step.source.code(call.func) for call in step.forward)]):
+        its = replace(step, model=name)
+        built = built_model(its, sources) if name is not None else None
+        if built is not None:
+            yield from (built, *_twins(its, built, sources))
+
+
+def _twins(step: TrainingStep, built: Built, sources: Mapping[str, str]) -> Iterator[Built]:
+    made = model_class(built, sources)
+    called = dict.fromkeys(step.source.code(call.func) for call in step.source.every(cst.Call, step.turn))
+    for name in called if made is not None else ():
+        other = built_model(replace(step, model=name), sources) if name != step.model else None
+        if other is not None and model_class(other, sources) == made:
+            yield other
 
 
 def _own_value(built: Built, statement: cst.Assign | cst.AnnAssign) -> cst.BaseExpression | None:

@@ -15,7 +15,8 @@ from diagnose.source.rewrite.with_blocks import block_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, only_statement
 
-_START = re.compile(r"(?:0|0\.0?|torch\.zeros\(.*\)|torch\.tensor\(0\.?0?\b.*\))$")
+_START = re.compile(r"(?:0|0\.0?|torch\.zeros\((?:\(\)|\[\])(?:,.*)?\)|torch\.tensor\(0\.?0?\b.*\))$")
+"""A number or a tensor of no axes, as torch's functions give."""
 _ROOT = (r"{acc}\*\*(?:0?\.5|\(1\.?0?/2\.?0?\))", r"(?:math|np|numpy|torch)\.sqrt\({acc}\)", r"{acc}\.sqrt\(\)")
 _SQUARE = (
     r"{p}\.grad\.norm\((?:2|2\.0|p=2|p=2\.0)?\)\*\*2(?:\.0)?",
@@ -155,8 +156,22 @@ def _matches(patterns: Sequence[str], code: str, **names: str) -> bool:
     return any(re.fullmatch(pattern.format(**plain), code) for pattern in patterns)
 
 
-def clipped_by_hand(source: Source, found: NormLoop) -> tuple[tuple[cst.CSTNode, ...], str] | None:
-    """The statements after the loop that scale the gradients as `clip_grad_norm_` does, and the largest norm."""
+@dataclass(frozen=True)
+class HandClipping:
+    """The statements after a loop over norms that scale the gradients as `clip_grad_norm_` does."""
+
+    statements: tuple[cst.CSTNode, ...]
+    largest: str
+    """The code of the largest norm."""
+    spreads_nan: bool
+    """Whether a norm that is NaN makes all gradients NaN, as it does in torch's function.
+
+    `if factor < 1` and `min(1, factor)` leave the gradients of other parameters as they are: NaN is not less than 1.
+    """
+
+
+def clipped_by_hand(source: Source, found: NormLoop) -> HandClipping | None:
+    """The clipping after a loop; None where there is none, or it is another formula."""
     block = block_of(source, found.statements[0])
     if block is None or found.norm is None:
         return None
@@ -167,9 +182,9 @@ def clipped_by_hand(source: Source, found: NormLoop) -> tuple[tuple[cst.CSTNode,
     name, code = factor
     norm = re.escape(found.norm)
     match = re.fullmatch(rf"(?P<max>[\w.]+)/\({norm}\+{_EPSILON}\)", code)
-    capped = re.fullmatch(rf"min\(1(?:\.0)?,(?P<max>[\w.]+)/\({norm}\+{_EPSILON}\)\)", code) or re.fullmatch(
-        rf"min\((?P<max>[\w.]+)/\({norm}\+{_EPSILON}\),1(?:\.0)?\)", code
-    )
+    one_first = re.fullmatch(rf"min\(1(?:\.0)?,(?P<max>[\w.]+)/\({norm}\+{_EPSILON}\)\)", code)
+    one_last = re.fullmatch(rf"min\((?P<max>[\w.]+)/\({norm}\+{_EPSILON}\),1(?:\.0)?\)", code)
+    capped = one_first or one_last
     scaling = rest[1]
     if match is not None and isinstance(scaling, cst.If) and scaling.orelse is None:
         test = re.fullmatch(rf"{re.escape(name)}<=?1(?:\.0)?", _compact(source.code(scaling.test)))
@@ -183,7 +198,7 @@ def clipped_by_hand(source: Source, found: NormLoop) -> tuple[tuple[cst.CSTNode,
     if not isinstance(scaling, cst.For) or not _scales(source, scaling, found, name):
         return None
     used_later = any(re.search(rf"\b{re.escape(name)}\b", source.code(each)) for each in rest[2:])
-    return None if used_later else (tuple(rest[:2]), largest)
+    return None if used_later else HandClipping(tuple(rest[:2]), largest, one_last is not None)
 
 
 def _scales(source: Source, loop: cst.For, found: NormLoop, factor: str) -> bool:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of, bound_to, passed_to
 from diagnose.source.dataflow.flow import scope_of
-from diagnose.source.tree.attributes import class_of, members_named
+from diagnose.source.tree.attributes import class_of, members_named, set_from_outside
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
@@ -39,10 +39,19 @@ class Optimizers:
         if isinstance(node, cst.Name):
             return self._named(source, node, depth)
         if isinstance(node, cst.Attribute):
-            owner = class_of(source, node) if source.code(node.value) == "self" else None
-            kept = members_named(source, owner, node.attr.value) if owner is not None else []
-            return _any(self.holds(source, value, depth + 1) for value in kept) if kept else None
+            return _any(self.holds(at, value, depth + 1) for at, value in self._given(source, node))
         return False if isinstance(node, cst.IfExp | cst.BaseNumber | cst.BaseString | cst.Lambda) else None
+
+    def _given(self, source: Source, node: cst.Attribute) -> Iterator[tuple[Source, cst.BaseExpression]]:
+        """All that an attribute is given: of the object by its class, of others by any; and of both from outside."""
+        name = node.attr.value
+        owner = class_of(source, node) if source.code(node.value) == "self" else None
+        if owner is not None:
+            yield from ((source, value) for value in members_named(source, owner, name))
+        for other in (each for each in self.sources.values() if name in each.words):
+            for each in other.every(cst.ClassDef) if owner is None else ():
+                yield from ((other, value) for value in members_named(other, each, name))
+            yield from ((other, value) for value in set_from_outside(other, name))
 
     def _made(self, source: Source, call: cst.Call, depth: int) -> bool | None:
         names = source.names(call.func)
@@ -55,6 +64,8 @@ class Optimizers:
         return _any(self.holds(at, value, depth + 1) for at, value in returned) if own else False
 
     def _named(self, source: Source, name: cst.Name, depth: int) -> bool | None:
+        if name.value == "None":
+            return False
         bound = binding_of(source, name)
         if bound is not None and bound.parameter is not None and isinstance(bound.scope, cst.FunctionDef):
             function = bound.scope

@@ -20,8 +20,12 @@ _PRODUCTS = frozenset({"mul", "multiply", "div", "divide", "true_divide"})
 _RENAMED = _PRODUCTS | {"sigmoid"}
 """What an import may give another name."""
 _CUBE = 0.044715
-_CLOSE = 1e-4
-"""Relative: constants are often written with four digits."""
+_CLOSE = 2.0**-23
+"""Relative: one float32 rounding, which the rounding gate grants (`diagnose/trial/gates/numerics.py`).
+
+Eight digits are that close. With 0.7071 for √½ a program computes another function, off by 1e-5: a hundred times what
+the three roundings of the gate allow, and what a model that was trained with it does not expect.
+"""
 
 
 @dataclass

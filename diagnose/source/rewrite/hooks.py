@@ -25,8 +25,10 @@ _REGISTERS = frozenset(
 )
 _ON_CALLS = frozenset(
     {"register_forward_hook", "register_forward_pre_hook", "register_module_forward_hook"}
-    | {"register_module_forward_pre_hook", "create_feature_extractor", "IntermediateLayerGetter"}
+    | {"register_module_forward_pre_hook"}
 )
+_EXTRACTS = frozenset({"create_feature_extractor", "IntermediateLayerGetter"})
+"""What calls the parts of a module itself, in the place of its forward pass."""
 _ON_MODULES = _ON_CALLS | _REGISTERS - {"register_hook"}
 _LOOKS = re.compile(r"\b(isnan|isinf|isfinite)\(")
 _CHANGES = re.compile(
@@ -36,14 +38,16 @@ _TELLS = re.compile(r"\bprint\(|\blogg(?:er|ing)\b|\b(?:write|warn)\(")
 
 
 def forward_hook(sources: Mapping[str, str]) -> str | None:
-    """The file and line at which a program first hooks the calls of modules; None where it hooks none."""
-    return _first_call(sources, _ON_CALLS)
+    """The file and line at which a program first hooks the calls of modules, or makes them itself; None where it does
+    neither.
+    """
+    return _first_call(sources, _ON_CALLS | _EXTRACTS)
 
 
 def module_hook(sources: Mapping[str, str]) -> str | None:
     """The file and line of the first hook on calls or gradients of modules; hooks on tensors are none."""
     hooking = {path: text for path, text in sources.items() if "_hook" in text}
-    return _first_call(hooking, _ON_MODULES) or forward_hook(sources)
+    return _first_call(hooking, _ON_MODULES)
 
 
 def _first_call(sources: Mapping[str, str], names: Collection[str]) -> str | None:

@@ -11,6 +11,7 @@ from diagnose.source.samples.object_identity import root_of
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, changed_by
 from diagnose.source.samples.shared_objects import SharedObjects
+from diagnose.source.samples.statement_order import StatementOrder
 from diagnose.source.tree.edits import call_name
 
 
@@ -20,6 +21,7 @@ class MainProcess:
 
     code: SampleCode
     shared: SharedObjects
+    order: StatementOrder
     loader: cst.Call
 
     def opened(self) -> Iterator[Trace]:
@@ -99,10 +101,7 @@ class MainProcess:
         raises = any(any(self.code.sources[path].every(cst.Raise, node)) for node, path in self.code.sampling.items())
         for path, source in self.code.sources.items() if raises else ():
             for each in source.every(cst.Try):
-                loops = any(isinstance(one, cst.For | cst.While) for one in source.walk(each.body)) or any(
-                    (name := call_name(call)) not in classes and (name == "next" or name in self.code.defined)
-                    for call in source.every(cst.Call, each.body)
-                )
+                loops = self.order.goes_through(source, each.body, skipped=frozenset(classes))
                 # What makes a sample, or makes the dataset before the loop.
                 inside = any(
                     above in self.code.sampling or above in self.code.building for above in source.ancestors(each)

@@ -82,6 +82,55 @@ def local_names(source: Source, function: cst.CSTNode) -> frozenset[str]:
     return frozenset(named - declared)
 
 
+_MAKE = ("builtins.", "collections.", "torch.", "numpy.")
+"""Whose functions return what is new, but for those of `SAME_MEMORY`, and keep nothing that they are given."""
+_READ_BY = (
+    cst.Attribute,
+    cst.Subscript,
+    cst.Return,
+    cst.If,
+    cst.For,
+    cst.CompFor,
+    cst.ComparisonTarget,
+    cst.Comparison,
+)
+
+
+@per_source
+def is_made_within(source: Source, name: cst.Name) -> bool:
+    """Whether a variable of a function is only what that function makes, and nobody gets before it is returned."""
+    function = source.inside(name, (cst.FunctionDef, cst.Lambda))
+    if not isinstance(function, cst.FunctionDef) or any(source.every(cst.Yield, function)):
+        return False
+    made = bound_to(source, name) if name.value in local_names(source, function) else []
+    return (
+        bool(made)
+        and all(_is_new(source, value) for value in made)
+        and all(_is_kept_within(source, each, function) for each in source.named(name.value, function))
+    )
+
+
+def _is_new(source: Source, value: cst.CSTNode) -> bool:
+    if isinstance(value, cst.Call):
+        return call_name(value) not in SAME_MEMORY and source.is_called(value.func, *_MAKE)
+    return isinstance(value, cst.List | cst.Dict | cst.Set | cst.ListComp | cst.DictComp | cst.SetComp)
+
+
+def _is_kept_within(source: Source, use: cst.Name | cst.Attribute, function: cst.FunctionDef) -> bool:
+    """Whether a use of a variable binds it, reads it, changes it or returns it."""
+    parent = source.parent(use)
+    if isinstance(parent, cst.Attribute) and parent.attr is use:
+        return True  # another's attribute of this name
+    if source.inside(use, (cst.FunctionDef, cst.Lambda)) is not function:
+        return False
+    if isinstance(parent, cst.Arg):
+        call = source.parent(parent)
+        return parent.keyword is use or (isinstance(call, cst.Call) and source.is_called(call.func, *_MAKE))
+    if isinstance(parent, cst.Element):
+        return isinstance(source.parent(source.parent(parent) or parent), cst.Return)
+    return isinstance(parent, (cst.AssignTarget, cst.AugAssign, *_READ_BY))
+
+
 def _binds(source: Source, name: cst.Name, target: cst.CSTNode) -> bool:
     for above in source.ancestors(name):
         if above is target:

@@ -60,6 +60,7 @@ _PLAIN = frozenset(
     | {"zlib", "binascii", "calendar", "zoneinfo", "colorsys", "cmath", "numbers", "difflib", "pprint", "shlex"}
     | {"platform", "locale", "configparser", "tomllib", "plistlib", "marshal", "ipaddress", "keyword", "graphlib"}
     | {"polars", "pyarrow", "base64", "html", "uuid", "warnings", "fnmatch", "networkx", "torch_geometric", "ast"}
+    | {"pycocotools", "xml", "gensim", "spacy", "jieba", "unidecode", "inflect", "ogb", "shapely"}
 )
 """Libraries whose functions return plain data, or transforms of it, but for those that are listed as handles."""
 _OPENS = frozenset({"VideoCapture", "VideoReader", "ParquetFile", "memory_map", "OSFile", "SoundFile", "get_reader"})

@@ -178,18 +178,20 @@ class SampleCode:
     def named(self, source: Source, node: cst.CSTNode) -> Iterator[tuple[str, Definition]]:
         """The program's own functions and classes, no methods, that a name or `module.name` may stand for."""
         if isinstance(node, cst.Name):
-            if not self.defined.has_free(node.value) or not is_read(source, node):
+            last = node.value if self.defined.has_free(node.value) else _imported_as(source, node)
+            if not self.defined.has_free(last) or not is_read(source, node):
                 return
             bound = binding_of(source, node)
             if bound is not None and bound.parameter is not None:
                 return  # what a parameter stands for is followed where it is passed
-            last = node.value
         elif isinstance(node, cst.Attribute) and self.defined.has_free(node.attr.value) and source.names(node):
             last = node.attr.value
         else:
             return
         if not self._is_foreign(source, node):
-            yield from self.defined.free(last)
+            found = self.defined.free(last)
+            modules = {name.rpartition(".")[0].rpartition(".")[2] for name in source.imported(node)}
+            yield from [each for each in found if _module(each[0]) in modules] or found
 
     def _is_foreign(self, source: Source, node: cst.CSTNode) -> bool:
         """Whether it is imported from a module that is none of the program's files, nor in a folder of them."""
@@ -239,6 +241,18 @@ def is_read(source: Source, name: cst.Name) -> bool:
     parent = source.parent(name)
     declares = isinstance(parent, cst.Param) and parent.default is not name
     return is_variable(source, name) and not declares and not isinstance(parent, cst.ImportAlias | cst.AsName)
+
+
+def _module(path: str) -> str:
+    """The last part of the name of a file's module."""
+    parts = path.replace("\\", "/").removesuffix(".py").removesuffix("/__init__").split("/")
+    return parts[-1]
+
+
+def _imported_as(source: Source, name: cst.Name) -> str:
+    """What an imported name is called in its module: `build` after `from .coco import build as build_coco`."""
+    imported = source.imported(name)
+    return next(iter(imported)).rpartition(".")[2] if len(imported) == 1 else ""
 
 
 def _hands_itself_on(source: Source, name: cst.Name) -> bool:

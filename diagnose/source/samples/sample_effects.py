@@ -6,7 +6,7 @@ early, and the clock, the environment and the number of the process are its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -85,35 +85,50 @@ def traces(code: SampleCode) -> Iterator[Trace]:
     changers = _changers(code)
     for node, path in code.sampling.items():
         source = code.sources[path]
-        for target in changed_by(source, node):
-            binds = is_read_only(source, target, node) or made_first_in_a_sample(source, target, node)
-            if not binds and _outlives(code, path, node, target):
-                words = f"keeps or changes `{source.code(target)}` while it makes a sample"
-                yield Trace(words, path, _l(source, target))
-        for each in source.every(cst.Name, node):
-            if source.names(each) & _CONSOLE and is_read(source, each):
-                yield Trace(f"calls `{each.value}` while it makes a sample", path, _l(source, each))
-        for end in source.walk(node, cst.Name, cst.Attribute):
-            if source.names(end) & _ENDS:
-                yield Trace(
-                    f"may end the process by `{source.code(end)}` while it makes a sample", path, _l(source, end)
-                )
-        for call in code.calls(path, node):
-            if _tells(source, call):
-                yield Trace(f"writes by `{source.code(call.func)}` while it makes a sample", path, _l(source, call))
-        for read in source.walk(node):
-            if isinstance(read, cst.Attribute | cst.Name) and not isinstance(source.parent(read), cst.Attribute):
-                names = {name for each in _chain(read) for name in source.names(each)}
-                if any(name.startswith(each) for name in names for each in elsewhere):
-                    words = f"reads `{source.code(read)}`, which is another in a worker or at another time,"
-                    yield Trace(f"{words} while it makes a sample", path, _l(source, read))
-        if changers:
-            for alias in (*handed_on(source, node), *_given_to(code, path, node, changers)):
-                words = f"hands on `{source.code(alias)}` itself, no copy, to code that changes it in place"
-                yield Trace(words, path, _l(source, alias))
+        yield from _kept(code, path, node)
+        yield from _told(code, path, node)
+        yield from _read_elsewhere(source, path, node, elsewhere)
+        for alias in (*handed_on(source, node), *_given_to(code, path, node, changers)) if changers else ():
+            words = f"hands on `{source.code(alias)}` itself, no copy, to code that changes it in place"
+            yield Trace(words, path, _l(source, alias))
     for path, call in rows_of_tensors(code) if changers else ():
         words = f"has rows of `{code.sources[path].code(call)}`, no copies, changed in place"
         yield Trace(words, path, _l(code.sources[path], call))
+
+
+def _kept(code: SampleCode, path: str, node: cst.FunctionDef | cst.Lambda) -> Iterator[Trace]:
+    """What outlives a sample and is bound or changed while it is made."""
+    source = code.sources[path]
+    for target in changed_by(source, node):
+        binds = is_read_only(source, target, node) or made_first_in_a_sample(source, target, node)
+        if not binds and _outlives(code, path, node, target):
+            words = f"keeps or changes `{source.code(target)}` while it makes a sample"
+            yield Trace(words, path, _l(source, target))
+
+
+def _told(code: SampleCode, path: str, node: cst.CSTNode) -> Iterator[Trace]:
+    """What a sample asks of the console, how it may end its process, and what it writes."""
+    source = code.sources[path]
+    for each in source.every(cst.Name, node):
+        if source.names(each) & _CONSOLE and is_read(source, each):
+            yield Trace(f"calls `{each.value}` while it makes a sample", path, _l(source, each))
+    for end in source.walk(node, cst.Name, cst.Attribute):
+        if source.names(end) & _ENDS:
+            words = f"may end the process by `{source.code(end)}` while it makes a sample"
+            yield Trace(words, path, _l(source, end))
+    for call in code.calls(path, node):
+        if _tells(source, call):
+            yield Trace(f"writes by `{source.code(call.func)}` while it makes a sample", path, _l(source, call))
+
+
+def _read_elsewhere(source: Source, path: str, node: cst.CSTNode, elsewhere: Sequence[str]) -> Iterator[Trace]:
+    """What is read that is another in a worker or at another time, by the beginnings of its names."""
+    for read in source.walk(node):
+        if isinstance(read, cst.Attribute | cst.Name) and not isinstance(source.parent(read), cst.Attribute):
+            names = {name for each in _chain(read) for name in source.names(each)}
+            if any(name.startswith(each) for name in names for each in elsewhere):
+                words = f"reads `{source.code(read)}`, which is another in a worker or at another time,"
+                yield Trace(f"{words} while it makes a sample", path, _l(source, read))
 
 
 def changed_by(source: Source, below: cst.CSTNode) -> Iterator[cst.BaseExpression]:

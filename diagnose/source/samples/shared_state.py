@@ -19,7 +19,7 @@ from diagnose.source.samples.dataset_rng import draws_of_order
 from diagnose.source.samples.given_attributes import follow_given
 from diagnose.source.samples.hidden_changes import hidden_changes, seeds
 from diagnose.source.samples.main_process import MainProcess
-from diagnose.source.samples.object_identity import attribute_values, handed_on, hands_on
+from diagnose.source.samples.object_identity import attribute_values, handed_on, hands_on, is_made_within, root_of
 from diagnose.source.samples.open_handles import held_handles
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, changed_by, rows_of_tensors, traces
@@ -78,7 +78,7 @@ class SharedState:
 
     def _traces(self) -> Iterator[Trace]:
         yield from traces(self.code)
-        around = MainProcess(self.code, self._shared, self.loader)
+        around = MainProcess(self.code, self._shared, self._order, self.loader)
         yield from around.opened()
         yield from around.caught()
         yield from around.trained()
@@ -178,13 +178,20 @@ class SharedState:
             for target in _changes(source):
                 if any(each in self.code.sampling or each in self._inits for each in source.ancestors(target)):
                     continue
-                if not self._shared.is_shared(path, target):
+                if not self._shared.is_shared(path, target) or self._is_made_there(path, target):
                     continue
                 when = self._order.when(path, target)
                 if when >= at_least:
                     at = source.lines_of(target)[0]
                     yield Trace(f"reads what the program changes (`{_line(source, target)}`)", path, at)
             yield from self._called(path, source, at_least)
+
+    def _is_made_there(self, path: str, target: cst.BaseExpression) -> bool:
+        """Whether a function that builds no loader changes what it makes, before anybody else gets it."""
+        source, root = self.code.sources[path], root_of(target)
+        function = source.inside(target, cst.FunctionDef)
+        builds = function is not None and path == self.path and within(source, self.loader, function)
+        return isinstance(root, cst.Name) and not builds and is_made_within(source, root)
 
     def reads(self, name: str, at_least: When) -> Iterator[Trace]:
         """Statements that read a variable or an attribute of this name outside the loader, and run then or later."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -15,6 +16,8 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
 _COUNTED = frozenset({"range", "trange", "count"})
+_SAME_VALUES = frozenset({"enumerate", "tqdm", "reversed", "list"})
+"""Calls that a loop goes through as it would through what they are given."""
 _STARTS = frozenset({"spawn", "Fire", "run", "launch", "Process", "notebook_launcher", "start_processes"})
 """Calls that run a function they are given once, where they stand."""
 _STEPS = frozenset({"iter", "next", "__next__"})
@@ -55,19 +58,25 @@ class StatementOrder:
             if function is None or function in seen or self._is_early(path, node, function):
                 continue
             seen.add(function)
-            uses = self._uses_of(path, function)
-            if uses is None:
+            callers = self._callers(path, function)
+            owner = self.code.sources[path].inside(function, cst.ClassDef)
+            if callers is None:
                 return When.DURING
-            pending += uses
+            if not callers and owner not in self.code.lasting and not self._is_unused(path, owner or function):
+                return When.DURING
+            pending += callers
         return latest
 
     def _where_it_stands(self, path: str, node: cst.CSTNode) -> tuple[When, cst.FunctionDef | None]:
-        """When a node runs by the loops around it, and the function that they are in; None in none."""
+        """When a node runs by the loops around it, and the function that they are in; None where that tells no more."""
         source = self.code.sources[path]
         latest = When.BEFORE
+        own = source.inside(node, cst.ClassDef) in self.code.lasting  # it goes through files, not through the loader
         for above in source.ancestors(node):
             if isinstance(above, cst.Lambda):
                 return When.DURING, None
+            if own and isinstance(above, cst.For | cst.While):
+                continue
             if isinstance(above, cst.For) and not (above.iter is node or within(source, node, above.iter)):
                 if above.target is not node and not within(source, node, above.target):
                     latest = max(latest, self._of_loop(source, above))
@@ -78,13 +87,67 @@ class StatementOrder:
             if isinstance(above, cst.While):
                 latest = max(latest, self._of_loop(source, above))
             if isinstance(above, cst.FunctionDef):
-                return latest, above
+                early = latest > When.BEFORE and self._precedes(path, node)
+                return (When.BEFORE, None) if early else (latest, above)
         if latest > When.BEFORE:
-            return latest, None
-        earlier = path != self.path or source.span(node)[0] < self.code.sources[self.path].span(self.loader)[0]
+            return When.BEFORE if self._precedes(path, node) else latest, None
+        return self._of_script(path, node), None
+
+    def _of_script(self, path: str, node: cst.CSTNode) -> When:
+        """When a node runs that no function and no loop is around."""
+        earlier = path != self.path or self.code.sources[path].span(node)[0] < self._begin
         if earlier or self._nothing_ran_before(node):
-            return When.BEFORE, None
-        return When.DURING if self._by_hand else When.BETWEEN, None
+            return When.BEFORE
+        return When.DURING if self._by_hand else When.BETWEEN
+
+    @property
+    def _begin(self) -> int:
+        """Where the loader begins in its file."""
+        return self.code.sources[self.path].span(self.loader)[0]
+
+    def _is_early(self, path: str, node: cst.CSTNode, function: cst.FunctionDef) -> bool:
+        """Whether a node of a function runs before the loader is there, wherever the function is called from."""
+        if function in self.code.building:
+            return True
+        source = self.code.sources[path]
+        return path == self.path and within(source, self.loader, function) and source.span(node)[0] < self._begin
+
+    def _precedes(self, path: str, node: cst.CSTNode, seen: frozenset[cst.CSTNode] = frozenset()) -> bool:
+        """Whether a node has run for the last time when the loader is built, as far as calls of functions show."""
+        source = self.code.sources[path]
+        function = source.inside(node, cst.FunctionDef)
+        if path == self.path and (function is None or within(source, self.loader, function)):
+            loops = (above for above in source.ancestors(node) if isinstance(above, cst.For | cst.While))
+            again = any(within(source, self.loader, loop) for loop in loops)
+            same = source.inside(self.loader, cst.FunctionDef) is function
+            return same and not again and source.span(node)[0] < source.span(self.loader)[0]
+        if function is None or function in seen or any(source.every(cst.Yield, function)):
+            return False
+        if function not in self._preceding:  # one that calls itself on some way does not precede on any
+            callers = self._callers(path, function) or ()
+            early = all(self._precedes(file, used, seen | {function}) for file, used in callers)
+            self._preceding[function] = bool(callers) and early
+        return self._preceding[function]
+
+    @cached_property
+    def _preceding(self) -> dict[cst.FunctionDef, bool]:
+        """The answers of `_precedes` for whole functions."""
+        return {}
+
+    def goes_through(self, source: Source, node: cst.CSTNode, skipped: frozenset[str]) -> bool:
+        """Whether code may go through something: in a loop, by `next`, or by the program's functions that it calls.
+
+        `skipped` are the names of what is not looked at.
+        """
+        if any(isinstance(each, cst.For | cst.While) for each in source.walk(node)):
+            return True
+        called = {call_name(call) for call in source.every(cst.Call, node)} - skipped
+        known = {name for name in called if name in self.code.defined}
+        return "next" in called or any(
+            isinstance(each, cst.ClassDef) or self.goes_through(self.code.sources[path], each.body, skipped | known)
+            for name in known
+            for path, each in self.code.defined.named(name)
+        )
 
     def _nothing_ran_before(self, node: cst.CSTNode) -> bool:
         """Whether a script has called none of its own functions yet, and the loader is built in one of them."""
@@ -99,33 +162,25 @@ class StatementOrder:
             for each in source.every(cst.Name)
         )
 
-    def _is_early(self, path: str, node: cst.CSTNode, function: cst.FunctionDef) -> bool:
-        """Whether a node of a function runs before the loader is there, wherever the function is called from."""
-        if function in self.code.building:
-            return True
-        source = self.code.sources[path]
-        here = path == self.path and within(source, self.loader, function)
-        return here and source.span(node)[0] < source.span(self.loader)[0]
-
     @cached_property
-    def _uses(self) -> dict[cst.FunctionDef, list[tuple[str, cst.CSTNode]] | None]:
-        """The answers of `_uses_of`."""
+    def _called_by(self) -> dict[cst.FunctionDef, list[tuple[str, cst.BaseExpression]] | None]:
+        """The answers of `_callers`."""
         return {}
 
-    def _uses_of(self, path: str, function: cst.FunctionDef) -> list[tuple[str, cst.CSTNode]] | None:
-        """Where a function is called, all calls of its name taken together; None where nobody knows."""
-        if function not in self._uses:
-            self._uses[function] = self._find_uses(path, function)
-        return self._uses[function]
+    def _callers(self, path: str, function: cst.FunctionDef) -> list[tuple[str, cst.BaseExpression]] | None:
+        """What a function is called by, all calls of its name taken together; None where nobody knows when it runs."""
+        if function not in self._called_by:
+            self._called_by[function] = self._find_callers(path, function)
+        return self._called_by[function]
 
-    def _find_uses(self, path: str, function: cst.FunctionDef) -> list[tuple[str, cst.CSTNode]] | None:
+    def _find_callers(self, path: str, function: cst.FunctionDef) -> list[tuple[str, cst.BaseExpression]] | None:
         source = self.code.sources[path]
         owner = source.inside(function, cst.ClassDef)
         plain = all(source.code(each.decorator) in {"staticmethod", "classmethod"} for each in function.decorators)
         if any(source.every(cst.Yield, function)) or (not plain and owner is not None):
             return None
         name = owner.name.value if owner is not None and function.name.value == "__init__" else function.name.value
-        found: list[tuple[str, cst.CSTNode]] = []
+        found: list[tuple[str, cst.BaseExpression]] = []
         for file, other in self.code.sources.items():
             for each in other.named(name):
                 parent = other.parent(each)
@@ -146,7 +201,16 @@ class StatementOrder:
                 elif not (isinstance(call, cst.Arg) and _starts(other, call)):
                     return None  # handed on, to be called nobody knows when
                 found.append((file, used))
-        return found if found or owner in self.code.lasting else None
+        return found
+
+    def _is_unused(self, path: str, node: cst.FunctionDef | cst.ClassDef) -> bool:
+        """Whether nothing in the program names a function or a class, or may find it by a name from outside."""
+        source, name = self.code.sources[path], node.name.value
+        module = path.rpartition("/")[2].removesuffix(".py")
+        found = re.compile(rf"\b{name}\b|\b{module}\.__dict__|\bgetattr\({module}\b|\bglobals\(\)")
+        texts = (other.text for other in self.code.sources.values() if other is not source)
+        here = len(found.findall(source.text)) == len(found.findall(source.code(node)))
+        return not node.decorators and here and not any(map(found.search, texts))
 
     def _stands_for(self, function: cst.FunctionDef, source: Source, used: cst.BaseExpression) -> bool:
         """Whether a name or `module.name` may be a function's: a parameter is another, and so is `self.name`."""
@@ -169,10 +233,7 @@ class StatementOrder:
         for source in self.code.sources.values():
             for call in source.every(cst.Call) if not source.words.isdisjoint(_STEPS) else ():
                 if (
-                    (
-                        call_name(call) in {"iter", "__next__"}
-                        or (call_name(call) == "next" and isinstance(call.func, cst.Name))
-                    )
+                    _holds_iterator(source, call)
                     and not any(
                         each in self.code.sampling or each in self.code.building for each in source.ancestors(call)
                     )
@@ -182,9 +243,34 @@ class StatementOrder:
             for function in source.every(cst.FunctionDef) if "yield" in source.words else ():
                 if function.name.value == "__iter__":
                     continue  # each `for` begins with a new iterator, as it does of a loader
-                if function not in self.code.sampling and any(source.every(cst.Yield, function)):
+                if function not in self.code.sampling and _yields_of_another(source, function):
                     return True
         return False
+
+
+def _holds_iterator(source: Source, call: cst.Call) -> bool:
+    """Whether a call makes an iterator that lives on, or takes a value of one: `next(iter(loader))` leaves none."""
+    name = call_name(call)
+    if name == "iter":
+        above = source.parent(source.parent(call) or call)
+        return not (isinstance(above, cst.Call) and source.code(above.func) == "next")
+    if name == "next" and isinstance(call.func, cst.Name):
+        value = call.args[0].value if call.args else None
+        return not (isinstance(value, cst.Call) and source.code(value.func) == "iter")
+    return name == "__next__"
+
+
+def _yields_of_another(source: Source, function: cst.FunctionDef) -> bool:
+    """Whether a function yields from within a loop over something else, which may be a loader."""
+    for each in source.every(cst.Yield, function):
+        if isinstance(each.value, cst.From) and not _is_counted(source, each.value.item):
+            return True
+        loops = (
+            above for above in source.ancestors(each) if isinstance(above, cst.For) and within(source, above, function)
+        )
+        if any(not _is_counted(source, loop.iter) for loop in loops):
+            return True
+    return False
 
 
 def _binds_name(assign: cst.Assign, name: str) -> bool:
@@ -196,13 +282,22 @@ def _starts(source: Source, arg: cst.Arg) -> bool:
     return isinstance(call, cst.Call) and call_name(call) in _STARTS
 
 
-def _is_counted(source: Source, node: cst.BaseExpression) -> bool:
-    """Whether a loop goes through numbers or written values, which are no batches."""
-    while isinstance(node, cst.Call) and call_name(node) in {"enumerate", "tqdm", "reversed", "list"} and node.args:
-        node = node.args[0].value
+def _is_counted(source: Source, node: cst.BaseExpression, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether a loop goes through numbers or written values, which are no batches.
+
+    `seen` are the names on the way: `steps = tqdm(steps)` does not tell what the steps are.
+    """
+    while True:
+        if isinstance(node, cst.Call) and call_name(node) in _SAME_VALUES and node.args:
+            node = node.args[0].value
+        elif isinstance(node, cst.Subscript) and all(isinstance(each.slice, cst.Slice) for each in node.slice):
+            node = node.value
+        else:
+            break
     if isinstance(node, cst.Call):
         return call_name(node) in _COUNTED
     if isinstance(node, cst.Name):
         values = [each.value for each in source.every(cst.Assign) if _binds_name(each, node.value)]
-        return bool(values) and all(isinstance(each, cst.List | cst.Tuple) for each in values)
+        known = seen | {node.value}
+        return node.value in seen or (bool(values) and all(_is_counted(source, each, known) for each in values))
     return isinstance(node, cst.List | cst.Tuple)

@@ -9,6 +9,7 @@ import libcst as cst
 
 from diagnose.model import Scalar
 from diagnose.source.settings.mappings import Known, Layer, clashes, layers_of, name_of, set_keys
+from diagnose.source.settings.other_readers import has_other_readers
 from diagnose.source.settings.setting import Setting
 from diagnose.source.settings.shown_options import shows_mapping, shows_options
 from diagnose.source.settings.values import setting_of
@@ -64,6 +65,14 @@ class CallOptions:
         found = self._layer_with(name)
         return found[1] if found is not None else None
 
+    @property
+    def unknown_options(self) -> str | None:
+        """The variable of which the call takes arguments that are not known; None where it takes none."""
+        stars = [arg.value for arg in self.node.args if arg.star == "**"]
+        if len(stars) != 1 or not isinstance(stars[0], cst.Name):
+            return None
+        return stars[0].value if layers_of(stars[0], self.path, self.source, self._known) is None else None
+
     def setting(self, name: str, *, trusted: bool = True) -> Setting | None:
         """Return the setting of an argument; `trusted`: the recorded value still applies (no fix has touched it)."""
         there = self._argument(name)
@@ -80,14 +89,17 @@ class CallOptions:
         setting = self.setting(name, trusted=False)
         return setting.value if setting is not None else self.recorded.get(name)
 
-    def place(self, name: str, value: Scalar, *, code: str | None = None) -> Placed:
-        """Set an argument. `code` is written instead of the value where the call or its dictionary says it itself."""
+    def place(self, name: str, value: Scalar, *, code: str | None = None, beside: str | None = None) -> Placed:
+        """Set an argument. `code` is written instead of the value where the call or its dictionary says it itself.
+
+        `beside`: the argument without which this one must not be given; it is put where that one stands.
+        """
         expression = self.given(name)
         if expression is None:
             kept = self.setting(name)
             if kept is not None:
                 return Placed({kept.path: [kept.to(value)]} if kept.value != value else {}, kept.fixed)
-            return Placed(self.add({name: written(value) if code is None else code}))
+            return self._added(name, written(value) if code is None else code, beside)
         layer = self._layer_with(name) if self._argument(name) is None else None
         if layer is not None and self._shows_layer(layer[0]):
             return self._shown(name)
@@ -102,6 +114,19 @@ class CallOptions:
         absent = [name for name in values if self.given(name) is None and self.setting(name) is None]
         added = self.add({name: written(values[name]) for name in absent})
         return [Placed(added), *(self.place(name, value) for name, value in values.items() if name not in absent)]
+
+    def _added(self, name: str, code: str, beside: str | None) -> Placed:
+        """Give a parameter that has no argument yet one, beside another."""
+        codes = {self.its(name): code}
+        found = self._layer_with(beside) if beside is not None and self._argument(beside) is None else None
+        if found is not None and (clashes(found[0], self.node, codes) or self._shows_layer(found[0])):
+            line = self.source.lines_of(self.node)[0]
+            return Placed(reason=f"{self.path}:{line} takes {beside} from elsewhere: set {name} there.")
+        if found is not None:
+            return Placed({found[0].path: set_keys(found[0], codes)})
+        if beside is not None and self._argument(beside) is not None:  # its code may hold what only this place knows
+            return Placed({self.path: set_keywords(self.source, self.node, codes, positions=self.positions)})
+        return Placed(self.add({name: code}))
 
     def add(self, codes: Mapping[str, str]) -> dict[str, list[Splice]]:
         """Give parameters that have no argument yet one each: in the call, or in the dictionary that it takes."""
@@ -132,14 +157,18 @@ class CallOptions:
 
     def _replaced(self, name: str, expression: cst.BaseExpression, value: Scalar) -> Placed:
         setting = self.setting(name)
-        counts = self._argument(name) is not None and isinstance(value, int) and not isinstance(value, bool)
+        layer = self._layer_with(name) if self._argument(name) is None else None
+        path, source = (layer[0].path, layer[0].source) if layer is not None else (self.path, self.source)
+        number_asked = isinstance(value, int) and not isinstance(value, bool)
         shown = setting is not None and self._shows(setting, expression)
+        steers = number_asked and literal(expression) is None and has_other_readers(self.sources, source, expression)
+        counts = number_asked and (layer is None or steers)
         if shown and not counts:
             return self._shown(name)
-        if setting is not None and not shown:
+        if setting is not None and not shown and not steers:
             edits = {setting.path: [setting.to(value)]} if setting.value != value else {}
             return Placed(edits, setting.fixed)
-        code = self.source.code(expression)
+        code = source.code(expression)
         if not counts:
             line = self.source.lines_of(self.node)[0]
             return Placed(
@@ -148,15 +177,15 @@ class CallOptions:
         assert isinstance(value, int)  # it counts
         present = self.recorded.get(name)
         bound = "min" if isinstance(present, int) and value < present else "max"
-        if isinstance(expression, cst.Call) and self.source.code(expression.func) in {"max", "min"}:
+        if isinstance(expression, cst.Call) and source.code(expression.func) in {"max", "min"}:
             limit = expression.args[-1].value
             if number(limit) == value:
                 return Placed()
-            if number(limit) is not None and self.source.code(expression.func) == bound:
-                return Placed({self.path: [replace(self.source, limit, str(value))]})
-        # It comes from outside (a command line, a file), or is shown with other options: what is asked for there still
-        # counts beyond this value.
-        return Placed({self.path: [replace(self.source, expression, f"{bound}({code}, {value})")]})
+            if number(limit) is not None and source.code(expression.func) == bound:
+                return Placed({path: [replace(source, limit, str(value))]})
+        # It comes from outside (a command line, a file), or is shown with other options, or the program makes more of
+        # it: what is asked for there still counts beyond this value.
+        return Placed({path: [replace(source, expression, f"{bound}({code}, {value})")]})
 
     def _shown(self, name: str) -> Placed:
         line = self.source.lines_of(self.node)[0]

@@ -86,6 +86,22 @@ def shows_attribute(sources: Mapping[str, str], owner: str, attribute: str) -> b
     )
 
 
+def shows_number(sources: Mapping[str, str], name: str) -> str | None:
+    """The file and line where a variable or an attribute of that name goes into a text or a mapping as it is.
+
+    What is computed from it may stay the same where it is another. None where nothing shows it.
+    """
+    program = _Program(parse_all(sources))
+    for path, source in parse_all(sources).items():
+        for use in source.named(name) if name in source.words else ():
+            parent = source.parent(use)
+            whole = parent if isinstance(parent, cst.Attribute) and parent.attr is use else use
+            keyword = isinstance(parent, cst.Arg) and parent.keyword is use
+            if not keyword and _is_shown(source, whole, program.number):
+                return f"{path}:{source.lines_of(use)[0]}"
+    return None
+
+
 def _is_shown(source: Source, use: cst.BaseExpression, kind: _Kind) -> bool:
     """Whether the statement around a use of a thing shows it."""
     below: cst.CSTNode = use
@@ -104,12 +120,18 @@ def _is_shown(source: Source, use: cst.BaseExpression, kind: _Kind) -> bool:
             shown = kind.call(source, above)
             if shown is not None:
                 return shown
-        elif isinstance(above, _SHOWN_IN):
-            computes = isinstance(above, cst.BinaryOperation) and not isinstance(above.operator, cst.Modulo)
-            if kind.computed or not computes:
-                return kind.entry(source, above)
+        elif isinstance(above, _SHOWN_IN) and (
+            kind.computed or not isinstance(above, cst.BinaryOperation) or _formats(source, above)
+        ):
+            return kind.entry(source, above)
         below = above
     return False
+
+
+def _formats(source: Source, operation: cst.BinaryOperation) -> bool:
+    """Whether an operation is `"… %d" % value`, not a remainder."""
+    texts = source.walk(operation.left, cst.SimpleString, cst.ConcatenatedString)
+    return isinstance(operation.operator, cst.Modulo) and any(texts)
 
 
 def _told(_source: Source, call: cst.Call) -> bool | None:
@@ -132,6 +154,7 @@ class _Program:
             lambda name, called: name == "__dict__" or (called and name not in _LOOKS | _PARSES), self._takes
         )
         self.value = _Kind(lambda _name, _called: False, self._takes_value, self._is_shown_entry)
+        self.number = _Kind(lambda _name, _called: False, self._takes_number, self._is_shown_entry, computed=False)
 
     @cached_property
     def _own(self) -> frozenset[str]:
@@ -172,6 +195,9 @@ class _Program:
         if name in _SHOWS:
             return name != "dict" or not self._is_hidden(source, call)
         return None if name in _CONVERTS else False
+
+    def _takes_number(self, source: Source, call: cst.Call) -> bool | None:
+        return call_name(call) in {"str", "repr"} or self._takes_value(source, call)
 
     def _is_shown_entry(self, source: Source, entry: cst.CSTNode) -> bool:
         made = source.parent(entry) if isinstance(entry, cst.DictElement) else None

@@ -180,9 +180,9 @@ class _Parsed(CallOptions):
         recorded = self.recorded.get(name) if trusted else None
         return setting_of(asked, self.path, self.source, self.sources, recorded, configs=self.configs, words=self.words)
 
-    def place(self, name: str, value: Scalar, *, code: str | None = None) -> Placed:
+    def place(self, name: str, value: Scalar, *, code: str | None = None, beside: str | None = None) -> Placed:
         """Set it where it is set, else in the file that is read, else as the parser's default."""
-        del code  # the parser knows nothing of other arguments
+        del code, beside  # the parser knows nothing of other arguments
         return self.place_all({name: value})[0]
 
     def place_all(self, values: Mapping[str, Scalar]) -> list[Placed]:

@@ -81,13 +81,17 @@ def _surest(source: Source, calls: list[cst.Call]) -> list[cst.Call]:
 
 
 def _trained(source: Source, calls: Sequence[cst.Call]) -> cst.Call:
-    """The first call that gradients go through: that of a teacher comes under `no_grad`."""
+    """The first call that gradients go through: that of a teacher comes under `no_grad`, or is detached."""
     return next((call for call in calls if not _without_gradients(source, call)), calls[0])
 
 
 def _without_gradients(source: Source, call: cst.Call) -> bool:
-    items = (item for above in source.ancestors(call) if isinstance(above, cst.With) for item in above.items)
-    return any(_NO_GRADIENTS.search(source.code(item.item)) for item in items)
+    for above in source.ancestors(call):
+        if isinstance(above, cst.With) and any(_NO_GRADIENTS.search(source.code(each.item)) for each in above.items):
+            return True
+        if isinstance(above, cst.Attribute) and above.attr.value == "detach":
+            return True
+    return False
 
 
 def is_model(source: Source, code: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import parameter_of
 from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
 from diagnose.source.rewrite.hooks import forward_hook
@@ -15,6 +16,9 @@ from diagnose.source.tree.memo import parse_all, per_program
 from diagnose.source.tree.syntax import Source
 
 _OUTSIDE = frozenset({"builtins.print", "builtins.open", "builtins.next", "builtins.input"})
+_NEW_ITERATORS = frozenset(
+    {"iter", "parameters", "buffers", "modules", "children", "named_parameters", "named_buffers"}
+)
 _DRAWS = ("random.", "numpy.random.")
 _COLLECTS = frozenset(
     {"add", "append", "appendleft", "clear", "extend", "insert", "pop", "popleft", "setdefault", "update", "write"}
@@ -41,7 +45,13 @@ def repeated_effect(sources: Mapping[str, str], callers: Collection[tuple[str, i
     if hooked is not None:
         return f"{hooked} hooks modules, and a hook would run twice"
     found = next(_effects(sources, callers), None)
-    return f"{found[0]} {found[1].what}{found[1].twice}" if found is not None else None
+    if found is not None:
+        return f"{found[0]} {found[1].what}{found[1].twice}"
+    for path, source, forward in _repeated(sources, callers):
+        if (written := _written_input(source, forward)) is not None:
+            line = source.lines_of(written)[0]
+            return f"{path}:{line} changes its input in place, which a second pass would find changed"
+    return None
 
 
 def forward_effect(sources: Mapping[str, str]) -> str | None:
@@ -84,14 +94,32 @@ def method_effect(sources: Mapping[str, str], names: Collection[str]) -> str | N
 def _effects(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -> Iterator[tuple[str, _Effect]]:
     """The effects of all forward passes, each behind its file and line."""
     parsed = parse_all(sources)
-    for path, source, around in _modules(parsed):
-        first, last = source.lines_of(around)
-        if any(file == path and first <= line <= last for file, line in callers):
-            continue
-        forward = next(each for each in _methods(source, around) if each.name.value == "forward")
+    for path, source, forward in _repeated(sources, callers):
+        around = source.inside(forward, cst.ClassDef)
+        assert around is not None  # it is a method
         for file, other, method in _with_called(parsed, path, source, around, forward):
             for found in _effects_in(other, method):
                 yield f"{file}:{other.lines_of(found.node)[0]}", found
+
+
+def _repeated(
+    sources: Mapping[str, str], callers: Collection[tuple[str, int]]
+) -> Iterator[tuple[str, Source, cst.FunctionDef]]:
+    """The forward passes of all classes but those around the callers."""
+    for path, source, around in _modules(parse_all(sources)):
+        first, last = source.lines_of(around)
+        if not any(file == path and first <= line <= last for file, line in callers):
+            yield path, source, next(each for each in _methods(source, around) if each.name.value == "forward")
+
+
+def _written_input(source: Source, forward: cst.FunctionDef) -> cst.CSTNode | None:
+    """Where a forward pass writes into a tensor that it is given, as long as the parameter still names that."""
+    for written in written_in_place(source, forward.body):
+        if isinstance(written, cst.Name) and parameter_of(forward, written.value) is not None:
+            found = reaching(source, statement_of(source, written), written.value)
+            if found.bound is Bound.PARAMETER:
+                return written
+    return None
 
 
 def _modules(parsed: Mapping[str, Source]) -> Iterator[tuple[str, Source, cst.ClassDef]]:
@@ -144,7 +172,9 @@ def _effects_in(source: Source, method: cst.FunctionDef) -> Iterator[_Effect]:
         elif isinstance(node, cst.Call):
             names = source.names(node.func)
             collects = isinstance(node.func, cst.Attribute) and node.func.attr.value in _COLLECTS
-            if names & _OUTSIDE:
+            # A set's `add` has no result; `x.add(y)` and `torch.add(x, y)` have one, and change nothing.
+            collects = collects and (call_name(node) != "add" or isinstance(source.parent(node), cst.Expr))
+            if names & _OUTSIDE and not _is_first_of(source, node):
                 yield _Effect(node, f"calls `{source.code(node.func)}`", ", which would happen twice")
             elif any(name.startswith(_DRAWS) for name in names):
                 yield _Effect(node, "draws random numbers that are not torch's", ", and would draw others")
@@ -153,6 +183,12 @@ def _effects_in(source: Source, method: cst.FunctionDef) -> Iterator[_Effect]:
     for written in written_in_place(source, method.body):
         if isinstance(written, cst.Attribute) and _is_kept(source, written):
             yield _Effect(written, "changes a tensor that the module keeps", ", twice")
+
+
+def _is_first_of(source: Source, call: cst.Call) -> bool:
+    """Whether it is `next(…)` of an iterator that nobody else has: `next(self.parameters())`, `next(iter(outputs))`."""
+    given = call.args[0].value if source.code(call.func) == "next" and len(call.args) == 1 else None
+    return isinstance(given, cst.Call) and call_name(given) in _NEW_ITERATORS
 
 
 def _is_made_once(source: Source, node: cst.AssignTarget | cst.AugAssign) -> bool:

@@ -142,8 +142,7 @@ def _step(
     loop = loops[0] if loops else None
     turn = loop.body if loop is not None else _body(scope)
     loss = given if given is not None else _loss(backward)
-    reaching = _reaching(source, turn, loss, backward)
-    forward, name = model_calls(source, reaching, lines)
+    forward, name = _models(source, turn, loss, backward, lines)
     whole: cst.CSTNode = loops[-1] if loops else scope
     calls = list(source.every(cst.Call, whole))
     return TrainingStep(
@@ -160,6 +159,22 @@ def _step(
         tuple(call for call in calls if _method(call) in _CLIPS or _plain(call) in _CLIPS),
         _batch(source, loop, turn, forward),
     )
+
+
+def _models(
+    source: Source, turn: cst.CSTNode, loss: cst.BaseExpression, backward: cst.Call, lines: set[int]
+) -> tuple[list[cst.Call], str | None]:
+    """The calls of the model that the loss is computed from, and what gets gradients there.
+
+    What an earlier backward pass of the turn was made for, and this one is given detached, is not called for this one.
+    """
+    forward, name = model_calls(source, _reaching(source, turn, loss, backward), lines)
+    learning, its = model_calls(source, _reaching(source, turn, loss, backward, detached=False), lines)
+    if not learning or learning == forward:
+        return forward, name
+    first, end = source.span(forward[0])[0], source.span(backward)[0]
+    passes = (source.span(call)[0] for call in source.every(cst.Call, turn) if _method(call) in _BACKWARD)
+    return learning if any(first < at < end for at in passes) else forward, its
 
 
 def _body(scope: Scope) -> cst.BaseSuite | cst.Module:
@@ -188,9 +203,12 @@ def _variable(source: Source, loss: cst.BaseExpression) -> str | None:
 
 
 def _reaching(
-    source: Source, turn: cst.CSTNode, loss: cst.BaseExpression, backward: cst.Call
+    source: Source, turn: cst.CSTNode, loss: cst.BaseExpression, backward: cst.Call, *, detached: bool = True
 ) -> list[cst.BaseExpression]:
-    """The expressions of one turn that the loss is computed from, in the order of the text."""
+    """The expressions of one turn that the loss is computed from, in the order of the text.
+
+    `detached`: also those whose gradients `detach()` cuts off.
+    """
     end = source.span(backward)[0]
     wanted = _names_in(source, loss)
     found: list[cst.BaseExpression] = [loss]
@@ -201,7 +219,7 @@ def _reaching(
         if isinstance(node, cst.Assign | cst.AnnAssign) and _always_runs(source, node, turn):
             wanted -= names  # what the name held before does not reach the loss
         found.append(value)
-        wanted |= _names_in(source, value)
+        wanted |= _names_in(source, value, detached=detached)
     return found[::-1]
 
 
@@ -224,10 +242,13 @@ def _assignments(
             yield [node.target], node.value, node
 
 
-def _names_in(source: Source, node: cst.CSTNode) -> set[str]:
-    """Variables in an expression; `self.x` counts by its whole name."""
+def _names_in(source: Source, node: cst.CSTNode, *, detached: bool = True) -> set[str]:
+    """Variables in an expression; `self.x` counts by its whole name. `detached`: also those behind a `detach()`."""
+    cut = [] if detached else [call for call in source.every(cst.Call, node) if _method(call) == "detach"]
     names: set[str] = set()
     for each in source.every(cst.Name, node):
+        if any(within(source, each, call) for call in cut):
+            continue
         parent = source.parent(each)
         if isinstance(parent, cst.Attribute) and parent.attr is each:
             if isinstance(parent.value, cst.Name) and parent.value.value == "self":

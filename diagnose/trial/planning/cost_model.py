@@ -180,15 +180,17 @@ class CostModel:
         compiling_ns = self.compiling_ns(at_best=True) if compiles else 0
         return self.start_ns + compiling_ns + round(self._block_ns * (2 - saved))
 
-    def final_ns(self, *, held: bool = False, runs: int | None = None, started: bool = False) -> int:
+    def final_ns(
+        self, *, held: bool = False, runs: int | None = None, started: bool = False, rerun: bool = False
+    ) -> int:
         """The last runs, all or so many, and before them the numbers of the whole stack, unless those are `held`, and
-        the whole runs that were put off.
+        the whole runs that were put off; with `rerun` also those that were made, once more.
         """
         numbers_ns = 0 if held else max(self.gates_ns.values(), default=2 * self.start_ns)
         last_ns = self.last_runs_ns(runs, started=started)
         # Whole runs leave the last runs half as much again as those are expected to take.
-        put_off_ns = self.next_whole_runs_ns + last_ns // 2 if self.owes_whole_runs else 0
-        return last_ns + numbers_ns + put_off_ns
+        owed = self.owes_whole_runs or (rerun and self.whole_runs_ns > 0)
+        return last_ns + numbers_ns + (self.next_whole_runs_ns + last_ns // 2 if owed else 0)
 
     def last_runs_ns(self, runs: int | None = None, *, started: bool = False) -> int:
         """The last runs of the original and of the patched program alone; `runs` of each, or all. `started`: the

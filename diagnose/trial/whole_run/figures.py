@@ -7,8 +7,8 @@ the k-th number of a template's lines is a column of figures. Which figures may 
   follows a word such as `time`, `elapsed` or `throughput`, a clock (`00:12`), a date;
 - those of a column in which the original differs from itself when it runs a second time;
 - for a fix that rounds differently: those of a column by `SPREADS` times what the original's own figures move where its
-  weights are disturbed by as much as it rounds, and, unless they are whole numbers, by a few roundings and one unit of
-  the last printed digit.
+  weights are disturbed by as much as it rounds, and, unless they count something, by a few roundings and one unit of
+  the last printed digit. Whole numbers count, but for those of percent, which are rounded shares.
 
 Of a line that is written over by carriage returns its last state counts. Warnings, and the lines of a traceback other
 than its exception, name places in the source that a patch moves; they are left out.
@@ -36,14 +36,15 @@ _CLOCK = re.compile(
     r"(?:[ T_]\d{1,2}:\d{2}(?::\d{2})?)?(?:[.,]\d+)?|\b(?:\d+:)?\d{1,2}:\d{2}(?:[.,]\d+)?\b"
 )
 _UNIT = re.compile(
-    r"\s?(?:[mnuµ]?s|secs?|seconds?|minutes?|hrs?|hours?|[a-zA-Z]+/(?:s|sec|second|ms|min|h)|s/[a-z]+|[fi]ps|FPS)\b"
+    r"\s?(?:[mnuµ]?s|secs?|seconds?|minutes?|hrs?|hours?|[a-zA-Z]+/(?:s|sec|second|ms|min|h)|s/[a-z]+|[fiqst]ps|[FIQST]PS)\b"
 )
 _WORD = re.compile(
-    r"(?<![A-Za-z])(?:time|elapsed|took|eta|speed|throughput|duration|latency|[fi]ps|dt|[a-z]+/s(?:ec)?|(?:samples|tokens|images|steps|"
-    r"items|batches)[ _](?:per|/)[ _]?s(?:ec(?:ond)?)?)(?:_?m?s|_sec(?:onds)?)?(?: taken| elapsed| per \w+)?"
+    r"(?<![A-Za-z])(?:time|elapsed|took|eta|speed|throughput|duration|latency|[fiqst]ps|dt|[a-z]+/s(?:ec)?|(?:samples|tokens|images|steps|"
+    r"frames|items|batches)[ _](?:per|/)[ _]?s(?:ec(?:ond)?)?)(?:_?m?s|_sec(?:onds)?)?(?: taken| elapsed| per \w+)?"
     r"(?: ?\((?:m?s|sec|seconds)\))?[\"']?\s*[:=]?\s*$",
     re.IGNORECASE,
 )
+_PERCENT = re.compile(r"\s?%")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WARNING = re.compile(r"^.*:\d+: \w*(?:Warning|warning): .*$|^\s*\[?W\d{3,}.*$|^\[[WIE]\d{3} .*$")
 _RANK = re.compile(r"^\[rank\d+\]: ")
@@ -58,6 +59,7 @@ class Line:
 
     template: str
     numbers: tuple[str, ...]
+    """As printed, each with the sign of percent where one follows it."""
     text: str = field(default="", compare=False)
     """As printed."""
 
@@ -125,7 +127,7 @@ def line_of(printed: str) -> Line:
             template += "<time>"
         else:
             template += "#"
-            numbers.append(match.group())
+            numbers.append(match.group() + ("%" if _PERCENT.match(text, match.end()) else ""))
         at = match.end()
     template += text[at:]
     # A field may be padded to a width.
@@ -208,14 +210,14 @@ def _short(template: str) -> str:
 
 
 def _value(text: str) -> float:
-    return float(text.replace(",", ""))
+    return float(text.removesuffix("%").replace(",", ""))
 
 
 def _last_digit(text: str) -> float:
-    """One unit of the last printed digit; of a whole number none: it counts something."""
-    mantissa, _, exponent = text.lower().partition("e")
+    """One unit of the last printed digit; none where the number counts something."""
+    mantissa, _, exponent = text.lower().removesuffix("%").partition("e")
     _, point, decimals = mantissa.partition(".")
-    if not point:
+    if not point and not text.endswith("%"):
         return 0.0
     return float(10.0 ** (int(exponent or 0) - len(decimals)))
 

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 import safety
 from adversarial.program import Program
+from adversarial.proposals import proposals
 from adversarial.running import TIMED_OUT, Outcome
 from parts import Part, read_part
 
@@ -82,7 +83,7 @@ def test_an_edit_that_does_not_end_in_time_is_not_judged(
     assert {row["answer"] for row in rows} == {"not judged"}
     assert str(rows[0]["detail"]).endswith(f"({mode})")
     summary = (tmp_path / "summary.md").read_text()
-    assert f" 0 wrong, 0 unwarranted, 0 missing, {len(rows)} not judged." in summary
+    assert f" 0 wrong, 0 unwarranted, 0 missing, {len(rows)} not judged, 0 failed." in summary
 
 
 def test_a_program_that_does_not_end_in_time_as_found_is_not_judged(
@@ -107,6 +108,28 @@ def test_edits_that_change_nothing_are_right(monkeypatch: pytest.MonkeyPatch, tm
     assert {row["answer"] for row in lines(tmp_path / "pairs.jsonl")} == {"right"}
 
 
+def test_a_fixer_that_raises_has_failed_and_all_others_are_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def raising(program: Program, name: str) -> Iterator[object]:
+        if (program.name, name) == ("one", "zero-grad-none"):
+            raise IndexError("list index out of range")
+        return proposals(program, name)
+
+    monkeypatch.setattr(safety, "proposals", raising)
+    assert called(monkeypatch, tmp_path) == 1
+    rows = lines(tmp_path / "pairs.jsonl")
+    (failed,) = [row for row in rows if row["answer"] == "failed"]
+    assert failed == {
+        "program": "one",
+        "fixer": "zero-grad-none",
+        "answer": "failed",
+        "detail": "IndexError: list index out of range",
+    }
+    assert {str(row["program"]) for row in rows if row["answer"] == "right"} >= {"two", "three"}
+    assert "12 pairs asked" in (tmp_path / "summary.md").read_text()
+
+
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_parts_together_are_the_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int) -> None:
     parts = [tmp_path / f"part{number}" for number in range(1, count + 1)]
@@ -125,8 +148,8 @@ def test_parts_that_do_not_cover_all_say_what_is_missing(monkeypatch: pytest.Mon
     assert called(monkeypatch, tmp_path / "1", "--part", "1/2") == 0
     assert called(monkeypatch, tmp_path / "merged", "--merge", str(tmp_path / "1")) == 1
     summary = (tmp_path / "merged" / "summary.md").read_text()
-    assert "**Not asked: 6 of 12 pairs.**" in summary
-    assert "- two: `fused-optimizer`, `native-gelu`\n" in summary
+    assert "**Not asked: 4 of 12 pairs.**" in summary
+    assert "- two: all fixers\n" in summary
     assert called(monkeypatch, tmp_path / "2", "--part", "2/2") == 0
     assert called(monkeypatch, tmp_path / "again", "--merge", str(tmp_path / "merged"), str(tmp_path / "2")) == 0
 

@@ -35,7 +35,9 @@ MODEL = fixer("narrow-model", replacing("model = 3", "model = 30"), Gate.TRAININ
 
 class Costly:
     """A trial takes 10 ns, at least 2 of them until its first pair; each of two last runs 10, the numbers of a whole
-    50."""
+    50, whole runs that were made once already `whole_runs_ns`."""
+
+    whole_runs_ns = 0
 
     def trial_ns(self, _plan: Plan, *, at_best: bool = False) -> int:
         return 5 if at_best else 10
@@ -46,8 +48,8 @@ class Costly:
     def check_ns(self) -> int:
         return 10
 
-    def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
-        return 10 * (runs or 2) + (0 if held else 50)
+    def final_ns(self, *, held: bool = False, runs: int | None = None, rerun: bool = False) -> int:
+        return 10 * (runs or 2) + (0 if held else 50) + (self.whole_runs_ns if rerun else 0)
 
 
 def budget(left_ns: int, *kept: Fixer) -> Budget:
@@ -185,6 +187,14 @@ def test_what_is_left_out_leaves_a_whole_that_nobody_has_looked_at() -> None:
     made = budget(30, TRAINS)
     made.changed()
     assert made.refused(EXACT) is not None
+
+
+def test_what_is_left_out_leaves_time_for_the_whole_runs_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Costly, "whole_runs_ns", 30)
+    assert budget(109, TRAINS).refused_check() is not None
+    assert budget(110, TRAINS).refused_check() is None
+    assert budget(89, TRAINS).refused_drop() is not None
+    assert budget(90, TRAINS).refused_drop() is None
 
 
 def test_a_state_that_was_held_stays_where_it_cannot_be_looked_at_again(

@@ -227,6 +227,21 @@ def test_a_program_in_float16_is_told_about_bfloat16() -> None:
     assert "GradScaler" in answer.text
 
 
+_ADVERSARIES = FLAT.replace("optimizer =", "critic = nn.Linear(4, 4)\ncritic.train()\noptimizer =").replace(
+    "    optimizer.step()\n",
+    "    optimizer.step()\n    judged = criterion(critic(outputs.detach()), labels)\n    judged.backward()\n"
+    "    chosen = outputs.argmax(1)\n    chosen.numpy()\n",
+)
+
+
+def test_each_of_two_adversaries_is_wrapped_by_itself() -> None:
+    after = text_of(fixed(_ADVERSARIES))
+    wrapped = "with torch.autocast(device.type, dtype=torch.bfloat16):\n        "
+    assert f"{wrapped}outputs = model(inputs)\n        loss = criterion(outputs, labels)\n    optimizer" in after
+    assert f"{wrapped}judged = criterion(critic(outputs.detach()), labels)\n    judged.backward()" in after
+    ran(after)
+
+
 def test_only_the_steps_that_ran_are_wrapped() -> None:
     other = FLAT.replace("for step in range(4):", "for step in range(0):")
     request = Request(
@@ -277,6 +292,9 @@ GATHERED = (
             "formats of its own",
         ),
         (FLAT + "    print(outputs.detach().numpy())\n", "NumPy"),
+        (FLAT + "    seen = outputs[0].detach().cpu()\n    print(seen.numpy())\n", "NumPy"),
+        (FLAT.replace("optimizer =", "model.double()\noptimizer ="), "`model.double()`"),
+        (FLAT.replace("optimizer =", "net = model\nnet.double()\noptimizer ="), "`net.double()`"),
         (GATHERED, "were not found before it"),
         (
             FLAT.replace(

@@ -132,6 +132,24 @@ def test_the_chosen_blocks_run_twice_and_no_bit_changes(program: str, again: str
     assert all(map(torch.equal, numbers_of(program), numbers_of(fixed)))
 
 
+@pytest.mark.parametrize(
+    ("begins", "drop", "edited"),
+    [
+        ("x += 1", "nn.Dropout(0.5)", False),
+        ("x = self.drop(x)", "nn.Dropout(0.5, inplace=True)", False),
+        ("x = x * 2\n        x += 1", "nn.Dropout(0.5)", True),
+        ("x = self.drop(x)", "nn.Dropout(0.5)", True),
+        ("x = self.drop(x * 2)", "nn.Dropout(0.5, inplace=True)", True),
+    ],
+)
+def test_a_block_that_changes_its_input_would_find_it_changed(begins: str, drop: str, edited: bool) -> None:
+    text = LOOP.replace("nn.Dropout(0.5)", drop).replace("self.drop(torch.tanh(self.up(x)))", "torch.tanh(self.up(x))")
+    text = text.replace("return x +", f"{begins}\n        return x +", 1)
+    answer = FIXER.rewrite(request_of(text, sites_of(text), "all"))
+    assert isinstance(answer, Edits) is edited, answer
+    assert edited or "changes its input in place" in getattr(answer, "text", "")
+
+
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_what_is_computed_again_already_is_left_alone(program: str) -> None:
     answer = FIXER.rewrite(request_of(program, sites_of(program), "0-1"))

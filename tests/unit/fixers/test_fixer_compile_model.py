@@ -10,8 +10,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from compile_programs import FLAT, FUNCTIONS, SWITCH, request
 
-from diagnose.fixer import Advice, Edits, Facts, Request, Site, example_request
+from diagnose.fixer import Advice, Edits, Site, example_request
 from diagnose.plugins import load
 from diagnose.source.settings.command_line import COMMAND_LINE, CommandLine
 
@@ -20,30 +21,6 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 FIXERS = load().fixers
 
-FLAT = """
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return torch.tanh(self.inner(x)) * 0.5 + x
-
-torch.manual_seed(0)
-model = Net()
-model = model.to("cpu")
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-batches = [torch.randn(4, 8) for _ in range(4)]
-for batch in batches:
-    loss = model(batch).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-result, keys = loss.item(), list(model.state_dict())
-"""
 
 TRAINER = """
 import torch
@@ -87,30 +64,6 @@ class Trainer:
 
 trainer = Trainer(2)
 result, keys = trainer.fit(), list(trainer.model.state_dict())
-"""
-
-FUNCTIONS = """
-import torch
-from torch import nn
-
-def train(net, critic, batches):
-    for batch in batches:
-        fake = net(batch)
-        cost = critic(fake).mean() - critic(batch.flip(0)).square().mean()
-        cost.backward()
-    return cost
-
-def main():
-    torch.manual_seed(0)
-    wide = True
-    if wide:
-        net = nn.Linear(8, 8)
-    else:
-        net = nn.Linear(8, 4)
-    critic = nn.Sequential(nn.Linear(8, 4), nn.GELU(), nn.Linear(4, 1))
-    return train(net, critic, [torch.randn(4, 8) for _ in range(3)]).item(), list(net.state_dict())
-
-result, keys = main()
 """
 
 
@@ -172,22 +125,6 @@ def run(text: str) -> dict[str, Any]:
     sys.modules["program"] = program  # where the compiler looks for what a method names
     exec(compile(text, "train.py", "exec", dont_inherit=True), program.__dict__)
     return program.__dict__
-
-
-_SCALER = """
-class Scaler:
-    def __call__(self, loss, optimizer, second_order={}):
-        loss.backward(create_graph=second_order)
-        optimizer.step()
-scale = Scaler()
-def update(loss, optimizer, again=None):
-    scale({})
-optimizer ="""
-"""A helper that takes gradients of gradients where it is told to."""
-
-
-def request(text: str, rule: str = "unfused-pointwise") -> Request:
-    return example_request(rule, text, facts=Facts(device_name="NVIDIA H200", device_capability=(9, 0)))
 
 
 @pytest.mark.parametrize("program", [FLAT, TRAINER, FUNCTIONS, AGENT], ids=["flat", "trainer", "functions", "methods"])
@@ -270,20 +207,6 @@ def test_lengths_that_vary_are_told_to_the_compiler() -> None:
     answer = FIXERS["compile-model"].rewrite(request(padded))
     assert isinstance(answer, Edits)
     assert "model.compile(dynamic=True)" in answer.files["train.py"]
-
-
-SWITCH = """
-import argparse
-import torch
-parser = argparse.ArgumentParser()
-parser.add_argument("--compile", action="store_true")
-args = parser.parse_args()
-model = torch.nn.Linear(4, 4)
-if args.compile:
-    model = torch.compile(model)
-for batch in data:
-    model(batch).mean().backward()
-"""
 
 
 def test_a_switch_of_the_programs_own_is_turned_on_and_can_still_be_turned_off() -> None:
@@ -428,160 +351,3 @@ def test_one_compilation_serves_all_sizes() -> None:
     after = run(answer.files["train.py"])
     assert after["result"] == pytest.approx(before["result"])
     assert (before["graphs"], after["graphs"]) == (5, 1)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "edited"),
-    [
-        ("return torch.tanh", "return torch.sin", True),
-        ("result, keys", "print(type(model).__name__, isinstance(model, Net), model)\nresult, keys", True),
-        ("result, keys", "torch.save(model.state_dict(), 'model.pt')\nresult, keys", True),
-        ("        return torch", "        print(x.mean())\n        return torch", False),
-        ("        return torch", "        self.calls += 1\n        return torch", False),
-        ("        return torch", "        seen.append(x)\n        return torch", False),
-        ("        return torch", "        self.kept = x\n        return torch", False),
-        ("        return torch", "        if x.mean() > 0:\n            self.kept = x\n        return torch", False),
-        (
-            "        return torch",
-            "        if random.random() < 0.5:\n            return x\n        return torch",
-            False,
-        ),
-        ("        return torch", "        x = x + numpy.random.rand()\n        return torch", False),
-        ("optimizer =", "model.register_forward_hook(see)\noptimizer =", False),
-        ("optimizer =", "model.inner.register_full_backward_hook(see)\noptimizer =", False),
-        ("optimizer =", "model.inner.weight.register_hook(see)\noptimizer =", True),
-        ("optimizer =", "# create_graph=True is not needed\noptimizer =", True),
-        ("optimizer =", _SCALER.format(False, "loss, optimizer"), True),
-        ("optimizer =", _SCALER.format(False, "loss, optimizer, True"), False),
-        ("optimizer =", _SCALER.format(False, "loss, optimizer, second_order=again"), False),
-        ("optimizer =", _SCALER.format(True, "loss, optimizer"), False),
-    ],
-)
-def test_a_forward_pass_that_does_more_than_compute_is_left_alone(before: str, after: str, edited: bool) -> None:
-    text = "import random\nimport numpy\n" + FLAT.replace(before, after, 1)
-    answer = FIXERS["compile-model"].rewrite(request(text))
-    assert isinstance(answer, Edits if edited else Advice)
-    assert edited or "train.py:" in getattr(answer, "text", "")
-
-
-@pytest.mark.parametrize(
-    ("use", "on"),
-    [
-        ("torch.save(optimizer.state_dict(), 'optimizer.pt')", True),
-        ("print(loss)", True),
-        ("torch.save(model.state_dict(), 'model.pt')", False),
-        ("raw = model.module if ddp else model\ntorch.save({'model': raw.state_dict()}, 'model.pt')", False),
-        ("model.load_state_dict(torch.load('model.pt'))", False),
-        ("def keep(net):\n    torch.save(net.state_dict(), 'model.pt')\nkeep(model)", False),
-        ("print(model)", False),
-        ("print(type(model).__name__)", False),
-        ("assert isinstance(model, torch.nn.Linear)", False),
-        ("average = copy.deepcopy(model)", False),
-        ("torch.save(model, 'model.pt')", False),
-    ],
-)
-def test_a_switch_that_changes_what_is_saved_or_asked_is_left_off(use: str, on: bool) -> None:
-    answer = FIXERS["compile-model"].rewrite(request(SWITCH + use + "\n"))
-    assert isinstance(answer, Edits)
-    text = answer.files["train.py"]
-    assert ("default=True" in text) is on
-    assert ("\nelse:\n    model.compile()\nfor batch" in text) is not on
-
-
-def test_a_switch_that_prints_is_left_off() -> None:
-    text = SWITCH.replace("args.compile:\n", "args.compile:\n    print('compiling')\n")
-    answer = FIXERS["compile-model"].rewrite(request(text))
-    assert isinstance(answer, Edits)
-    assert "\nelse:\n    model.compile()\nfor batch" in answer.files["train.py"]
-
-
-def test_where_compiling_in_place_is_no_way_a_switch_that_changes_what_is_saved_is_told_of() -> None:
-    text = SWITCH + "torch.save(model.state_dict(), 'model.pt')\nmodel.register_forward_hook(see)\n"
-    answer = FIXERS["compile-model"].rewrite(request(text))
-    assert "_orig_mod." in getattr(answer, "text", "")
-
-
-_CRITICS = """
-import torch
-from torch import nn
-
-class Critic(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.value = nn.Linear(4, 1)
-
-    def forward(self, x):
-        return self.value(x)
-
-first = Critic()
-second = Critic()
-target = Critic()
-unused = Critic()
-optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()])
-for x, y in batches:
-    with torch.no_grad():
-        wanted = y + target(x)
-    loss = nn.functional.mse_loss(first(x), wanted) + nn.functional.mse_loss(second(x), wanted)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-"""
-
-
-def test_the_twins_of_a_model_that_a_step_calls_are_compiled_too() -> None:
-    answer = FIXERS["compile-model"].rewrite(request(_CRITICS))
-    assert isinstance(answer, Edits)
-    text = answer.files["train.py"]
-    assert [name for name in ("first", "second", "target", "unused") if f"{name}.compile()" in text] == [
-        "first",
-        "second",
-        "target",
-    ]
-
-
-def test_only_torchscript_of_the_models_own_files_stands_in_the_way() -> None:
-    beside = "import torch\n\nclass Other(torch.jit.ScriptModule):\n    pass\n"
-    asked = request(_CRITICS.replace("import torch\n", "import torch\nimport others\n", 1))
-    with_other = replace(asked, sources={**asked.sources, "others.py": beside})
-    assert isinstance(FIXERS["compile-model"].rewrite(with_other), Edits)
-    scripted = FIXERS["compile-model"].rewrite(
-        request(_CRITICS.replace("target = Critic()", "target = torch.jit.script(Critic())"))
-    )
-    assert isinstance(scripted, Advice)
-    assert "train.py:15 uses TorchScript" in scripted.text
-
-
-PAIR = """import torch
-from torch import nn
-
-
-class Encoder(nn.Module):
-    def forward(self, x):
-        return x.tanh()
-
-
-class Decoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell = nn.GRUCell(8, 8)
-
-    def forward(self, x):
-        h = x[:, 0]
-        for t in range({turns}):
-            h = self.cell(x[:, t], h)
-        return h
-
-
-encoder, decoder = Encoder(), Decoder()
-optimizer = torch.optim.SGD(decoder.parameters(), lr=0.1)
-for step in range(3):
-    loss = decoder(encoder(torch.randn(4, 5, 8))).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-"""
-
-
-@pytest.mark.parametrize(("turns", "edited"), [("3", True), ("x.size(1)", False)])
-def test_each_of_two_models_on_a_line_is_judged_by_its_own_class(turns: str, edited: bool) -> None:
-    assert isinstance(FIXERS["compile-model"].rewrite(request(PAIR.format(turns=turns))), Edits) is edited

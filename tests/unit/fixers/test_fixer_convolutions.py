@@ -87,6 +87,40 @@ def laid_out(main: str, **others: str) -> Edits:
     return answer
 
 
+def test_the_twins_of_a_model_that_a_step_calls_are_laid_out_too() -> None:
+    pair = (
+        "import torch\nfrom zoo import Small\n\nfirst = Small()\nsecond = Small()\n"
+        "optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()])\nfor x in loader:\n"
+        "    loss = first(x).sum() + second(x).sum()\n    loss.backward()\n"
+    )
+    text = laid_out(pair, **{"zoo.py": CLASSIFIER.format(name="Small")}).files["train.py"]
+    assert "first.to(memory_format" in text
+    assert "second.to(memory_format" in text
+
+
+WORDS = """
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.LSTM(8, 8)
+
+    def forward(self, x):
+        return self.cell(x)[0]
+"""
+
+
+def test_of_two_models_in_a_row_those_with_convolutions_are_laid_out() -> None:
+    row = (
+        "import torch\nfrom zoo import *\n\nencoder = Small()\ndecoder = {}()\nfor x in loader:\n"
+        "    seen = encoder(x)\n    loss = decoder(seen).sum()\n    loss.backward()\n"
+    )
+    zoo = CLASSIFIER.format(name="Small") + CLASSIFIER.format(name="Large") + WORDS
+    for name, laid in (("Large", True), ("Words", False)):
+        text = laid_out(row.format(name), **{"zoo.py": zoo}).files["train.py"]
+        assert "encoder.to(memory_format" in text
+        assert ("decoder.to(memory_format" in text) is laid
+
+
 def test_models_of_a_folder_that_the_program_does_not_build_stay_as_they_are() -> None:
     main = SEVERAL_MODELS.format(name="Small", inputs="x", moved="x = x.to(device)")
     small, large = CLASSIFIER.format(name="Small"), CLASSIFIER.format(name="Large")

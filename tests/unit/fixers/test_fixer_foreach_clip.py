@@ -46,11 +46,10 @@ def clip(params, max_norm=1.0):
         param_norm = p.grad.detach().data.norm(2)
         total_norm += param_norm.item() ** 2
     total_norm = total_norm ** 0.5
-    clip_coef = max_norm / (total_norm + 1e-6)
-    if clip_coef < 1:
-        for p in params:
-            if p.grad is not None:
-                p.grad.data.mul_(clip_coef)
+    clip_coef = min(max_norm / (total_norm + 1e-6), 1.0)
+    for p in params:
+        if p.grad is not None:
+            p.grad.data.mul_(clip_coef)
     return total_norm
 
 
@@ -191,3 +190,52 @@ def test_parameters_that_each_step_would_go_through_again_stay_unclipped(given: 
     text = FLAT.replace("for step in", f"params = {given}\nfor step in").replace("in model.parameters()", "in params")
     text = text.replace("clip_grad_norm_(model.parameters(), ", "clip_grad_norm_(params, ")
     assert isinstance(FIXER.rewrite(example_request("host-sync", text)), Edits) is given.startswith("list")
+
+
+KEPT = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+for step in range(3):
+    optimizer.zero_grad()
+    loss = (9 * model(torch.randn(5, 6))).square().mean()
+    (loss * float("nan") if step == {broken} else loss).backward()
+    model[0].weight.grad.fill_(0.5)
+    norm = 0.0
+    for p in model.parameters():
+        norm += p.grad.norm().item() ** 2
+    norm = norm ** 0.5
+    {clipping}
+    optimizer.step()
+"""
+IF_LESS = """factor = 1.0 / (norm + 1e-6)
+    if factor < 1:
+        for p in model.parameters():
+            p.grad.mul_(factor)"""
+ONE_FIRST = """factor = min(1.0, 1.0 / (norm + 1e-6))
+    for p in model.parameters():
+        p.grad.mul_(factor)"""
+ONE_LAST = ONE_FIRST.replace("min(1.0, 1.0 / (norm + 1e-6))", "min(1.0 / (norm + 1e-6), 1.0)")
+
+
+@pytest.mark.parametrize("clipping", [IF_LESS, ONE_FIRST, ONE_LAST])
+@pytest.mark.parametrize("broken", [-1, 1])
+def test_gradients_that_are_not_finite_stay_as_the_clipping_leaves_them(clipping: str, broken: int) -> None:
+    text = KEPT.format(clipping=clipping, broken=broken)
+    answer = FIXER.rewrite(example_request("host-sync", text))
+    assert isinstance(answer, Edits)
+    assert outcome(answer.files["train.py"])[1] == pytest.approx(outcome(text)[1], rel=1e-5, abs=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("start", ["0.0", "torch.zeros(())", "torch.tensor(0.0)", "torch.zeros(1)"])
+@pytest.mark.parametrize("log", ["print(norm)", "print(norm.item())", "print(f'{norm:.3f}')", "seen = [norm]"])
+def test_a_norm_that_is_a_tensor_stays_one(start: str, log: str) -> None:
+    text = KEPT.replace("norm = 0.0", f"squares = {start}").replace(
+        "norm += p.grad.norm().item()", "squares += p.grad.norm()"
+    )
+    text = text.replace("norm = norm ** 0.5", "norm = squares ** 0.5").format(clipping=log, broken=-1)
+    answer = FIXER.rewrite(example_request("host-sync", text))
+    assert isinstance(answer, Edits) is (start != "torch.zeros(1)")
+    if isinstance(answer, Edits):
+        assert outcome(answer.files["train.py"])[0] == outcome(text)[0]

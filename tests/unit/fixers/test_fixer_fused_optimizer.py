@@ -160,6 +160,11 @@ def test_where_a_scaler_makes_the_host_wait_the_fused_form_is_offered() -> None:
         ("for group in optimizer.param_groups:\n    group['lr'] *= 0.5\n    print(group['lr'])", False),
         ("print(optimizer.param_groups[0]['lr'], optimizer.defaults['lr'])", False),
         ("torch.save({'optimizer': optimizer.state_dict()}, 'last.pt')", False),
+        (
+            "class LambdaLR:\n    def __init__(self, epochs, decay):\n        self.step = epochs - decay\n\n"
+            "torch.optim.lr_scheduler.LambdaLR(optimizer, lr_lambda=LambdaLR(9, 3).step)",
+            False,
+        ),
     ],
 )
 def test_a_program_that_shows_the_options_of_its_optimizer_is_left_alone(shown: str, left_alone: bool) -> None:
@@ -213,6 +218,52 @@ def test_where_a_scaler_steps_a_state_of_another_form_may_not_be_loaded(
     load: str, scaler: str, left_alone: bool
 ) -> None:
     answer = fixed(LOADED.format(load=load, scaler=scaler), "AdamW(")
+    assert_left_alone(answer, left_alone)
+
+
+IN_A_CLASS = """import torch
+from torch import optim
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = optim.AdamW(model.parameters())
+        self.schedule = None
+        self.scaler = torch.amp.GradScaler()
+
+    def set_schedule(self, epochs):
+        {later}
+
+    def resume(self, state):
+        self.schedule.load_state_dict(state["schedule"])
+
+trainer = Trainer(torch.nn.Linear(4, 4))
+{outside}
+for x in loader:
+    trainer.scaler.scale(trainer.model(x).mean()).backward()
+    trainer.scaler.step(trainer.optimizer)
+    trainer.scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("later", "outside", "left_alone"),
+    [
+        ("self.schedule = optim.lr_scheduler.StepLR(self.optimizer, epochs)", "trainer.resume(state)", False),
+        ("pass", "trainer.schedule = optim.lr_scheduler.StepLR(trainer.optimizer, 3)", False),
+        ("pass", "setattr(trainer, 'schedule', optim.lr_scheduler.StepLR(trainer.optimizer, 3))", False),
+        ("self.schedule = None", "trainer.schedule.load_state_dict(torch.load('last.pt'))", False),
+        ("self.schedule = optim.SGD(self.model.parameters(), 0.1)", "trainer.resume(state)", True),
+        ("pass", "trainer.schedule = optim.SGD(trainer.model.parameters(), 0.1)", True),
+        ("pass", "trainer.optimizer.load_state_dict(torch.load('last.pt'))", True),
+        ("pass", "loaded.parts.load_state_dict(torch.load('last.pt'))", True),
+    ],
+)
+def test_what_an_attribute_holds_is_all_that_it_is_given(later: str, outside: str, left_alone: bool) -> None:
+    assert_left_alone(fixed(IN_A_CLASS.format(later=later, outside=outside), "AdamW("), left_alone)
+
+
+def assert_left_alone(answer: Answer, left_alone: bool) -> None:
     if left_alone:
         assert isinstance(answer, Advice)
         assert "with a GradScaler its step then fails" in answer.text

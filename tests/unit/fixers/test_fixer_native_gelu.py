@@ -63,6 +63,25 @@ def test_the_same_numbers_come_out(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("formula", "edited"),
+    [
+        ("0.5 * x * (1 + torch.erf(x * 0.7071067811865476))", True),
+        ("0.5 * x * (1 + torch.erf(x * 0.70710678))", True),
+        ("0.5 * x * (1 + torch.erf(x / 1.41421356))", True),
+        ("0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x ** 3)))", True),
+        ("0.5 * x * (1 + torch.erf(x * 0.7071))", False),
+        ("0.5 * x * (1 + torch.erf(x / 1.4142))", False),
+        ("0.5 * x * (1 + torch.tanh(0.797885 * (x + 0.044715 * x ** 3)))", False),
+        ("0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.0447 * x ** 3)))", False),
+        ("0.4999 * x * (1 + torch.erf(x * 0.70710678))", False),
+    ],
+)
+def test_a_constant_has_the_digits_that_float32_can_tell(formula: str, edited: bool) -> None:
+    text = f"import torch\n\ndef act(x):\n    return {formula}\n"
+    assert isinstance(FIXER.rewrite(example_request("unfused-pointwise", text)), Edits) is edited
+
+
+@pytest.mark.parametrize(
     "bound", ["self.scale = self.scale * 2.0", "self.scale = self.other\n        self.other = self.scale"]
 )
 def test_what_a_class_binds_to_itself_is_no_constant(bound: str) -> None:

@@ -124,12 +124,12 @@ _FILLED = "kwargs = {{'batch_size': 8, 'num_workers': 0}}\n{}\n" + _TRAIN
         (_LOGS + _ARGS.format("wandb.config.update(vars(args))"), True),
         (_LOGS + _ARGS.format("Meter().update(args.workers + 1)"), False),
         (_ARGS.format("print('options:', [args])"), True),
-        (_ARGS.format("def run(args):\n    return args.workers\n\n\nrun(args)"), False),
+        (_ARGS.format("def run(args):\n    args.rows = 9\n\n\nrun(args)"), False),
         # A single value.
         (_VALUE.format("print(str(workers))"), True),
         (_VALUE.format("print('workers: ' + str(max(workers, 1)))"), True),
         (_VALUE.format("options = {'num_workers': workers}\nprint(options)"), True),
-        (_VALUE.format("print(len(rows[workers:]))"), False),
+        (_VALUE.format("print(len(rows[workers:]))"), True),
     ],
 )
 def test_a_default_that_is_shown_as_it_is_in_any_way_stays(program: str, shown: bool) -> None:
@@ -171,3 +171,110 @@ def test_options_for_the_accelerator_are_changed_and_those_for_the_cpu_are_not(o
     assert isinstance(answer, Edits), answer
     after = answer.files["train.py"]
     assert after == text.replace("'num_workers': 1", "'num_workers': 2").replace("num_workers=1", "num_workers=2")
+
+
+_PARSED = (
+    "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--workers', type=int, default=0)\n"
+    "args = parser.parse_args()\n{}\n"
+)
+_TAKEN = "train_loader = DataLoader(rows, shuffle=True, num_workers=args.workers)\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "number"),
+    [
+        (_PARSED.format("") + _TAKEN, "default=2"),
+        (_PARSED.format("other = DataLoader(rows, num_workers=args.workers // 2)") + _TAKEN, "default=2"),
+        (_PARSED.format("") + _TAKEN.replace("workers)", "workers, persistent_workers=args.workers > 0)"), "default=2"),
+        (
+            _PARSED.format("")
+            + "class Rows:\n    def __init__(self, count):\n        self.count = count\n    def batches(self):\n"
+            "        return DataLoader(rows, shuffle=True, num_workers=self.count)\n"
+            "train = Rows(args.workers).batches()",
+            "default=2",
+        ),
+        (_PARSED.format("workers = args.workers") + _TAKEN.replace("args.workers", "workers"), "default=2"),
+        (_PARSED.format("") + _TAKEN.replace("shuffle=True", "8 * args.workers + 8"), "max(args.workers, 2)"),
+        (_PARSED.format("size = 8 * max(1, args.workers)") + _TAKEN, "max(args.workers, 2)"),
+        (_PARSED.format("torch.manual_seed(args.workers)") + _TAKEN, "max(args.workers, 2)"),
+        (_PARSED.format("if args.workers == 0:\n    epochs = 1") + _TAKEN, "max(args.workers, 2)"),
+        (
+            _PARSED.format("kwargs = {'num_workers': args.workers, 'batch_size': 8 + args.workers}")
+            + "train_loader = DataLoader(rows, shuffle=True, **kwargs)\n",
+            "max(args.workers, 2)",
+        ),
+    ],
+)
+def test_an_option_that_decides_more_than_workers_keeps_its_default(program: str, number: str) -> None:
+    answer = FIXER.rewrite(example_request("input-bound", _TOP + program, setting={"num_workers": 2}))
+    assert isinstance(answer, Edits), answer
+    assert number in answer.files["train.py"]
+
+
+_COUNTING = """
+class Counting:
+    def __init__(self):
+        self.seen = []
+    def __len__(self):
+        return 8
+    def __getitem__(self, i):
+        self.seen.append(i)
+        return i
+class Rows:
+    def __len__(self):
+        return 8
+    def __getitem__(self, i):
+        return i
+WORKERS = 0
+held_out = Counting()
+train_loader = DataLoader(Rows(), shuffle=True, num_workers=WORKERS)
+other = DataLoader(held_out, num_workers={})
+print(held_out.seen)
+"""
+
+
+@pytest.mark.parametrize(("workers", "edited"), [("0", True), ("WORKERS", False)])
+def test_a_number_that_another_loader_takes_as_well_is_one_that_both_may_have(workers: str, edited: bool) -> None:
+    text = "from torch.utils.data import DataLoader\n" + _COUNTING.format(workers)
+    answer = FIXER.rewrite(example_request("input-bound", text, setting={"num_workers": 2}))
+    assert isinstance(answer, Edits) is edited
+
+
+_MADE_ELSEWHERE = (
+    "def build(options):\n    return DataLoader(rows, **options)\n\n\n"
+    "builders = [build]\ntrain_loader = builders[0]({})\n"
+)
+_IN_A_FUNCTION = (
+    "options = {'pin_memory': False}\n\n\ndef build(workers):\n"
+    "    return DataLoader(rows, num_workers=workers, **options)\n\n\ntrain_loader = build({})\n"
+)
+
+
+@pytest.mark.parametrize("fixer", ["persistent-workers", "loader-prefetch"])
+@pytest.mark.parametrize(
+    ("program", "without", "with_workers"),
+    [(_MADE_ELSEWHERE, "{}", "{'num_workers': 2}"), (_IN_A_FUNCTION, "rows[0]", "rows[2]")],
+    ids=["unknown options", "options and a parameter"],
+)
+def test_what_needs_workers_is_asked_for_only_with_them(
+    fixer: str, program: str, without: str, with_workers: str
+) -> None:
+    program = program.replace("({})", "(<count>)")
+    text = _TOP + program.replace("<count>", with_workers)
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if "return DataLoader" in each)
+    site = Site("DataLoader", "train.py", line, arguments={"num_workers": 2})
+    answer = load().fixers[fixer].rewrite(example_request("input-bound", text, sites=[site]))
+    assert isinstance(answer, Edits), answer
+    after = answer.files["train.py"]
+    kept = imported(after).train_loader
+    assert (kept.persistent_workers, kept.prefetch_factor) != (False, 2)
+    assert imported(after.replace(f"({with_workers})", f"({without})")).train_loader.num_workers == 0
+
+
+@pytest.mark.parametrize("fixer", ["persistent-workers", "loader-prefetch"])
+def test_what_needs_workers_stands_in_the_dictionary_that_has_them(fixer: str) -> None:
+    text = _TOP + _KWARGS + "if rows:\n    kwargs.update({'num_workers': 2})\n" + _TRAIN
+    site = Site("DataLoader", "train.py", 7, arguments={"num_workers": 2, "shuffle": True})
+    answer = load().fixers[fixer].rewrite(example_request("input-bound", text, sites=[site]))
+    assert isinstance(answer, Edits), answer
+    assert "update({'num_workers': 2, '" in answer.files["train.py"]

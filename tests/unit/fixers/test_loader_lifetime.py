@@ -154,6 +154,9 @@ ONE_AFTER_THE_OTHER = [
     "for one in loader:\n    score(other)\n",
     f"def train(loader):\n    for one in loader:\n        step(one)\n\nloader = {LOADER}\ntrain(loader)\n"
     "evaluate(loader)\n",
+    "class Resize:\n    def __init__(self, size):\n        self.size = size\n\ndef ratios(one, other):\n"
+    "    return [a / b for a, b in zip(one.size, other.size)]\n\n"
+    f"loader = {LOADER}\nfor one in loader:\n    step(one)\n",
 ]
 
 

@@ -84,6 +84,17 @@ for data in loader:
     wrong.backward()
     optimizerG.step()
 """
+GENERATOR_FIRST = """
+for real in loader:
+    made = netG(noise)
+    cheated = criterion(netD(made), valid)
+    cheated.backward()
+    optimizerG.step()
+    kept = pool.query(made)
+    told = criterion(netD(real), valid) + criterion(netD(kept.detach()), fake)
+    told.backward()
+    optimizerD.step()
+"""
 
 
 def only(text: str, sites: list[Site] | None = None) -> TrainingStep:
@@ -139,6 +150,22 @@ def test_of_two_losses_each_has_the_calls_it_is_computed_from() -> None:
     first, second = training_steps({"train.py": ADVERSARIES})
     assert codes(first, first.forward) == ["netD(data)"]
     assert codes(second, second.forward) == ["netG(noise)", "netD(fake)"]
+
+
+def test_what_an_earlier_backward_pass_was_made_for_is_not_called_for_the_next() -> None:
+    first, second = training_steps({"train.py": GENERATOR_FIRST})
+    assert (first.model, codes(first, first.forward)) == ("netG", ["netG(noise)", "netD(made)"])
+    assert (second.model, codes(second, second.forward)) == ("netD", ["netD(real)", "netD(kept.detach())"])
+
+
+@pytest.mark.parametrize("made", ["netG(noise).detach()", "netG(noise)"])
+def test_the_model_of_a_step_is_one_that_gets_gradients(made: str) -> None:
+    detached = "made" if "detach" in made else "made.detach()"
+    step = only(
+        f"for real in loader:\n    made = {made}\n    loss = netD({detached}) - netD(real)\n    loss.backward()\n"
+    )
+    assert step.model == "netD"
+    assert codes(step, step.forward)[0] == "netG(noise)"
 
 
 def test_a_function_that_is_given_the_model_counts_as_its_call() -> None:

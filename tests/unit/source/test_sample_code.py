@@ -197,3 +197,28 @@ def test_a_name_that_only_methods_have_has_no_file_parsed() -> None:
     assert "module" not in vars(sources["net.py"])
     assert [path for path, _ in definitions.free("inner")] == ["net.py"]
     assert [path for path, _ in definitions.free("Net")] == ["net.py"]
+
+
+def test_a_function_is_followed_that_is_imported_by_another_name_and_not_others_of_its_own() -> None:
+    build = """
+        from data import Samples
+
+        def build(path):
+            return Samples({find}(path))
+
+        def {find}(path):
+            return path
+        """
+    found = followed(
+        data=SAMPLES,
+        images=build.format(find="find_images"),
+        models=build.format(find="find_models"),
+        train="""
+            from images import build as build_images
+            from models import build as build_models
+
+            loader = DataLoader(build_images("."))
+            """,
+    )
+    assert "find_images" in found
+    assert "find_models" not in found

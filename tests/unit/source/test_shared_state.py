@@ -215,6 +215,26 @@ def test_batches_are_not_pinned_where_training_writes_into_the_dataset_by_them()
     assert isinstance(asked("loader-pin", program("return self.x[i], i", STORED, step="x.mul_(2)")), Edits)
 
 
+@pytest.mark.parametrize(
+    ("first", "edited"),
+    [
+        ("nn.ReLU(inplace=True)", False),
+        ("nn.Dropout(0.1, True)", False),
+        ("nn.Sequential(nn.LeakyReLU(0.2, True), nn.Linear(16, 16))", False),
+        ("nn.Sequential(nn.Linear(16, 16), nn.ReLU(True))", True),
+        ("nn.Dropout(0.1)", True),
+    ],
+)
+def test_a_first_layer_that_writes_to_its_input_writes_to_samples_that_are_no_copies(first: str, edited: bool) -> None:
+    text = program("return self.x[i], i  # !", STORED, options=", collate_fn=lambda rows: rows[0]", step="act(x)")
+    text = text.replace("    loader =", f"    act = {first}\n    loader =")
+    for fixer in ("loader-workers", "loader-pin"):
+        if edited:
+            assert isinstance(asked(fixer, text), Edits)
+        else:
+            refused(fixer, text, "# !")
+
+
 def test_state_is_found_across_the_files_of_a_program() -> None:
     data = TOP + DATASET.format(init="self.strength = 0", sample=NOISY, more="").rstrip() + "\n"
     main = MAIN.format(dataset="Images(paths)", options="", epoch="pass", step="data.strength += 1  # !", end="pass")
@@ -266,17 +286,29 @@ def test_a_static_method_that_makes_a_configuration_is_called_where_it_is_named(
     refused("loader-workers", text.replace("            pass\n", "            Images.usual()\n"), "# !")
 
 
+FIT = """
+def fit(loader):
+    for batch in loader:
+        pass
+def describe(loader):
+    return size(loader.batch_size)
+def size(count):
+    return str(count)
+"""
+
+
 @pytest.mark.parametrize(
     ("guarded", "caught", "edited"),
     [
         ("data = Images(paths)", "RuntimeError", True),
         ("fit(loader)", "torch.cuda.OutOfMemoryError", True),
         ("fit(loader)", "RuntimeError", False),
+        ("describe(loader)", "RuntimeError", True),
     ],
 )
 def test_only_errors_that_are_caught_around_the_loop_come_as_others(guarded: str, caught: str, edited: bool) -> None:
     end = f"try:\n    {guarded}\nexcept {caught}:  # !\n    pass"
-    text = program("if i > 99:\n    raise IndexError(i)\nreturn i, i", end=end, top="def fit(loader):\n    pass\n")
+    text = program("if i > 99:\n    raise IndexError(i)\nreturn i, i", end=end, top=FIT)
     if edited:
         assert isinstance(asked("loader-workers", text), Edits)
     else:

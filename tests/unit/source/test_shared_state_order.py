@@ -138,6 +138,120 @@ def test_a_loop_over_an_object_that_iterates_over_the_loader_is_an_epoch() -> No
     refused("loader-workers", held, "# !")
 
 
+STEPS = """
+def steps(count):
+    order = list(range(count))[::-1]
+    order = tqdm(order)
+    for step in order:
+        yield step
+"""
+GUARD = "@contextmanager\ndef timed():\n    yield\n"
+ENDLESS = "def endless(loader):\n    while True:\n        for batch in loader:\n            yield batch\n"
+PASSED_ON = "def passed_on(loader):\n    yield from loader\n"
+ONE_OF = "def one_of(loaders):\n    loaders = [loaders, loaders]\n    for batch in loaders[0]:\n        yield batch\n"
+SHOWN = "    shown = next(iter(loader))\n    for epoch"
+KEPT = "    shown = iter(loader)\n    for epoch"
+
+
+@pytest.mark.parametrize(
+    ("top", "before", "held"),
+    [
+        (STEPS, "    for epoch", False),
+        (GUARD, "    for epoch", False),
+        ("", SHOWN, False),
+        (ENDLESS, "    for epoch", True),
+        (PASSED_ON, "    for epoch", True),
+        (ONE_OF, "    for epoch", True),
+        ("", KEPT, True),
+    ],
+    ids=["numbers", "context manager", "one batch", "endless", "yield from", "one of several", "iterator"],
+)
+def test_only_an_iterator_that_may_be_the_loaders_is_held_beside_an_epoch(top: str, before: str, held: bool) -> None:
+    text = program(NOISY, "self.strength = 0.0", epoch="data.strength = epoch  # !", top=top)
+    text = text.replace("    for epoch", before)
+    if held:
+        refused("loader-workers", text, "# !")
+    else:
+        assert isinstance(asked("loader-workers", text), Edits)
+
+
+LINES = """
+def read(path):
+    paths = []
+    for line in open(path):
+        paths.append(line)
+    return paths
+"""
+LISTED = "    paths = read('list.txt')\n    data"
+FILLED = "self.groups = {}\nfor i, path in enumerate(paths):\n    self.groups[i] = path"
+GROUPED = "self.group()"
+LATER = "    more = DataLoader(Images(read('more.txt')), batch_size=8)\n    model ="
+KEPT_ELSEWHERE = LINES.replace("(line)", "(line)  # !").replace("    return", "    Images.paths = paths\n    return")
+GROUP = "def group(self):\n    self.groups = {}  # !\n    for i in range(9):\n        self.groups[i] = i\n"
+
+
+def grouped(init: str = FILLED, more: str = "", epoch: str = "pass", step: str = "pass") -> str:
+    """A program whose samples read `self.groups`."""
+    return program("return self.groups[i], i", init, more, epoch=epoch, step=step)
+
+
+@pytest.mark.parametrize("fixer", ["loader-workers", "persistent-workers"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        program(top=LINES).replace("    data", LISTED),
+        program(top=LINES).replace("    data", LISTED).replace("    model =", LATER),
+        program().replace("    data", "    for name in open('more.txt'):\n        paths.append(name)\n    data"),
+        grouped(),
+        grouped(GROUPED, GROUP),
+        grouped(GROUPED, GROUP).replace("    model =", "    other = Images(paths)\n    model ="),
+    ],
+    ids=["read", "read again later", "in main", "constructor", "method", "another later"],
+)
+def test_what_a_dataset_is_filled_with_before_there_is_a_loader_is_seen_by_workers(fixer: str, text: str) -> None:
+    assert isinstance(asked(fixer, text), Edits)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        grouped(GROUPED, GROUP, step="data.group()"),
+        program(
+            "return S[i], i",
+            top="S = []\ndef read(path):\n    for line in path:\n        S.append(line)  # !\n",
+            step="read(x)",
+        ),
+        program(top=KEPT_ELSEWHERE, step="read('more.txt')").replace("    data", LISTED),
+    ],
+    ids=["method", "function", "kept elsewhere"],
+)
+def test_what_fills_a_dataset_while_batches_come_is_not_seen_by_workers(text: str) -> None:
+    refused("loader-workers", text, "# !")
+
+
+UNUSED = """
+class Pad:
+    def __call__(self, target):
+        return pad(target)
+def pad(target):
+    target["size"] = 3  # !
+    return target
+"""
+
+
+@pytest.mark.parametrize(
+    ("named", "edited"),
+    [("", True), ("pad({})", False), ("by_name = globals()", False), ("PADS = {'Pad': Pad}", False)],
+    ids=["unused", "called", "by any name", "kept"],
+)
+def test_what_nothing_in_the_program_names_changes_nothing(named: str, edited: bool) -> None:
+    text = program("return self.paths[i]['size'], i", top=UNUSED, step=named or "pass")
+    if edited:
+        assert isinstance(asked("loader-workers", text), Edits)
+    else:
+        refused("loader-workers", text, "# !")
+
+
 @pytest.mark.parametrize(("text", "mark"), BETWEEN[1:])
 @pytest.mark.parametrize("fixer", ["persistent-workers", "cache-decoded"])
 def test_what_changes_between_epochs_is_not_seen_by_kept_workers_and_samples(fixer: str, text: str, mark: str) -> None:

@@ -155,6 +155,13 @@ def test_numbers_that_were_held_cost_nothing_in_the_end() -> None:
     assert known.final_ns(held=True, runs=2, started=True) == known.last_runs_ns(2) - 5 * NS_PER_S
 
 
+def test_whole_runs_that_were_made_are_made_again_of_another_stack() -> None:
+    known = costs()
+    assert known.final_ns(rerun=True) == known.final_ns()
+    known.saw_whole_runs(40 * NS_PER_S)
+    assert known.final_ns(rerun=True) == known.final_ns() + 40 * NS_PER_S + known.last_runs_ns() // 2
+
+
 def test_trials_on_top_of_a_kept_fix_are_as_short_as_its_program() -> None:
     known = costs()
     kept = comparison(patched_s=25)

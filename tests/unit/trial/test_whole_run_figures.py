@@ -11,6 +11,7 @@ SAME = {
     "a rate": ("step 3 812.4 tok/s", "step 3 1203 tok/s"),
     "iterations per second": ("12.5 it/s", "31 it/s"),
     "a figure after the word time": ('{"loss": 0.5, "epoch_time": 3.21}', '{"loss": 0.5, "epoch_time": 1.04}'),
+    "steps per second by their short name": ("SPS: 455\nloss 1", "SPS: 153\nloss 1"),
     "an elapsed time": ("elapsed: 31.02", "elapsed: 30.4"),
     "a clock": ("00:12 done", "00:09 done"),
     "a date and time of a log": ("2026-01-02 10:00:01,345 INFO loss=0.5", "2026-01-02 10:07:59,002 INFO loss=0.5"),
@@ -66,6 +67,12 @@ def test_a_rounding_fix_may_move_the_last_printed_digit_but_no_count() -> None:
     assert compared("acc 0.8125", "acc 0.8126", "acc 0.8125", disturbed=1e-7) == []
     assert compared("acc 0.8125", "acc 0.8127", "acc 0.8125", disturbed=1e-7) != []
     assert compared("57 right", "58 right", "57 right", disturbed=1e-7) != []
+
+
+def test_percent_without_a_decimal_is_a_rounded_share_and_no_count() -> None:
+    assert compared("57/278 right (21%)", "57/278 right (20%)", "57/278 right (21%)", disturbed=1e-7) == []
+    assert compared("57/278 right (21 %)", "57/278 right (19 %)", "57/278 right (21 %)", disturbed=1e-7) != []
+    assert compared("accuracy 21%", "accuracy 20%", "accuracy 21%") != []
 
 
 def test_folders_of_a_run_stand_for_the_same_in_every_run() -> None:

@@ -193,7 +193,7 @@ def started_dry() -> RunStarted:
     return RunStarted(command="fix", program="train.py --big", cwd="/home/user", version="0.1.0", dry=True)
 
 
-def test_fixes_that_were_tried_at_once_show_the_figures_of_their_common_trial_once() -> None:
+def tried_at_once() -> State:
     joint = Verdict(
         TOGETHER,
         Decision.KEPT,
@@ -209,7 +209,17 @@ def test_fixes_that_were_tried_at_once_show_the_figures_of_their_common_trial_on
     started = TrialStarted(fixer=TOGETHER, setting={}, predicted_ns=322_000_000, summary="one, two, at once", diff="")
     said = f"tried with 1 other at once, which together gave: {joint.summary}"
     each = tuple(Verdict(name, Decision.KEPT, said, predicted_ns=1_000_000, resolution=0.02) for name in ("one", "two"))
-    state = State(started=STARTED, verdicts=each, trials=(TrialState(started, (), joint),), ended=ENDED)
+    return State(started=STARTED, verdicts=each, trials=(TrialState(started, (), joint),), ended=ENDED)
+
+
+def test_fixes_that_were_tried_at_once_and_not_run_alone_stand_at_the_top_by_their_trial() -> None:
+    state = replace(tried_at_once(), patch=PatchAccepted(diff="--- a\n+++ b\n", fixers=["one", "two"]))
+    said = "2 kept fixes: one and two together save 349 ms or 90 % of each step, by their trial"
+    assert f"✓ {said}; the patched program was not run alone" in " ".join(text.render(state).split())
+
+
+def test_fixes_that_were_tried_at_once_show_the_figures_of_their_common_trial_once() -> None:
+    state = tried_at_once()
     report = " ".join(text.render(state).split())
     assert "✓ all together 322 ms 349 ms +90.0 % [+89.5, +89.7] kept ✓ one 1.00 ms – with the others kept" in report
     assert "✓ one, two kept Tried at once. saving +90.0 %" in report
