@@ -36,7 +36,7 @@ from diagnose.source.dataflow.flow import Loop, gate, loops_around, scope_of
 from diagnose.source.device.deferral import Deferred, LeftAlone
 from diagnose.source.device.deferred_reads import filled_by, keep_on_device, put_off, read_at_once
 from diagnose.source.device.deferred_writes import puts_off
-from diagnose.source.device.device_reads import is_read, training_reads, trains, trains_within
+from diagnose.source.device.device_reads import has_training_loops, is_read, training_reads, trains, trains_within
 from diagnose.source.device.progress_bars import does_more, on_progress_bar, show_less_often, shown_at
 from diagnose.source.device.value_kinds import number_kind
 from diagnose.source.models.lightning import logged_reads
@@ -55,7 +55,7 @@ def rewrite(request: Request) -> Answer:
     for path, text in request.sources.items():
         lines = {place.line for place in places if place.file == path}
         source = parse(text) if ".item()" in text or lines else None
-        if source is None:
+        if source is None or not (lines or has_training_loops(source) or any(logged_reads(source))):
             continue
         plan = Deferred(source, [one for each in request.sources.values() if (one := parse(each)) is not None])
         plan.torch, imports = ensure_import(source, "torch")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import libcst as cst
 
@@ -12,16 +12,23 @@ from diagnose.source.tree.aliases import called_as
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-Catcher = tuple[str, Source, cst.CSTNode]
-"""A file, its source, and the statement that catches."""
+Place = tuple[str, Source, cst.CSTNode]
+"""A file, its source, and a node of it."""
+Catcher = Place
+"""The statement that catches."""
 
 ERRORS_OF_FILES = frozenset({"OSError", "RuntimeError", "AttributeError", "TypeError", "ValueError", "PicklingError"})
 """What `torch.save` raises."""
 
 
-def ways_to(sources: Mapping[str, Source], path: str, node: cst.CSTNode) -> Iterator[tuple[str, Source, cst.CSTNode]]:
+def ways_to(sources: Mapping[str, Source], path: str, node: cst.CSTNode) -> Iterator[Place]:
     """A node, and the places from which its function is called, or handed to others that may call it, and so on."""
-    pending = [(path, sources[path], node)]
+    return ways_to_any(sources, [(path, sources[path], node)])
+
+
+def ways_to_any(sources: Mapping[str, Source], begins: Iterable[Place]) -> Iterator[Place]:
+    """Those of several nodes, each function's once."""
+    pending = [*begins]
     seen: set[cst.CSTNode] = set()
     while pending:
         at = pending.pop()

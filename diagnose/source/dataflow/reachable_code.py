@@ -7,15 +7,12 @@ from typing import TypeVar
 
 import libcst as cst
 
-from diagnose.source.dataflow.exception_handlers import ways_to
+from diagnose.source.dataflow.exception_handlers import Place, ways_to, ways_to_any
 from diagnose.source.dataflow.flow import Loop, loops_around
 from diagnose.source.tree.aliases import instances_of
 from diagnose.source.tree.syntax import Source
 
 _Node = TypeVar("_Node", bound=cst.CSTNode)
-Place = tuple[str, Source, cst.CSTNode]
-"""A file, its source, and a node of it."""
-
 _STARTS = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__"})
 _OF_MODULES = frozenset({"train", "eval", "to", "cuda", "cpu", "step", "zero_grad", "backward", "forward", "update"})
 """Methods of torch's: `model.train()` is not the `train` of a trainer."""
@@ -26,12 +23,7 @@ class Reached:
 
     def __init__(self, sources: Mapping[str, Source], begins: Sequence[Place]) -> None:
         self._sources = sources
-        self._around = {
-            above
-            for path, _, node in begins
-            for _, other, place in ways_to(sources, path, node)
-            for above in other.ancestors(place)
-        }
+        self._around = {above for _, other, place in ways_to_any(sources, begins) for above in other.ancestors(place)}
         """What leads to that code is not run by it."""
         self.pieces: dict[cst.CSTNode, Place] = {}
         self._aliases = {
@@ -87,7 +79,8 @@ class Reached:
         """Whether a library other than torch may call methods of a class, as it does of a callback."""
         for base in owner.bases:
             names = source.names(base.value) or {source.code(base.value)}
-            own = any(each.name.value == source.code(base.value).rpartition(".")[2] for each in self._classes())
+            last = source.code(base.value).rpartition(".")[2]
+            own = any(last in other.outline.classes for other in self._sources.values())
             plain = source.code(base.value) in {"object", "ABC", "Protocol", "Enum", "Exception", "RuntimeError"}
             if not own and not plain and not any(name.startswith("torch.") for name in names):
                 return True
@@ -99,9 +92,6 @@ class Reached:
             found = (name for source in self._sources.values() for name in instances_of(source, owner.name.value))
             self._made[owner] = frozenset(found)
         return self._made[owner]
-
-    def _classes(self) -> Iterator[cst.ClassDef]:
-        return (each for source in self._sources.values() for each in source.every(cst.ClassDef))
 
     def _mentioned(self, place: Place) -> Iterator[Place]:
         _, source, piece = place

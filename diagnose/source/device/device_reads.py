@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Iterator
 
 import libcst as cst
@@ -20,11 +21,18 @@ def is_read(call: cst.Call) -> bool:
 
 def training_reads(source: Source, lines: Collection[int] = ()) -> Iterator[cst.Call]:
     """The reads in loops that train, and in loops around any of `lines`, in the order of the text."""
-    for call in source.every(cst.Call):
+    for call in source.every(cst.Call) if lines or has_training_loops(source) else ():
         if is_read(call) and any(
             trains(source, loop) or _covers(source, loop, lines) for loop in loops_around(source, call)
         ):
             yield call
+
+
+def has_training_loops(source: Source) -> bool:
+    """Whether a loop of a file may go through steps of training; the file is not parsed for it."""
+    loops = (*source.outline.loops, *source.outline.every(ast.While))
+    calls = (each.func for loop in loops for each in ast.walk(loop) if isinstance(each, ast.Call))
+    return any(isinstance(each, ast.Attribute) and each.attr in _TRAINS for each in calls)
 
 
 def _covers(source: Source, loop: Loop, lines: Collection[int]) -> bool:

@@ -11,7 +11,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.optimizers.moving_averages import is_used_after
-from diagnose.source.optimizers.weighted_sum import sum_to_one, weighted_sum
+from diagnose.source.optimizers.weighted_sum import may_hold_weighted_sum, sum_to_one, weighted_sum
 from diagnose.source.tree.attributes import class_of, members_named
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.outline import called_name
@@ -39,12 +39,12 @@ class KeptAverage:
 
 
 def may_be_kept_average(loop: ast.For | ast.AsyncFor) -> bool:
-    """Whether a loop goes through keys and values, and its last statement puts something into a dictionary."""
+    """Whether a loop goes through keys and values, and puts a sum of two products into a dictionary."""
     through = isinstance(loop.iter, ast.Call) and called_name(loop.iter) in {"items", "named_parameters"}
     only = loop.body[0] if len(loop.body) == 1 else None
     last = (only.body if isinstance(only, ast.If) else loop.body)[-1]
     puts = isinstance(last, ast.Assign) and isinstance(last.targets[0], ast.Subscript)
-    return through and isinstance(loop.target, ast.Tuple) and puts
+    return through and isinstance(loop.target, ast.Tuple) and puts and may_hold_weighted_sum(loop)
 
 
 def kept_averages(source: Source) -> Iterator[KeptAverage]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,8 +47,17 @@ class NormLoop:
 
 def norm_loops(source: Source, sources: Mapping[str, Source]) -> list[NormLoop]:
     """All of a file, one of `sources`, in the order of the text."""
+    if not any(map(_may_add_squares, source.outline.loops)):
+        return []
     found = [_norm_loop(source, sources, loop) for loop in source.every(cst.For)]
     return [each for each in found if each is not None]
+
+
+def _may_add_squares(loop: ast.For | ast.AsyncFor) -> bool:
+    """Whether a loop reads gradients and adds something up, as Python's own parser has it."""
+    nodes = list(ast.walk(loop))
+    adds = any(isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add) for each in nodes)
+    return adds and any(isinstance(each, ast.Attribute) and each.attr == "grad" for each in nodes)
 
 
 def _norm_loop(source: Source, sources: Mapping[str, Source], loop: cst.For) -> NormLoop | None:

@@ -15,6 +15,7 @@ from diagnose.source.optimizers.weighted_sum import (
     Term,
     bare,
     is_factor,
+    may_hold_weighted_sum,
     meant,
     plain,
     product,
@@ -27,6 +28,7 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.outline import called_name
 from diagnose.source.tree.syntax import Source
 
+_UPDATES = frozenset({"mul_", "lerp_", "add_", "copy_"})
 _BUFFERS = r"(?:state_dict|named_buffers|buffers)\("
 """What may hold counts beside weights: no mean of whole numbers is one."""
 
@@ -46,19 +48,11 @@ class MovingAverage:
 
 
 def may_be_moving_average(loop: ast.For | ast.AsyncFor) -> bool:
-    """Whether a loop has simple statements alone, of which one writes into a tensor or puts another in its place."""
-    if loop.orelse or any(isinstance(each, ast.stmt) and hasattr(each, "body") for each in loop.body):
+    """Whether a loop has simple statements alone, with a method that updates a tensor or a sum of products."""
+    if loop.orelse or any(hasattr(each, "body") for each in loop.body):
         return False
-    for each in loop.body:
-        value = each.value if isinstance(each, ast.Expr) else None
-        puts = (
-            isinstance(each, ast.Assign)
-            and isinstance(each.targets[0], ast.Attribute)
-            and each.targets[0].attr == "data"
-        )
-        if puts or (isinstance(value, ast.Call) and called_name(value)[-1:] == "_"):
-            return True
-    return False
+    calls = (each for line in loop.body for each in ast.walk(line) if isinstance(each, ast.Call))
+    return any(called_name(each) in _UPDATES for each in calls) or any(map(may_hold_weighted_sum, loop.body))
 
 
 def moving_averages(source: Source) -> Iterator[MovingAverage]:

@@ -23,11 +23,17 @@ class Optimizers:
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self.sources = {path: source for path, text in sources.items() if (source := parse(text)) is not None}
+        self._known: dict[tuple[cst.CSTNode, int], bool | None] = {}
 
     def holds(self, source: Source, node: cst.CSTNode, depth: int = 0) -> bool | None:
         """Whether an expression is an optimizer of torch's; None where the text does not say."""
         if depth > _DEEPEST:
             return None
+        if (node, depth) not in self._known:
+            self._known[node, depth] = self._is_one(source, node, depth)
+        return self._known[node, depth]
+
+    def _is_one(self, source: Source, node: cst.CSTNode, depth: int) -> bool | None:
         if isinstance(node, cst.Call):
             return self._made(source, node, depth)
         if isinstance(node, cst.Name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 
@@ -19,6 +20,13 @@ class Term:
 
     tensor: str
     factor: str
+
+
+def may_hold_weighted_sum(node: ast.AST) -> bool:
+    """Whether a sum of two products is in it, as Python's own parser has it."""
+    sums = (each for each in ast.walk(node) if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Add))
+    sides = ((each.left, each.right) for each in sums)
+    return any(all(isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult) for each in pair) for pair in sides)
 
 
 def weighted_sum(source: Source, node: cst.BaseExpression, meanings: dict[str, str]) -> list[Term] | None:

@@ -19,7 +19,7 @@ from diagnose.source.samples.object_identity import attribute_values
 from diagnose.source.samples.sample_code import SampleCode, is_read
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.memo import parse_all, per_program
+from diagnose.source.tree.memo import parse_all, per_program, per_source
 from diagnose.source.tree.syntax import Source
 
 _TRANSFORM = re.compile(
@@ -219,7 +219,10 @@ class _Code(SampleCode):
 
     def _kept_generators(self) -> Iterator[tuple[str, str]]:
         """The file and the code of what holds a generator from one sample to the next: `self.rng`, `RNG`."""
+        building = set(self.building.values())
         for path, source in self.sources.items():
+            if path not in building and not _new_generators(source):
+                continue
             for assign in source.walk(None, cst.Assign, cst.AnnAssign):
                 if not isinstance(assign, cst.Assign | cst.AnnAssign) or assign.value is None:
                     continue
@@ -235,17 +238,26 @@ class _Code(SampleCode):
         scope = self.sources[path].inside(value, cst.FunctionDef)
         follows = scope in self.building  # the others are many, and keep no generator for samples
         given = [*self.values(path, value)] if isinstance(value, cst.Name) and follows else []
-        return any(
-            set(_MAKERS) & self.sources[file].names(call.func) and not _is_used_up(self.sources[file], call)
-            for file, each in [(path, value), *given]
-            for call in self.calls(file, each)
-        )
+        return any(_holds_new(self.sources[file], each) for file, each in [(path, value), *given])
 
     def _is_random_transform(self, path: str, call: cst.Call) -> bool:
         name = call_name(call)
         if any(each.startswith(_LIBRARIES) for each in self.sources[path].names(call.func)):
             return True
         return name == "get_params" or (_TRANSFORM.fullmatch(name) is not None and name not in self.defined)
+
+
+@per_source
+def _new_generators(source: Source) -> Sequence[int]:
+    """Where among a file's nodes new generators are made, of which more than numbers is left."""
+    return [source.extent(call)[0] for call in source.calls_of(*_MAKERS) if not _is_used_up(source, call)]
+
+
+def _holds_new(source: Source, node: cst.CSTNode) -> bool:
+    """Whether an expression makes a generator."""
+    made = _new_generators(source)
+    first, end = source.extent(node) if made else (0, 0)
+    return any(first <= at < end for at in made)
 
 
 def _is_used_up(source: Source, made: cst.Call) -> bool:

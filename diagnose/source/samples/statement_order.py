@@ -44,14 +44,37 @@ class StatementOrder:
     path: str
     loader: cst.Call
 
-    def when(self, path: str, node: cst.CSTNode, seen: frozenset[cst.CSTNode] = frozenset()) -> When:
-        """When a node runs: where the functions run that it is in, but for those `seen` already."""
+    def when(self, path: str, node: cst.CSTNode) -> When:
+        """When a node runs at the latest: where it stands, and where the functions around it are called from.
+
+        Each function is looked at once: where most call each other, the ways through them are too many.
+        """
+        latest, seen = When.BEFORE, set[cst.CSTNode]()
+        pending = [(path, node)]
+        while pending and latest < When.DURING:
+            path, node = pending.pop()
+            here, function = self._where_it_stands(path, node)
+            latest = max(latest, here)
+            if function is None or function in seen or self._is_early(path, node, function):
+                continue
+            seen.add(function)
+            callers = self._callers(path, function)
+            owner = self.code.sources[path].inside(function, cst.ClassDef)
+            if callers is None:
+                return When.DURING
+            if not callers and owner not in self.code.lasting and not self._is_unused(path, owner or function):
+                return When.DURING
+            pending += callers
+        return latest
+
+    def _where_it_stands(self, path: str, node: cst.CSTNode) -> tuple[When, cst.FunctionDef | None]:
+        """When a node runs by the loops around it, and the function that they are in; None where that tells no more."""
         source = self.code.sources[path]
         latest = When.BEFORE
         own = source.inside(node, cst.ClassDef) in self.code.lasting  # it goes through files, not through the loader
         for above in source.ancestors(node):
             if isinstance(above, cst.Lambda):
-                return When.DURING
+                return When.DURING, None
             if own and isinstance(above, cst.For | cst.While):
                 continue
             if isinstance(above, cst.For) and not (above.iter is node or within(source, node, above.iter)):
@@ -64,21 +87,30 @@ class StatementOrder:
             if isinstance(above, cst.While):
                 latest = max(latest, self._of_loop(source, above))
             if isinstance(above, cst.FunctionDef):
-                return self._with_loops(path, node, above, seen, latest)
+                early = latest > When.BEFORE and self._precedes(path, node)
+                return (When.BEFORE, None) if early else (latest, above)
         if latest > When.BEFORE:
-            return When.BEFORE if self._precedes(path, node) else latest
-        earlier = path != self.path or source.span(node)[0] < self.code.sources[self.path].span(self.loader)[0]
+            return When.BEFORE if self._precedes(path, node) else latest, None
+        return self._of_script(path, node), None
+
+    def _of_script(self, path: str, node: cst.CSTNode) -> When:
+        """When a node runs that no function and no loop is around."""
+        earlier = path != self.path or self.code.sources[path].span(node)[0] < self._begin
         if earlier or self._nothing_ran_before(node):
             return When.BEFORE
         return When.DURING if self._by_hand else When.BETWEEN
 
-    def _with_loops(
-        self, path: str, node: cst.CSTNode, function: cst.FunctionDef, seen: frozenset[cst.CSTNode], latest: When
-    ) -> When:
-        """When a node of a function runs, whose loops there tell of `latest`: those before there is a loader do not."""
-        if latest > When.BEFORE and self._precedes(path, node):
-            return When.BEFORE
-        return max(latest, self._of_function(path, node, function, seen)) if latest < When.DURING else latest
+    @property
+    def _begin(self) -> int:
+        """Where the loader begins in its file."""
+        return self.code.sources[self.path].span(self.loader)[0]
+
+    def _is_early(self, path: str, node: cst.CSTNode, function: cst.FunctionDef) -> bool:
+        """Whether a node of a function runs before the loader is there, wherever the function is called from."""
+        if function in self.code.building:
+            return True
+        source = self.code.sources[path]
+        return path == self.path and within(source, self.loader, function) and source.span(node)[0] < self._begin
 
     def _precedes(self, path: str, node: cst.CSTNode, seen: frozenset[cst.CSTNode] = frozenset()) -> bool:
         """Whether a node has run for the last time when the loader is built, as far as calls of functions show."""
@@ -91,8 +123,16 @@ class StatementOrder:
             return same and not again and source.span(node)[0] < source.span(self.loader)[0]
         if function is None or function in seen or any(source.every(cst.Yield, function)):
             return False
-        callers = self._callers(path, function)
-        return bool(callers) and all(self._precedes(file, used, seen | {function}) for file, used in callers or ())
+        if function not in self._preceding:  # one that calls itself on some way does not precede on any
+            callers = self._callers(path, function) or ()
+            early = all(self._precedes(file, used, seen | {function}) for file, used in callers)
+            self._preceding[function] = bool(callers) and early
+        return self._preceding[function]
+
+    @cached_property
+    def _preceding(self) -> dict[cst.FunctionDef, bool]:
+        """The answers of `_precedes` for whole functions."""
+        return {}
 
     def goes_through(self, source: Source, node: cst.CSTNode, skipped: frozenset[str]) -> bool:
         """Whether code may go through something: in a loop, by `next`, or by the program's functions that it calls.
@@ -122,26 +162,18 @@ class StatementOrder:
             for each in source.every(cst.Name)
         )
 
-    def _of_function(
-        self, path: str, node: cst.CSTNode, function: cst.FunctionDef, seen: frozenset[cst.CSTNode]
-    ) -> When:
-        """When a function runs: where it is called, all calls of its name taken together."""
-        source = self.code.sources[path]
-        if function in self.code.building:
-            return When.BEFORE
-        if function in seen:
-            return When.BEFORE
-        here = path == self.path and within(source, self.loader, function)
-        if here and source.span(node)[0] < source.span(self.loader)[0]:
-            return When.BEFORE
-        callers = self._callers(path, function)
-        owner = source.inside(function, cst.ClassDef)
-        if callers is None or (not callers and owner not in self.code.lasting):
-            return When.BEFORE if callers is not None and self._is_unused(path, owner or function) else When.DURING
-        return max((self.when(file, used, seen | {function}) for file, used in callers), default=When.BEFORE)
+    @cached_property
+    def _called_by(self) -> dict[cst.FunctionDef, list[tuple[str, cst.BaseExpression]] | None]:
+        """The answers of `_callers`."""
+        return {}
 
     def _callers(self, path: str, function: cst.FunctionDef) -> list[tuple[str, cst.BaseExpression]] | None:
         """What a function is called by, all calls of its name taken together; None where nobody knows when it runs."""
+        if function not in self._called_by:
+            self._called_by[function] = self._find_callers(path, function)
+        return self._called_by[function]
+
+    def _find_callers(self, path: str, function: cst.FunctionDef) -> list[tuple[str, cst.BaseExpression]] | None:
         source = self.code.sources[path]
         owner = source.inside(function, cst.ClassDef)
         plain = all(source.code(each.decorator) in {"staticmethod", "classmethod"} for each in function.decorators)
@@ -150,7 +182,7 @@ class StatementOrder:
         name = owner.name.value if owner is not None and function.name.value == "__init__" else function.name.value
         found: list[tuple[str, cst.BaseExpression]] = []
         for file, other in self.code.sources.items():
-            for each in other.named(name) if name in other.words else ():
+            for each in other.named(name):
                 parent = other.parent(each)
                 if isinstance(parent, cst.FunctionDef | cst.ClassDef | cst.ImportAlias):
                     continue

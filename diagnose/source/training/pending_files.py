@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of, passed_to
-from diagnose.source.dataflow.exception_handlers import ERRORS_OF_FILES, who_catches
+from diagnose.source.dataflow.exception_handlers import ERRORS_OF_FILES, Place, who_catches
 from diagnose.source.dataflow.flow import Loop
-from diagnose.source.dataflow.reachable_code import Place, Reached, runs_after
+from diagnose.source.dataflow.reachable_code import Reached, runs_after
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.attributes import member
 from diagnose.source.tree.edits import call_name

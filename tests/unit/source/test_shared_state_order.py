@@ -70,6 +70,16 @@ def test_what_changes_between_epochs_is_seen_by_workers_that_are_started_anew(te
     assert isinstance(asked("loader-workers", text), Edits)
 
 
+CALLS = "CFG = {'s': 1}\ndef f0():\n    CFG['s'] = 2\n"
+CALLS += "".join(f"def f{at}():\n    f{at - 1}()\n    f{at - 1}()\n" for at in range(1, 60))
+
+
+def test_functions_that_call_each_other_on_many_ways_are_looked_at_once_each() -> None:
+    early = program("return i * CFG['s'], i", top=CALLS).replace("    paths = sorted", "    f59()\n    paths = sorted")
+    assert isinstance(asked("loader-workers", early), Edits)
+    refused("loader-workers", program("return i * CFG['s'], i", top=CALLS, step="f59()"), "CFG['s'] = 2")
+
+
 BLOCK = """
 class Block(nn.Module):
     def __init__(self, setup):
