@@ -22,7 +22,8 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
 from diagnose.source.derivatives import second_derivative
-from diagnose.source.patterns.norms import WrittenNorm, may_hold_norms, written_norms
+from diagnose.source.patterns.norms import written_norms
+from diagnose.source.patterns.written_norm import WrittenNorm, may_hold_norms
 from diagnose.source.rewrite.functional import functional
 from diagnose.source.rewrite.leftovers import unread_after
 from diagnose.source.rewrite.removal import take_out

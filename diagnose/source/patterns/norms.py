@@ -2,59 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import libcst as cst
 
 from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, same_value, statement_of
 from diagnose.source.patterns.formula import Operation, certain, constant, integer, is_of_tensors, operation
 from diagnose.source.patterns.numeric import is_number
+from diagnose.source.patterns.written_norm import WrittenNorm
 from diagnose.source.tree.attributes import class_of, member
 from diagnose.source.tree.syntax import Source
 
 _CASTS = frozenset({"to", "float", "type_as", "type", "double"})
 
 
-@dataclass
-class WrittenNorm:
-    """A normalisation over the last axis; `root` is the expression to be replaced."""
-
-    source: Source
-    root: cst.BaseExpression
-    kind: str
-    """`rms` or `layer`."""
-    input: cst.BaseExpression | None = None
-    eps: cst.BaseExpression | None = None
-    weight: cst.BaseExpression | None = None
-    bias: cst.BaseExpression | None = None
-    method: cst.FunctionDef | None = None
-    """The method that the core stands in."""
-    steps: list[tuple[cst.CSTNode, str]] = field(default_factory=list)
-    widened: str = ""
-    """`float` where the input is made float32 and what comes out stays that."""
-    casts: list[Operation] = field(default_factory=list)
-    """Changes of the input's format."""
-    casts_back: list[Operation] = field(default_factory=list)
-    """Changes of the format of what comes out."""
-
-
 class _NotOne(Exception):
     """It is something else."""
-
-
-def may_hold_norms(source: Source) -> bool:
-    """Whether a file has what every normalisation has: a call over the last axis alone, which keeps that axis."""
-    return any(_may_keep_last(call) for call in source.outline.every(ast.Call))
-
-
-def _may_keep_last(call: ast.Call) -> bool:
-    given = [*call.args, *(each.value for each in call.keywords)]
-    if not any(isinstance(each, ast.Constant) and each.value is True for each in given):
-        return False
-    axes = [each.elts[0] if isinstance(each, ast.Tuple | ast.List) and each.elts else each for each in given]
-    return any(isinstance(each, ast.UnaryOp) and isinstance(each.op, ast.USub) for each in axes)
 
 
 def written_norms(source: Source) -> Iterator[WrittenNorm]:
