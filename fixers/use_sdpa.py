@@ -18,6 +18,8 @@ Fix safety
     scores or weights are used elsewhere or returned (no fused kernel has them), a branch beside one that calls the
     fused kernel already, masks and scales that are not understood. With a finite fill value
     a row of which nothing is seen has even weights: there the query is made zero and sees all, which says the same.
+    A mask that is added says so by no such row: where its numbers leave nothing of the scores, `-1e9` or the least of
+    a format, fused kernels would get the gradients of the row wrong, and it is left alone.
     Left alone are also softmax and dropout modules in a program with forward hooks, and programs that take second
     derivatives. A buffer that holds a mask stays, for old checkpoints.
 """

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import libcst as cst
 
 from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, same_value, statement_of
+from diagnose.source.patterns.added_masks import is_of_whole_numbers, swallows_scores
 from diagnose.source.patterns.attention import CannotFuse, Mask, Operand, WrittenAttention
 from diagnose.source.patterns.attention_dropout import dropped_share
 from diagnose.source.patterns.attention_keys import has_as_many_keys, may_have_more_keys
@@ -20,10 +21,6 @@ from diagnose.source.tree.attributes import member
 from diagnose.source.tree.syntax import Source
 
 _LARGE = 1e3
-_FLOATING = frozenset(
-    {"float", "double", "half", "bfloat16", "float32", "float16", "to", "type_as", "type", "finfo", "dtype", "inf"}
-)
-"""Names in an expression by which its numbers are no whole ones."""
 _AGREES = {"hide": Polarity.HIDE, "keep": Polarity.KEEP, "add": Polarity.ADD}
 
 
@@ -96,20 +93,6 @@ def _format(source: Source, node: cst.BaseExpression) -> str | None:
     if made.name == "to":
         return "float" if asked is not None and source.names(asked) & {"torch.float32", "torch.float"} else None
     return made.name
-
-
-def _is_of_whole_numbers(source: Source, node: cst.BaseExpression) -> bool:
-    """Whether a mask that is added may be of whole numbers, `(1 - mask) * -10000`, which the kernel does not take."""
-    while isinstance(node, cst.Name):
-        seen = reaching(source, statement_of(source, node), node.value)
-        if seen.bound is not Bound.ASSIGNED or not isinstance(seen.value, cst.BaseExpression):
-            return False
-        node = seen.value
-    if not isinstance(node, cst.BinaryOperation):
-        return False
-    made = {name.attr.value for name in source.every(cst.Attribute, node)}
-    made |= {source.code(call.func) for call in source.every(cst.Call, node)}
-    return any(source.every(cst.Integer, node)) and not any(source.every(cst.Float, node)) and not made & _FLOATING
 
 
 def _stays(found: WrittenAttention, name: cst.Name) -> bool:
@@ -202,6 +185,10 @@ def _fill(found: WrittenAttention, mask: Mask) -> float:
 def _combined(found: WrittenAttention, masks: list[Mask]) -> _Told:
     source = found.source
     for mask in masks:
+        if mask.kind == "add" and swallows_scores(source, mask.node):
+            raise CannotFuse(
+                "the mask that it adds may hide all keys of a query, whose gradients fused kernels get wrong"
+            )
         _same(found, mask.node)
         if mask.condition is not None:
             _same(found, mask.condition)
@@ -229,7 +216,7 @@ def _single(found: WrittenAttention, mask: Mask) -> _Told:
     source = found.source
     hidden = None
     if mask.kind == "add":
-        if _is_of_whole_numbers(source, mask.node):
+        if is_of_whole_numbers(source, mask.node):
             raise CannotFuse("the mask that it adds may be of whole numbers")
         code = source.code(mask.node)
     elif math.isinf(_fill(found, mask)):

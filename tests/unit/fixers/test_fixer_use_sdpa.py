@@ -32,6 +32,23 @@ def test_a_triangle_that_is_changed_is_not_causal() -> None:
 
 
 LEFT_ALONE = {
+    "an added number that leaves nothing of the scores": """
+        def attend(q, k, v, keep):
+            mask = (~keep).float() * -1e9
+            return (q @ k.transpose(-2, -1) + mask[:, None, None, :]).softmax(-1) @ v
+        """,
+    "an added least number of a format": """
+        def attend(q, k, v, keep):
+            hidden = (1.0 - keep.to(q.dtype)) * torch.finfo(q.dtype).min
+            return (q @ k.transpose(-2, -1) + hidden).softmax(-1) @ v
+        """,
+    "a mask that is given, made of such numbers": """
+        def mask_of(keep):
+            return keep.float().sub(1.0).mul(1.0) * -1e10 * -1.0
+
+        def attend(q, k, v, mask):
+            return (q @ k.transpose(-2, -1) + mask).softmax(-1) @ v
+        """,
     "weights returned": """
         def attend(q, k, v):
             attn = (q @ k.transpose(-2, -1) / 2).softmax(-1)

@@ -126,6 +126,19 @@ PROGRAMS = {
         "MultiHead()|[*(torch.randn(2, 3, 5, 4) for _ in range(3)), (torch.arange(10) % 3).view(2, 1, 1, 5)]",
         "attn_mask=None if mask is None else (mask != 0) | (mask == 0).all(-1, keepdim=True)",
     ),
+    "additive mask that leaves the scores": (
+        """
+        class Attention(nn.Module):
+            def forward(self, q, k, v, keep):
+                mask = (1.0 - keep.to(q.dtype)) * -10000.0
+                return (q @ k.transpose(-2, -1) / 2.0 + mask).softmax(-1) @ v
+
+        def make():
+            return Attention()
+        """,
+        "make()|[torch.randn(2, 3, 5, 4) for _ in range(3)] + [(torch.arange(5) < 3).expand(2, 1, 5, 5)]",
+        "attn_mask=",
+    ),
     "additive mask and float32 softmax": (
         """
         def attend(xq, keys, values, mask):

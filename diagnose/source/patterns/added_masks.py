@@ -1,0 +1,75 @@
+"""Masks that are added to the scores of attention: what a fused kernel does not take of them, or gets wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
+from diagnose.source.tree.syntax import Source
+
+_SWALLOWS = 1e5
+"""A number of this size leaves little of float32 scores that it is added to. Of a row that it hides whole, kernels that
+keep the logarithm of the row's sum then get the gradients wrong: of a row of six keys whose gradients are about 100, by
+0.007 at 1e4, where the scores written out are off by 0.005 themselves, by 0.12 at 1e5, and by 78 at 1e9 (measured with
+torch 2.13 on a CPU)."""
+_FLOATING = frozenset(
+    {"float", "double", "half", "bfloat16", "float32", "float16", "to", "type_as", "type", "finfo", "dtype", "inf"}
+)
+"""Names in an expression by which its numbers are no whole ones."""
+
+
+def is_of_whole_numbers(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether a mask may be of whole numbers, `(1 - mask) * -10000`, which the kernel does not take."""
+    for made in _made_from(source, node):
+        node = made
+    if not isinstance(node, cst.BinaryOperation):
+        return False
+    made_by = {name.attr.value for name in source.every(cst.Attribute, node)}
+    made_by |= {source.code(call.func) for call in source.every(cst.Call, node)}
+    return any(source.every(cst.Integer, node)) and not any(source.every(cst.Float, node)) and not made_by & _FLOATING
+
+
+def swallows_scores(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether a mask hides keys by a number so low that nothing is left of the scores, `(1 - mask) * -1e9`.
+
+    Of a mask that a function is given, or that an object keeps, all such numbers of the file count.
+    """
+    for made in _made_from(source, node):
+        node = made
+    if isinstance(node, cst.Name | cst.Attribute):
+        return any(
+            isinstance(each.operator, cst.Minus) and _is_large(each.expression)
+            for each in source.every(cst.UnaryOperation)
+        ) or any(_is_least(source, each) for each in source.every(cst.Attribute))
+    parts = [node, *(made for name in source.every(cst.Name, node) for made in _made_from(source, name))]
+    return any(
+        _is_large(each) or _is_least(source, each)
+        for part in parts
+        for each in source.walk(part, cst.Integer, cst.Float, cst.Attribute)
+    )
+
+
+def _made_from(source: Source, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """What a name is bound to where it is read, and so on; nothing of other expressions."""
+    while isinstance(node, cst.Name):
+        seen = reaching(source, statement_of(source, node), node.value)
+        if seen.bound is not Bound.ASSIGNED or not isinstance(seen.value, cst.BaseExpression):
+            return
+        node = seen.value
+        yield node
+
+
+def _is_large(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Integer | cst.Float) and node.evaluated_value >= _SWALLOWS
+
+
+def _is_least(source: Source, node: cst.CSTNode) -> bool:
+    """Whether it is the least, or the largest, number of a format."""
+    return (
+        isinstance(node, cst.Attribute)
+        and node.attr.value in {"min", "max"}
+        and isinstance(node.value, cst.Call)
+        and "torch.finfo" in source.names(node.value.func)
+    )
