@@ -20,8 +20,11 @@ def next_command(state: State) -> tuple[str, str] | None:
 
 
 def next_commands(state: State) -> list[tuple[str, str]]:
-    """All that is worth typing: what was made first, then what a further run would try."""
-    return [*_applying(state), *(_fixing(state) if state.verdicts else _beginning(state))]
+    """All that is worth typing, each once with why: what was made first, then what a further run would try."""
+    found: dict[str, list[str]] = {}
+    for command, why in (*_applying(state), *(_fixing(state) if state.verdicts else _beginning(state))):
+        found.setdefault(command, []).append(why)
+    return [(command, "; ".join(reasons)) for command, reasons in found.items()]
 
 
 def _applying(state: State) -> Iterator[tuple[str, str]]:

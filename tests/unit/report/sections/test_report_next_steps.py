@@ -72,6 +72,9 @@ def test_a_saving_that_the_last_runs_do_not_show_is_measured_again_first() -> No
     (again, why), (apply, _) = next_commands(state)
     assert (again, apply) == ("diagnose fix train.py --big", "diagnose apply")
     assert why == "measures again: run alone, the patched program was no faster"
+    late = next_commands(replace(state, verdicts=(KEPT, LATE)))
+    assert [command for command, _ in late] == ["diagnose fix train.py --big", "diagnose apply"]  # each once
+    assert late[0][1] == f"{why}; without a --budget has the time for late"
     confirmed = replace(state, final=FinalMeasured(original_ns=10_000_000, patched_ns=8_000_000, runs=2, how="alone"))
     assert [command for command, _ in next_commands(confirmed)] == ["diagnose apply"]
 
