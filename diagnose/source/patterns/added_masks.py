@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import libcst as cst
 
 from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
+from diagnose.source.patterns.formula import constant
+from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
 
 _SWALLOWS = 1e5
@@ -32,23 +35,16 @@ def is_of_whole_numbers(source: Source, node: cst.BaseExpression) -> bool:
 
 
 def swallows_scores(source: Source, node: cst.BaseExpression) -> bool:
-    """Whether a mask hides keys by a number so low that nothing is left of the scores, `(1 - mask) * -1e9`.
+    """Whether a mask may hide keys by a number so low that nothing is left of the scores, `(1 - mask) * -1e9`.
 
-    Of a mask that a function is given, or that an object keeps, all such numbers of the file count.
+    A mask comes by many ways, so all such numbers of its file count, and the least number of a format by any name.
     """
-    for made in _made_from(source, node):
-        node = made
-    if isinstance(node, cst.Name | cst.Attribute):
-        return any(
-            isinstance(each.operator, cst.Minus) and _is_large(each.expression)
-            for each in source.every(cst.UnaryOperation)
-        ) or any(_is_least(source, each) for each in source.every(cst.Attribute))
-    parts = [node, *(made for name in source.every(cst.Name, node) for made in _made_from(source, name))]
-    return any(
-        _is_large(each) or _is_least(source, each)
-        for part in parts
-        for each in source.walk(part, cst.Integer, cst.Float, cst.Attribute)
-    )
+    if "finfo" in source.words or any(map(_is_large, source.walk(node, cst.Integer, cst.Float))):
+        return True
+    negated = (each for each in source.every(cst.UnaryOperation) if isinstance(each.operator, cst.Minus))
+    if any(_swallows(constant(source, each)) for each in negated):
+        return True
+    return any(_swallows(_number(string(each))) for each in source.every(cst.SimpleString))
 
 
 def _made_from(source: Source, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
@@ -65,11 +61,13 @@ def _is_large(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Integer | cst.Float) and node.evaluated_value >= _SWALLOWS
 
 
-def _is_least(source: Source, node: cst.CSTNode) -> bool:
-    """Whether it is the least, or the largest, number of a format."""
-    return (
-        isinstance(node, cst.Attribute)
-        and node.attr.value in {"min", "max"}
-        and isinstance(node.value, cst.Call)
-        and "torch.finfo" in source.names(node.value.func)
-    )
+def _swallows(value: float | None) -> bool:
+    return value is not None and math.isfinite(value) and value <= -_SWALLOWS
+
+
+def _number(text: str | None) -> float | None:
+    """What a string says as a number, `"-1e9"`; None for others."""
+    try:
+        return float(text) if text is not None else None
+    except ValueError:
+        return None

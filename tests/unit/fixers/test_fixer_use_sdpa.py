@@ -42,6 +42,31 @@ LEFT_ALONE = {
             hidden = (1.0 - keep.to(q.dtype)) * torch.finfo(q.dtype).min
             return (q @ k.transpose(-2, -1) + hidden).softmax(-1) @ v
         """,
+    "a part of a given mask, made of such numbers elsewhere": """
+        NEG = -1e9
+
+        def mask_of(keep):
+            return (~keep).float() * NEG
+
+        def attend(q, k, v, mask):
+            return (q @ k.transpose(-2, -1) + mask[:, None, None, :]).softmax(-1) @ v
+        """,
+    "a number in a string": """
+        def attend(q, k, v, keep):
+            mask = torch.zeros_like(keep, dtype=q.dtype).masked_fill(~keep, float("-1e9"))
+            return (q @ k.transpose(-2, -1) + mask).softmax(-1) @ v
+        """,
+    "a power": """
+        def attend(q, k, v, keep):
+            mask = (~keep).float() * (-10 ** 9)
+            return (q @ k.transpose(-2, -1) + mask).softmax(-1) @ v
+        """,
+    "the least number of a format by a name": """
+        def attend(q, k, v, keep):
+            info = torch.finfo(q.dtype)
+            mask = (~keep).to(q.dtype) * info.min
+            return (q @ k.transpose(-2, -1) + mask).softmax(-1) @ v
+        """,
     "a mask that is given, made of such numbers": """
         def mask_of(keep):
             return keep.float().sub(1.0).mul(1.0) * -1e10 * -1.0
