@@ -17,7 +17,7 @@ from diagnose.source.tree.edits import call_name
 
 @dataclass(frozen=True)
 class MainProcess:
-    """That of one loader."""
+    """The main process of a program, and what it does with that which makes the samples of one loader."""
 
     code: SampleCode
     shared: SharedObjects
