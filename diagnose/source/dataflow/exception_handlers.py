@@ -27,7 +27,7 @@ def ways_to(sources: Mapping[str, Source], path: str, node: cst.CSTNode) -> Iter
 
 
 def ways_to_any(sources: Mapping[str, Source], begins: Iterable[Place]) -> Iterator[Place]:
-    """The ways to any of several nodes through the functions that call them; each function is looked at once."""
+    """Several nodes, and the places from which their functions are called or handed on; each function's once."""
     pending = [*begins]
     seen: set[cst.CSTNode] = set()
     while pending:
