@@ -60,6 +60,8 @@ _SECOND_ORDER = "class Newton(torch.optim.SGD):\n    is_second_order = True\n"
         ("        return torch", "        x = x.to(next(self.parameters()).device)\n        return torch", True),
         ("        return torch", "        x = x + next(iter({'x': x}.values()))\n        return torch", True),
         ("        return torch", "        x = x + next(self.noise)\n        return torch", False),
+        ("        return torch", "        x = x * next(iter(self.scales))\n        return torch", False),
+        ("        return torch", "        x = x * next(iter([1.0, 2.0]))\n        return torch", True),
         ("optimizer =", "body = IntermediateLayerGetter(model, {'inner': '0'})\noptimizer =", True),
     ],
 )
