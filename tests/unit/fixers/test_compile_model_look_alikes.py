@@ -211,3 +211,49 @@ for step in range(3):
 @pytest.mark.parametrize(("turns", "edited"), [("3", True), ("x.size(1)", False)])
 def test_each_of_two_models_on_a_line_is_judged_by_its_own_class(turns: str, edited: bool) -> None:
     assert isinstance(FIXERS["compile-model"].rewrite(request(PAIR.format(turns=turns))), Edits) is edited
+
+
+_HELPED = """
+import torch, torchmetrics, torchvision
+from torch import nn
+from transformers import AutoImageProcessor
+class Plain:
+    def __call__(self, x):
+        return x
+class Base(nn.Module):
+    def forward(self, x):
+        return x
+class Own(Base):
+    pass
+model = nn.Linear(4, 1)
+encoder = {}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in batches:
+    loss = nn.functional.mse_loss(model(encoder(x)), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "compiled"),
+    [
+        ("Own().to('cpu').eval()", True),
+        ("nn.Sequential(nn.Linear(4, 4))", True),
+        ("torchvision.models.resnet18(weights=None)", True),
+        ("Own()\nencoder = prepare(encoder)", True),
+        ("Plain()", False),
+        ("AutoImageProcessor.from_pretrained('vit')", False),
+        ("torchvision.models.ResNet18_Weights.DEFAULT.transforms()", False),
+        ("torchmetrics.Accuracy()", False),
+        ("nn.Parameter(torch.ones(4))", False),
+        ("lambda x: Own()(x)", False),
+        ("Own()\nencoder = Plain()", False),
+    ],
+)
+def test_beside_the_model_that_learns_only_modules_are_compiled(made: str, compiled: bool) -> None:
+    answer = FIXERS["compile-model"].rewrite(request(_HELPED.format(made)))
+    assert isinstance(answer, Edits)
+    assert "\nmodel.compile()\n" in answer.files["train.py"]
+    assert ("encoder.compile()" in answer.files["train.py"]) is compiled
