@@ -137,17 +137,38 @@ class StatementOrder:
     def goes_through(self, source: Source, node: cst.CSTNode, skipped: frozenset[str]) -> bool:
         """Whether code may go through something: in a loop, by `next`, or by the program's functions that it calls.
 
-        `skipped` are the names of what is not looked at.
+        `skipped` are the names of what is not looked at. Each function is looked at once. What hands functions on
+        (`map(step, loader)`), or calls what no name tells (`COMMANDS[name]()`), may go through anything.
         """
-        if any(isinstance(each, cst.For | cst.While) for each in source.walk(node)):
-            return True
-        called = {call_name(call) for call in source.every(cst.Call, node)} - skipped
-        known = {name for name in called if name in self.code.defined}
-        return "next" in called or any(
-            isinstance(each, cst.ClassDef) or self.goes_through(self.code.sources[path], each.body, skipped | known)
-            for name in known
-            for path, each in self.code.defined.named(name)
-        )
+        seen = set[str]()
+        pending = [(source, node)]
+        while pending:
+            source, node = pending.pop()
+            if any(isinstance(each, cst.For | cst.While | cst.CompFor) for each in source.walk(node)):
+                return True
+            for call in source.every(cst.Call, node):
+                name = call_name(call)
+                if name in skipped or name == "DataLoader":  # what it is handed runs later, as its samples come
+                    continue
+                if name == "next" or not isinstance(call.func, cst.Name | cst.Attribute):
+                    return True
+                if any(self._is_function(source, arg.value) for arg in call.args):
+                    return True
+                for path, each in self.code.defined.named(name) if name not in seen else ():
+                    if isinstance(each, cst.ClassDef):
+                        return True
+                    pending.append((self.code.sources[path], each.body))
+                seen.add(name)
+        return False
+
+    def _is_function(self, source: Source, value: cst.BaseExpression) -> bool:
+        """Whether a value is a function of the program's, or a method of its own class."""
+        if isinstance(value, cst.Attribute) and source.code(value.value) == "self":
+            owner = source.inside(value, cst.ClassDef)
+            methods = source.functions_named(value.attr.value) if owner is not None else ()
+            return any(source.inside(each, cst.ClassDef) is owner for each in methods)
+        found = self.code.named(source, value)
+        return isinstance(value, cst.Lambda) or any(isinstance(each, cst.FunctionDef) for _, each in found)
 
     def _nothing_ran_before(self, node: cst.CSTNode) -> bool:
         """Whether a script has called none of its own functions yet, and the loader is built in one of them."""
