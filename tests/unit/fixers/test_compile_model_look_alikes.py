@@ -24,6 +24,7 @@ def update(loss, optimizer, again=None):
 optimizer ="""
 """A helper that takes gradients of gradients where it is told to."""
 _OF_AN_OPTIMIZER = "hasattr(optimizer, 'is_second_order') and optimizer.is_second_order"
+_OF_TIMM = _SCALER.format(False, f"loss, optimizer, {_OF_AN_OPTIMIZER}")
 _SECOND_ORDER = "class Newton(torch.optim.SGD):\n    is_second_order = True\n"
 
 
@@ -56,7 +57,12 @@ _SECOND_ORDER = "class Newton(torch.optim.SGD):\n    is_second_order = True\n"
         ("optimizer =", _SCALER.format(True, "loss, optimizer"), False),
         ("optimizer =", _SCALER.format(False, f"loss, optimizer, second_order={_OF_AN_OPTIMIZER}"), True),
         ("optimizer =", _SECOND_ORDER + _SCALER.format(False, f"loss, optimizer, {_OF_AN_OPTIMIZER}"), False),
-        ("optimizer =", "import timm.optim\n" + _SCALER.format(False, f"loss, optimizer, {_OF_AN_OPTIMIZER}"), False),
+        ("optimizer =", "import timm.optim\n" + _OF_TIMM, False),
+        ("optimizer =", "from timm import optim\n" + _OF_TIMM, False),
+        ("optimizer =", "import timm as models\nmodels.optim.Adahessian\n" + _OF_TIMM, False),
+        ("optimizer =", "import timm\n" + _OF_TIMM, True),
+        ("optimizer =", "from timm.optim.adahessian import Adahessian\n" + _OF_TIMM, False),
+        ("optimizer =", "from timm.models import create_model  # not timm.optim\n" + _OF_TIMM, True),
         ("        return torch", "        x = x.to(next(self.parameters()).device)\n        return torch", True),
         ("        return torch", "        x = x + next(iter({'x': x}.values()))\n        return torch", True),
         ("        return torch", "        x = x + next(self.noise)\n        return torch", False),
