@@ -79,7 +79,24 @@ def _is_unknown_attribute(value: cst.BaseExpression, source: Source, sources: Ma
     parsed = [
         one for text in sources.values() if (asked in text or "timm" in text) and (one := parse(text)) is not None
     ]
-    return not any("timm.optim" in one.text or _defines(one, asked) for one in parsed)
+    return not any(_imports_optimizers(one) or _defines(one, asked) for one in parsed)
+
+
+def _imports_optimizers(source: Source) -> bool:
+    """Whether a file has timm's optimizers: `from timm import optim`, `import timm.optim`, or `timm.optim` by name."""
+    used = (name for each in source.attributes_named("optim") for name in source.names(each))
+    made = (name for each in source.walk(None, cst.Import, cst.ImportFrom) for name in _imported(source, each))
+    return any(f"{name}.".startswith(("timm.optim.", "timm.*.")) for names in (used, made) for name in names)
+
+
+def _imported(source: Source, statement: cst.CSTNode) -> Iterator[str]:
+    """The full names of what a statement imports."""
+    assert isinstance(statement, cst.Import | cst.ImportFrom)
+    before = f"{source.code(statement.module)}." if isinstance(statement, cst.ImportFrom) and statement.module else ""
+    names = () if isinstance(statement.names, cst.ImportStar) else statement.names
+    yield from (before + source.code(each.name) for each in names)
+    if isinstance(statement.names, cst.ImportStar):
+        yield f"{before}*"
 
 
 def _defines(source: Source, attribute: str) -> bool:

@@ -45,6 +45,15 @@ class Compiled:
 
 _COMPILE = re.compile(r"(?<!\bre\.)\bcompile\b")
 """What a file holds that compiles more than regular expressions."""
+_MODULES = re.compile(
+    r"torch\.nn\.(?:modules\.(?:\w+\.)?|parallel\.)?(?!(?:Uninitialized)?Parameter$|Buffer$)[A-Z]\w*"
+    r"|torchvision\.models\.(?:[a-z]\w*\.)*(?!get_(?!model$)|list_)\w+(?<!_Weights)"
+)
+"""Classes of modules, and torchvision's functions that build them."""
+_SAME_MODULE = frozenset(
+    {"to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "requires_grad_"}
+)
+"""Methods of a module that give the module itself."""
 
 
 @per_program
@@ -145,13 +154,15 @@ def model_class(built: Built, sources: Mapping[str, str]) -> ModelClass | None:
 def models_of(step: TrainingStep, sources: Mapping[str, str]) -> Iterator[Built]:
     """Where the models are built whose outputs reach the loss of a step, the one that gets gradients first.
 
-    With each come the others of its class that the step calls, such as the second of two critics, and their targets.
+    The others are taken only where their class is seen to be one of modules: a metric or a tokenizer may be named like
+    a model. With each come those of its class that the step calls, such as the second of two critics, and their
+    targets.
     """
     called = (step.source.code(call.func) for call in step.forward)
     for name in dict.fromkeys([step.model, *(name for name in called if is_model(step.source, name))]):
         its = replace(step, model=name)
         built = built_model(its, sources) if name is not None else None
-        if built is not None:
+        if built is not None and (name == step.model or _is_module(built, sources)):
             yield from (built, *_twins(its, built, sources))
 
 
@@ -162,6 +173,38 @@ def _twins(step: TrainingStep, built: Built, sources: Mapping[str, str]) -> Iter
         other = built_model(replace(step, model=name), sources) if name != step.model else None
         if other is not None and model_class(other, sources) == made:
             yield other
+
+
+def _is_module(built: Built, sources: Mapping[str, str]) -> bool:
+    """Whether all that a name is given is a module, or made of what it was before: `net = accelerator.prepare(net)`."""
+    values = [_own_value(built, statement) for statement in built.assigned]
+    new = [each for each in values if each is not None and not _reads(built, each)]
+    return bool(new) and all(_makes_module(built.source, each, _classes(sources)) for each in new)
+
+
+def _reads(built: Built, value: cst.BaseExpression) -> bool:
+    kind = cst.Attribute if "." in built.name else cst.Name
+    return any(built.source.code(each) == built.name for each in built.source.every(kind, value))
+
+
+def _makes_module(source: Source, value: cst.BaseExpression, classes: Mapping[str, ModelClass]) -> bool:
+    """Whether an expression makes a module: `Encoder()`, `nn.Linear(8, 8).to(device)`."""
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and call_name(value) in _SAME_MODULE:
+        value = value.func.value
+    return isinstance(value, cst.Call) and _of_modules(source, value.func, classes)
+
+
+def _of_modules(
+    source: Source, named: cst.BaseExpression, classes: Mapping[str, ModelClass], seen: frozenset[str] = frozenset()
+) -> bool:
+    """Whether a name is that of a class of modules, torch's or the program's own, or of a function that builds one."""
+    if any(_MODULES.fullmatch(name) for name in source.names(named)):
+        return True
+    own = source.code(named).rpartition(".")[2]
+    if own not in classes or own in seen:
+        return False
+    made = classes[own]
+    return any(_of_modules(made.source, base.value, classes, seen | {own}) for base in made.definition.bases)
 
 
 def _own_value(built: Built, statement: cst.Assign | cst.AnnAssign) -> cst.BaseExpression | None:

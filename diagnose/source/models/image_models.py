@@ -20,10 +20,8 @@ _LAYOUT_METHODS = frozenset(
     {"as_strided", "as_strided_", "data_ptr", "is_contiguous", "resize_", "set_", "storage", "storage_offset"}
     | {"stride", "untyped_storage"}
 )
-_CONTIGUOUS = frozenset(
-    {"contiguous", "arange", "linspace", "tensor", "new_tensor", "zeros", "ones", "full", "rand", "randn"}
-)
-"""Calls whose results lie row by row, whatever the format of images is."""
+_CONTIGUOUS = frozenset({"arange", "linspace", "zeros", "ones", "full", "rand", "randn"})
+"""Calls whose results lie row by row, whatever the format of images is; `torch.tensor(images)` keeps theirs."""
 _FLATTENING = frozenset({"torch.nn.utils.parameters_to_vector", "torch.as_strided", "torch.optim.LBFGS"})
 """Of torch's own, what takes a parameter as one row of numbers by `view`."""
 _FORMATS = ("torch.", "numpy.", "builtins.int", "builtins.float", "builtins.bool")
@@ -83,7 +81,9 @@ def sized_views(source: Source) -> Iterator[cst.Call]:
 def _is_contiguous(view: cst.Call) -> bool:
     """Whether a view is of what was laid out row by row just before: `x.contiguous().view(…)`."""
     of = view.func.value if isinstance(view.func, cst.Attribute) else None
-    return isinstance(of, cst.Call) and call_name(of) in _CONTIGUOUS
+    if not isinstance(of, cst.Call):
+        return False
+    return call_name(of) in _CONTIGUOUS or (call_name(of) == "contiguous" and not of.args)
 
 
 def views_of_images(sources: Mapping[str, str], starts: Iterable[str]) -> Iterator[tuple[str, Source, cst.Call]]:

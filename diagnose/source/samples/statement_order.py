@@ -13,6 +13,7 @@ from diagnose.source.dataflow.flow import is_variable, within
 from diagnose.source.samples.sample_code import SampleCode, is_read
 from diagnose.source.samples.shared_objects import SharedObjects
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
 
 _COUNTED = frozenset({"range", "trange", "count"})
@@ -22,6 +23,9 @@ _STARTS = frozenset({"spawn", "Fire", "run", "launch", "Process", "notebook_laun
 """Calls that run a function they are given once, where they stand."""
 _STEPS = frozenset({"iter", "next", "__next__"})
 """Calls that hold an iterator or take one value of it; a file without these words has none."""
+
+_REGISTERS = re.compile(r"\b(?:__subclasses__|__init_subclass__|import_module|__import__|globals|sys\.modules)\b")
+"""What finds classes and modules that the text does not name."""
 
 
 class When(IntEnum):
@@ -137,17 +141,38 @@ class StatementOrder:
     def goes_through(self, source: Source, node: cst.CSTNode, skipped: frozenset[str]) -> bool:
         """Whether code may go through something: in a loop, by `next`, or by the program's functions that it calls.
 
-        `skipped` are the names of what is not looked at.
+        `skipped` are the names of what is not looked at. Each function is looked at once. What hands functions on
+        (`map(step, loader)`), or calls what no name tells (`COMMANDS[name]()`), may go through anything.
         """
-        if any(isinstance(each, cst.For | cst.While) for each in source.walk(node)):
-            return True
-        called = {call_name(call) for call in source.every(cst.Call, node)} - skipped
-        known = {name for name in called if name in self.code.defined}
-        return "next" in called or any(
-            isinstance(each, cst.ClassDef) or self.goes_through(self.code.sources[path], each.body, skipped | known)
-            for name in known
-            for path, each in self.code.defined.named(name)
-        )
+        seen = set[str]()
+        pending = [(source, node)]
+        while pending:
+            source, node = pending.pop()
+            if any(isinstance(each, cst.For | cst.While | cst.CompFor) for each in source.walk(node)):
+                return True
+            for call in source.every(cst.Call, node):
+                name = call_name(call)
+                if name in skipped or name == "DataLoader":  # what it is handed runs later, as its samples come
+                    continue
+                if name == "next" or not isinstance(call.func, cst.Name | cst.Attribute):
+                    return True
+                if any(self._is_function(source, arg.value) for arg in call.args):
+                    return True
+                for path, each in self.code.defined.named(name) if name not in seen else ():
+                    if isinstance(each, cst.ClassDef):
+                        return True
+                    pending.append((self.code.sources[path], each.body))
+                seen.add(name)
+        return False
+
+    def _is_function(self, source: Source, value: cst.BaseExpression) -> bool:
+        """Whether a value is a function of the program's, or a method of its own class."""
+        if isinstance(value, cst.Attribute) and source.code(value.value) == "self":
+            owner = source.inside(value, cst.ClassDef)
+            methods = source.functions_named(value.attr.value) if owner is not None else ()
+            return any(source.inside(each, cst.ClassDef) is owner for each in methods)
+        found = self.code.named(source, value)
+        return isinstance(value, cst.Lambda) or any(isinstance(each, cst.FunctionDef) for _, each in found)
 
     def _nothing_ran_before(self, node: cst.CSTNode) -> bool:
         """Whether a script has called none of its own functions yet, and the loader is built in one of them."""
@@ -204,13 +229,37 @@ class StatementOrder:
         return found
 
     def _is_unused(self, path: str, node: cst.FunctionDef | cst.ClassDef) -> bool:
-        """Whether nothing in the program names a function or a class, or may find it by a name from outside."""
+        """Whether nothing in the program names a function or a class, or may find it by other means than its name."""
         source, name = self.code.sources[path], node.name.value
+        if (
+            node.decorators
+            or self._finds_without_names
+            or (isinstance(node, cst.ClassDef) and self._has_own_base(node))
+        ):
+            return False
         module = path.rpartition("/")[2].removesuffix(".py")
-        found = re.compile(rf"\b{name}\b|\b{module}\.__dict__|\bgetattr\({module}\b|\bglobals\(\)")
+        found = re.compile(rf"\b{name}\b|\b{module}\.__dict__|\bvars\({module}\b")
         texts = (other.text for other in self.code.sources.values() if other is not source)
         here = len(found.findall(source.text)) == len(found.findall(source.code(node)))
-        return not node.decorators and here and not any(map(found.search, texts))
+        return here and not any(map(found.search, texts))
+
+    def _has_own_base(self, node: cst.ClassDef) -> bool:
+        """Whether a class is derived from one of the program's, which may keep a list of those derived from it."""
+        bases = (base.value for base in node.bases)
+        names = (each.attr if isinstance(each, cst.Attribute) else each for each in bases)
+        return any(not isinstance(each, cst.Name) or each.value in self.code.defined for each in names)
+
+    @cached_property
+    def _finds_without_names(self) -> bool:
+        """Whether the program may find functions and classes by names that are not in its text, or by no name."""
+        return any(
+            _REGISTERS.search(source.text) is not None
+            or any(
+                isinstance(call.func, cst.Name) and len(call.args) > 1 and string(call.args[1].value) is None
+                for call in source.calls_named("getattr")
+            )
+            for source in self.code.sources.values()
+        )
 
     def _stands_for(self, function: cst.FunctionDef, source: Source, used: cst.BaseExpression) -> bool:
         """Whether a name or `module.name` may be a function's: a parameter is another, and so is `self.name`."""

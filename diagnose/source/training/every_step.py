@@ -40,11 +40,6 @@ class Stretch:
         """A loop, or a function that a step calls."""
         return self.source.function(self.node.number) if isinstance(self.node, Function) else self.node
 
-    @property
-    def is_decorated(self) -> bool:
-        """Whether decorators may stand above it."""
-        return not isinstance(self.node, Function) or bool(self.node.node.decorator_list)
-
     @cached_property
     def text(self) -> str:
         """The lines of it, as they are written."""

@@ -16,9 +16,10 @@ from diagnose.source.tree.memo import parse_all, per_program
 from diagnose.source.tree.syntax import Source
 
 _OUTSIDE = frozenset({"builtins.print", "builtins.open", "builtins.next", "builtins.input"})
-_NEW_ITERATORS = frozenset(
-    {"iter", "parameters", "buffers", "modules", "children", "named_parameters", "named_buffers"}
-)
+_NEW_ITERATORS = frozenset({"parameters", "buffers", "modules", "children", "named_parameters", "named_buffers"})
+_ITERATED = frozenset({"values", "items"}) | _NEW_ITERATORS
+"""Calls whose result `iter` makes a new iterator of; `iter(x)` of an iterator is `x` itself, which goes on."""
+_DISPLAYS = (cst.List, cst.Tuple, cst.Dict, cst.Set, cst.ListComp, cst.DictComp, cst.SetComp)
 _DRAWS = ("random.", "numpy.random.")
 _COLLECTS = frozenset(
     {"add", "append", "appendleft", "clear", "extend", "insert", "pop", "popleft", "setdefault", "update", "write"}
@@ -186,9 +187,14 @@ def _effects_in(source: Source, method: cst.FunctionDef) -> Iterator[_Effect]:
 
 
 def _is_first_of(source: Source, call: cst.Call) -> bool:
-    """Whether it is `next(…)` of an iterator that nobody else has: `next(self.parameters())`, `next(iter(outputs))`."""
+    """Whether it is `next(…)` of an iterator that nobody else has: `next(self.parameters())`, `next(iter([x]))`."""
     given = call.args[0].value if source.code(call.func) == "next" and len(call.args) == 1 else None
-    return isinstance(given, cst.Call) and call_name(given) in _NEW_ITERATORS
+    if not isinstance(given, cst.Call) or source.code(given.func) != "iter" or len(given.args) != 1:
+        return isinstance(given, cst.Call) and call_name(given) in _NEW_ITERATORS
+    of = given.args[0].value
+    return isinstance(of, _DISPLAYS) or (
+        isinstance(of, cst.Call) and isinstance(of.func, cst.Attribute) and call_name(of) in _ITERATED
+    )
 
 
 def _is_made_once(source: Source, node: cst.AssignTarget | cst.AugAssign) -> bool:

@@ -39,7 +39,7 @@ class Named(Generic[_Node]):
     def those(self, names: Iterable[str]) -> Sequence[_Node]:
         """Those with one of these names, in the order of the text."""
         found = [nodes for name in dict.fromkeys(names) if (nodes := self._by_name.get(name))]
-        if len(found) < len(("one", "another")):
+        if len(found) < 2:
             return found[0] if found else ()
         places = self._layout.places
         return sorted((node for nodes in found for node in nodes), key=lambda node: places[id(node)])

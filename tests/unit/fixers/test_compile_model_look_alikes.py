@@ -24,6 +24,7 @@ def update(loss, optimizer, again=None):
 optimizer ="""
 """A helper that takes gradients of gradients where it is told to."""
 _OF_AN_OPTIMIZER = "hasattr(optimizer, 'is_second_order') and optimizer.is_second_order"
+_OF_TIMM = _SCALER.format(False, f"loss, optimizer, {_OF_AN_OPTIMIZER}")
 _SECOND_ORDER = "class Newton(torch.optim.SGD):\n    is_second_order = True\n"
 
 
@@ -56,10 +57,17 @@ _SECOND_ORDER = "class Newton(torch.optim.SGD):\n    is_second_order = True\n"
         ("optimizer =", _SCALER.format(True, "loss, optimizer"), False),
         ("optimizer =", _SCALER.format(False, f"loss, optimizer, second_order={_OF_AN_OPTIMIZER}"), True),
         ("optimizer =", _SECOND_ORDER + _SCALER.format(False, f"loss, optimizer, {_OF_AN_OPTIMIZER}"), False),
-        ("optimizer =", "import timm.optim\n" + _SCALER.format(False, f"loss, optimizer, {_OF_AN_OPTIMIZER}"), False),
+        ("optimizer =", "import timm.optim\n" + _OF_TIMM, False),
+        ("optimizer =", "from timm import optim\n" + _OF_TIMM, False),
+        ("optimizer =", "import timm as models\nmodels.optim.Adahessian\n" + _OF_TIMM, False),
+        ("optimizer =", "import timm\n" + _OF_TIMM, True),
+        ("optimizer =", "from timm.optim.adahessian import Adahessian\n" + _OF_TIMM, False),
+        ("optimizer =", "from timm.models import create_model  # not timm.optim\n" + _OF_TIMM, True),
         ("        return torch", "        x = x.to(next(self.parameters()).device)\n        return torch", True),
         ("        return torch", "        x = x + next(iter({'x': x}.values()))\n        return torch", True),
         ("        return torch", "        x = x + next(self.noise)\n        return torch", False),
+        ("        return torch", "        x = x * next(iter(self.scales))\n        return torch", False),
+        ("        return torch", "        x = x * next(iter([1.0, 2.0]))\n        return torch", True),
         ("optimizer =", "body = IntermediateLayerGetter(model, {'inner': '0'})\noptimizer =", True),
     ],
 )
@@ -209,3 +217,49 @@ for step in range(3):
 @pytest.mark.parametrize(("turns", "edited"), [("3", True), ("x.size(1)", False)])
 def test_each_of_two_models_on_a_line_is_judged_by_its_own_class(turns: str, edited: bool) -> None:
     assert isinstance(FIXERS["compile-model"].rewrite(request(PAIR.format(turns=turns))), Edits) is edited
+
+
+_HELPED = """
+import torch, torchmetrics, torchvision
+from torch import nn
+from transformers import AutoImageProcessor
+class Plain:
+    def __call__(self, x):
+        return x
+class Base(nn.Module):
+    def forward(self, x):
+        return x
+class Own(Base):
+    pass
+model = nn.Linear(4, 1)
+encoder = {}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in batches:
+    loss = nn.functional.mse_loss(model(encoder(x)), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "compiled"),
+    [
+        ("Own().to('cpu').eval()", True),
+        ("nn.Sequential(nn.Linear(4, 4))", True),
+        ("torchvision.models.resnet18(weights=None)", True),
+        ("Own()\nencoder = prepare(encoder)", True),
+        ("Plain()", False),
+        ("AutoImageProcessor.from_pretrained('vit')", False),
+        ("torchvision.models.ResNet18_Weights.DEFAULT.transforms()", False),
+        ("torchmetrics.Accuracy()", False),
+        ("nn.Parameter(torch.ones(4))", False),
+        ("lambda x: Own()(x)", False),
+        ("Own()\nencoder = Plain()", False),
+    ],
+)
+def test_beside_the_model_that_learns_only_modules_are_compiled(made: str, compiled: bool) -> None:
+    answer = FIXERS["compile-model"].rewrite(request(_HELPED.format(made)))
+    assert isinstance(answer, Edits)
+    assert "\nmodel.compile()\n" in answer.files["train.py"]
+    assert ("encoder.compile()" in answer.files["train.py"]) is compiled

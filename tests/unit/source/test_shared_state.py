@@ -309,7 +309,12 @@ def size(count):
         ("data = Images(paths)", "RuntimeError", True),
         ("fit(loader)", "torch.cuda.OutOfMemoryError", True),
         ("fit(loader)", "RuntimeError", False),
+        ("described = [size(x) for x in loader]", "RuntimeError", False),
+        ("print(sum(map(size, loader)))", "RuntimeError", False),
+        ("COMMANDS['fit'](loader)", "RuntimeError", False),
+        ("start(fit)", "RuntimeError", False),
         ("describe(loader)", "RuntimeError", True),
+        ("again = DataLoader(data, collate_fn=size)", "RuntimeError", True),
     ],
 )
 def test_only_errors_that_are_caught_around_the_loop_come_as_others(guarded: str, caught: str, edited: bool) -> None:
@@ -319,6 +324,18 @@ def test_only_errors_that_are_caught_around_the_loop_come_as_others(guarded: str
         assert isinstance(asked("loader-workers", text), Edits)
     else:
         refused("loader-workers", text, "# !")
+
+
+LAYERS = "def f0(x):\n    return x\ndef g0(x):\n    return x\n" + "".join(
+    f"def {name}{at}(x):\n    return f{at - 1}(g{at - 1}(x))\n" for at in range(1, 40) for name in "fg"
+)
+
+
+def test_each_function_that_a_guarded_call_may_reach_is_looked_at_once() -> None:
+    text = program(
+        "if i > 99:\n    raise IndexError(i)\nreturn i, i", top=LAYERS, end="try:\n    f39(1)\nexcept E:\n    pass"
+    )
+    assert isinstance(asked("loader-workers", text), Edits)
 
 
 MADE = """

@@ -254,8 +254,17 @@ def pad(target):
 
 @pytest.mark.parametrize(
     ("named", "edited"),
-    [("", True), ("pad({})", False), ("by_name = globals()", False), ("PADS = {'Pad': Pad}", False)],
-    ids=["unused", "called", "by any name", "kept"],
+    [
+        ("", True),
+        ("wanted = getattr(torch, 'relu')", True),
+        ("pad({})", False),
+        ("PADS = {'Pad': Pad}", False),
+        ("by_name = globals()", False),
+        ("getattr(h, name)(data)", False),
+        ("module = sys.modules[__name__]", False),
+        ("module = importlib.import_module(name)", False),
+        ("[each() for each in Hook.__subclasses__()]", False),
+    ],
 )
 def test_what_nothing_in_the_program_names_changes_nothing(named: str, edited: bool) -> None:
     text = program("return self.paths[i]['size'], i", top=UNUSED, step=named or "pass")
@@ -263,6 +272,12 @@ def test_what_nothing_in_the_program_names_changes_nothing(named: str, edited: b
         assert isinstance(asked("loader-workers", text), Edits)
     else:
         refused("loader-workers", text, "# !")
+
+
+@pytest.mark.parametrize("head", ["class Hook(Base):", "@register\nclass Hook:"])
+def test_a_class_that_another_may_keep_is_not_unused(head: str) -> None:
+    top = f"class Base:\n    pass\n{head}\n    def __call__(self, target):\n        target['size'] = 3  # !\n"
+    refused("loader-workers", program("return self.paths[i]['size'], i", top=top), "# !")
 
 
 @pytest.mark.parametrize(("text", "mark"), BETWEEN[1:])
