@@ -82,18 +82,29 @@ def local_names(source: Source, function: cst.CSTNode) -> frozenset[str]:
     return frozenset(named - declared)
 
 
-_MAKE = ("builtins.", "collections.", "torch.", "numpy.")
-"""Whose functions return what is new, but for those of `SAME_MEMORY`, and keep nothing that they are given."""
-_READ_BY = (
-    cst.Attribute,
-    cst.Subscript,
-    cst.Return,
-    cst.If,
-    cst.For,
-    cst.CompFor,
-    cst.ComparisonTarget,
-    cst.Comparison,
+_MAKE = (
+    *(f"builtins.{name}" for name in ("list", "dict", "set", "bytearray")),
+    *(f"collections.{name}" for name in ("defaultdict", "OrderedDict", "Counter", "deque")),
+    *(f"{module}.{name}" for module in ("torch", "numpy") for name in ("zeros", "ones", "empty", "full", "arange")),
+    *(f"{module}.{name}_like" for module in ("torch", "numpy") for name in ("zeros", "ones", "empty", "full")),
+    *(f"torch.{name}" for name in ("rand", "randn", "randint", "randperm", "tensor")),
 )
+"""Whose results are new objects, which nobody else has."""
+_PURE_READS = tuple(f"builtins.{name}" for name in ("len", "print", "isinstance", "bool", "int", "float", "str"))
+"""Functions that keep nothing of what they are given and return nothing of it."""
+_ENDS = (
+    cst.AssignTarget,
+    cst.Del,
+    cst.If,
+    cst.While,
+    cst.Assert,
+    cst.Comparison,
+    cst.Return,
+    cst.FormattedStringExpression,
+)
+"""What binds, tests or returns a value, and hands it on to nobody else."""
+_PURE_METHODS = frozenset({"item", "append", "extend", "add", "update", "fill_", "zero_", "mul_", "add_", "div_"})
+"""Methods that keep nothing of what they are called on and return nothing of it where a statement calls them."""
 
 
 @per_source
@@ -103,6 +114,12 @@ def is_made_within(source: Source, name: cst.Name) -> bool:
     if not isinstance(function, cst.FunctionDef) or any(source.every(cst.Yield, function)):
         return False
     made = bound_to(source, name) if name.value in local_names(source, function) else []
+    part = source.parent(name)
+    inner = isinstance(part, cst.Subscript) and isinstance(source.parent(part), cst.Subscript | cst.Attribute)
+    if inner and not all(
+        isinstance(each, cst.Call) and source.is_called(each.func, "torch.", "numpy.") for each in made
+    ):
+        return False  # an object in a list, which may be another's
     return (
         bool(made)
         and all(_is_new(source, value) for value in made)
@@ -112,7 +129,7 @@ def is_made_within(source: Source, name: cst.Name) -> bool:
 
 def _is_new(source: Source, value: cst.CSTNode) -> bool:
     if isinstance(value, cst.Call):
-        return call_name(value) not in SAME_MEMORY and source.is_called(value.func, *_MAKE)
+        return source.is_called(value.func, *_MAKE)
     return isinstance(value, cst.List | cst.Dict | cst.Set | cst.ListComp | cst.DictComp | cst.SetComp)
 
 
@@ -123,12 +140,31 @@ def _is_kept_within(source: Source, use: cst.Name | cst.Attribute, function: cst
         return True  # another's attribute of this name
     if source.inside(use, (cst.FunctionDef, cst.Lambda)) is not function:
         return False
-    if isinstance(parent, cst.Arg):
-        call = source.parent(parent)
-        return parent.keyword is use or (isinstance(call, cst.Call) and source.is_called(call.func, *_MAKE))
-    if isinstance(parent, cst.Element):
-        return isinstance(source.parent(source.parent(parent) or parent), cst.Return)
-    return isinstance(parent, (cst.AssignTarget, cst.AugAssign, *_READ_BY))
+    if isinstance(parent, cst.Arg) and parent.keyword is use:
+        return True
+    return _ends_within(source, use)
+
+
+def _ends_within(source: Source, use: cst.CSTNode) -> bool:
+    """Whether what an expression around a use hands on is lost in the function, but for what that returns."""
+    below = use
+    for above in source.ancestors(use):
+        if isinstance(above, cst.Arg):
+            call = source.parent(above)
+            return isinstance(call, cst.Call) and source.is_called(call.func, *_PURE_READS)
+        if isinstance(above, cst.Call):
+            called = above.func is below and isinstance(below, cst.Attribute) and below.attr.value in _PURE_METHODS
+            return called and (call_name(above) == "item" or isinstance(source.parent(above), cst.Expr))
+        if isinstance(above, cst.Attribute) and above.value is below and above.attr.value in _FACTS:
+            return not isinstance(source.parent(above), cst.Call)
+        if isinstance(above, cst.AugAssign):
+            return above.target is below
+        if isinstance(above, _ENDS):
+            return True
+        if not isinstance(above, cst.Attribute | cst.Subscript | cst.Element | cst.Tuple | cst.ComparisonTarget):
+            return False
+        below = above
+    return False
 
 
 def _binds(source: Source, name: cst.Name, target: cst.CSTNode) -> bool:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.dataflow.bindings import binding_of, parameter_of, stored
 from diagnose.source.dataflow.flow import within
 from diagnose.source.samples.object_identity import SAME_MEMORY, attribute_values, is_own, local_names, root_of
 from diagnose.source.samples.sample_code import SampleCode, is_read
@@ -19,6 +19,10 @@ from diagnose.source.tree.syntax import Source
 _MODULES = frozenset({"torch", "np", "numpy"})
 _OF_LAYERS = frozenset({"weight", "bias", "grad"})
 """Attributes under which layers keep parameters, and those their gradients."""
+_COUNTS = frozenset({"size", "numel", "dim", "item"})
+"""Methods that return numbers."""
+_NUMBERS = ("builtins.len", "builtins.int", "builtins.float", "builtins.bool", "builtins.str", "builtins.round")
+_SCOPES = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
 _GO_THROUGH = (".parameters(", ".named_parameters(", ".modules(", ".named_modules(", ".param_groups", ".buffers(")
 
 
@@ -123,16 +127,55 @@ class SharedObjects:
     def _may_be_given(self, path: str, node: cst.BaseExpression) -> bool:
         """Whether a variable that has the name of what the dataset is made from may be that, or its object.
 
-        A local variable of another function is neither, unless that function binds it to what is given.
+        A local variable of another function is neither where it is evidently a number: no two share one.
         """
         if not self._is_local_elsewhere(path, node):
             return True
         assert isinstance(node, cst.Name)
-        values = [(file, value, self.code.sources[file].code(value)) for file, value in self.code.values(path, node)]
-        return any(
-            self._is_part(file, value) or (code in self.given and not self._is_local_elsewhere(file, value))
-            for file, value, code in values
-        )
+        return not self._is_number(path, node, frozenset())
+
+    def _is_number(self, path: str, node: cst.BaseExpression, seen: frozenset[str]) -> bool:
+        """Whether an expression is evidently a number, text or a shape, which nothing changes in place."""
+        source = self.code.sources[path]
+        if isinstance(node, cst.BinaryOperation | cst.BooleanOperation):
+            return self._is_number(path, node.left, seen) and self._is_number(path, node.right, seen)
+        if isinstance(node, cst.UnaryOperation):
+            return self._is_number(path, node.expression, seen)
+        if isinstance(node, cst.IfExp):
+            return self._is_number(path, node.body, seen) and self._is_number(path, node.orelse, seen)
+        if isinstance(node, cst.Subscript):
+            return isinstance(node.value, cst.Attribute) and node.value.attr.value == "shape"
+        if isinstance(node, cst.Call):
+            counts = isinstance(node.func, cst.Attribute) and node.func.attr.value in _COUNTS
+            return counts or source.is_called(node.func, *_NUMBERS)
+        if not isinstance(node, cst.Name):
+            return isinstance(node, cst.BaseNumber | cst.SimpleString | cst.FormattedString)
+        if node.value in {"True", "False", "None"}:
+            return True
+        if node.value in seen:
+            return False
+        made = self._bound_locally(path, node)
+        return bool(made) and all(self._is_number(file, value, seen | {node.value}) for file, value in made)
+
+    def _bound_locally(self, path: str, name: cst.Name) -> list[tuple[str, cst.BaseExpression]]:
+        """All that a variable of a function is bound to or given, with its file; empty where some of that is unknown.
+
+        `n *= 2` makes a number of a number, and is no other binding.
+        """
+        source = self.code.sources[path]
+        function = source.inside(name, cst.FunctionDef)
+        if function is None or any(item.name.value == name.value for item in source.every(cst.NameItem, function)):
+            return []
+        parameter = parameter_of(function, name.value)
+        uses = [each for each in source.named(name.value, function) if source.inside(each, _SCOPES) is function]
+        made = stored(source, [each for each in uses if not isinstance(source.parent(each), cst.AugAssign)])
+        if parameter is None or made is None:
+            return [(path, value) for value in made or ()]
+        given = list(self.code.values(path, parameter.name))
+        if not given:
+            return []
+        default = [(path, parameter.default)] if parameter.default is not None else []
+        return [*given, *default, *((path, value) for value in made)]
 
     def _is_local_elsewhere(self, path: str, node: cst.BaseExpression) -> bool:
         """Whether a name is a local variable, no parameter, of a function that makes nothing of the dataset with it."""

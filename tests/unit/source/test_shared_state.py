@@ -54,6 +54,9 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program("with open(self.paths[i], 'rb') as f:\n    return len(f.read()), i"),
         program(LAZY, "self.file = None"),
         program(NOISY, "self.strength = 1.0", dataset="Images(paths)", end="opt.strength = 2.0"),
+        program(step="harden(x)", top="def harden(x):\n    paths = torch.ones(9)\n    print(len(paths), paths[0].item())\n    if paths[0] > 1:\n        paths[0] = 1\n    return paths\n"),  # noqa: E501
+        program(step="harden(x)", top="def harden(x):\n    paths = []\n    paths.append(x)\n    paths[0] = 1\n    return paths\n"),  # noqa: E501
+        program(step="scaled(x, 3)", top="def scaled(x, n):\n    count = x.shape[0]\n    paths = count\n    paths *= n\n"),  # noqa: E501
         program(step="scaled(3)", top="def scaled(n):\n    paths = n\n    paths *= 2  # another variable\n    return paths\n"),  # noqa: E501
         program(NOISY, "self.strength = 1.0", step="Plan().load({})", top=PLAN),
         program(NOISY, "self.strength = 0.0", epoch="data.strength = epoch"),
@@ -112,6 +115,20 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("return i * self.transform.gain, i", top="class Owner:\n    gain = 1\n    def __init__(self, paths):\n"
                  "        self.data = Images(paths, self)\n    def tick(self):\n        self.gain += 1  # !\n",
                  dataset="owner.data", step="owner.tick()").replace("data = owner", "owner = Owner(paths)\n    data = owner"), "# !"),  # noqa: E501
+        (program(step="harden()", top="STORE = {'a': []}\ndef harden():\n    paths = STORE['a']\n    paths[0] = 1  # !\n"), "# !"),  # noqa: E501
+        (program(step="harden()", top="def harden():\n    paths = get_paths()\n    paths[0] = 1  # !\n"), "# !"),
+        (program(step="harden(S)", top="def harden(s):\n    paths = s.pool['a']\n    paths[0] = 1  # !\n"), "# !"),
+        (program(step="harden()", top="def harden():\n    for paths in PARTS:\n        paths[0] = 1  # !\n"), "# !"),
+        (program(step="harden([S])", top="def harden(n):\n    paths = n\n    paths *= 2  # !\n"), "# !"),
+        (program(step="harden()", top="def harden():\n    paths = torch.ones(9)\n    keep(paths[:])\n    paths[0] = 1  # !\n"), "# !"),  # noqa: E501
+        (program(step="harden()", top="def harden():\n    paths = torch.ones(9)\n    keep(torch.from_numpy(paths))\n    paths[0] = 1  # !\n"), "# !"),  # noqa: E501
+        (program(step="harden()", top="def harden():\n    paths = torch.ones(9)\n    keep(paths.numpy())\n    paths[0] = 1  # !\n"), "# !"),  # noqa: E501
+        (program(step="harden()", top="def harden():\n    paths = torch.ones(9)\n    keep(list(paths))\n    paths[0] = 1  # !\n"), "# !"),  # noqa: E501
+        (program(step="harden()", top="def harden():\n    paths = torch.ones(9)\n    keep(a=paths['a'])\n    paths[0] = 1  # !\n"), "# !"),  # noqa: E501
+        (program(step="harden()", top="def harden():\n    paths = max(POOL, key=len)\n    paths[0] = 1  # !\n"), "# !"),
+        (program(step="harden()", top="def harden():\n    paths = next(iter(POOL))\n    paths[0] = 1  # !\n"), "# !"),
+        (program(step="harden()", top="def harden():\n    paths = getattr(STORE, 'a')\n    paths[0] = 1  # !\n"), "# !"),  # noqa: E501
+        (program(step="harden()", top="def harden():\n    paths = [POOL]\n    paths[0][0] = 1  # !\n"), "# !"),
         # What the dataset is given later.
         (program("return i * self.more.value, i", "self.more = None", top=CURRICULUM, step="aug.step()")
          .replace("loader =", "aug = Strength()\n    data.more = aug\n    loader ="), "self.value += 0.1"),
