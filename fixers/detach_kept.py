@@ -29,6 +29,7 @@ from diagnose.source.dataflow.graph_uses import shows_graph
 from diagnose.source.dataflow.purity import only_computes
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.edits import Source, Splice, call_name, replace
+from diagnose.source.tree.syntax import only_statement
 
 _METHODS = re.compile(
     r"abs|argmax|backward|cpu|cuda|detach|exp|flatten|float|item|log|log_softmax|max|mean|min|norm|numpy|permute|pow|"
@@ -102,10 +103,12 @@ def _has_none_already(source: Source, loop: Loop, value: cst.Name) -> bool:
     statement = source.statement(before[-1]) if before else None
     if not isinstance(statement, cst.SimpleStatementLine):
         return False
+    given = only_statement(statement)
+    made = given.value if isinstance(given, cst.Assign | cst.AnnAssign) else None
+    if isinstance(made, cst.Call) and isinstance(made.func, cst.Attribute) and call_name(made) == "detach":
+        return True
     blocks = [each for each in source.ancestors(statement) if isinstance(each, cst.With)]
-    return ".detach()" in source.code(statement) or any(
-        _NO_GRAPH.search(source.code(item)) for block in blocks for item in block.items
-    )
+    return any(_NO_GRAPH.search(source.code(item)) for block in blocks for item in block.items)
 
 
 def _cut(request: Request, source: Source, loop: Loop, value: cst.Name, kept: str) -> list[Splice]:

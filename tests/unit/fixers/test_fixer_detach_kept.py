@@ -79,6 +79,20 @@ def test_what_is_learned_from_is_left_alone() -> None:
     assert FIXER.rewrite(example_request("leaking-memory", text)) is None
 
 
+@pytest.mark.parametrize(
+    ("loss", "edited"),
+    [("(out - target(x).detach()).mean()", True), ("(out - target(x)).mean().detach()", False)],
+)
+def test_only_a_value_that_is_detached_itself_has_no_graph(loss: str, edited: bool) -> None:
+    text = HEAD + (
+        f"kept = []\nfor x in batches:\n    out = model(x)\n    loss = {loss}\n    optimizer.zero_grad()\n"
+        "    loss.backward()\n    optimizer.step()\n    kept.append(loss)\nprint(float(sum(kept)))\n"
+    )
+    answer = FIXER.rewrite(example_request("leaking-memory", text))
+    assert isinstance(answer, Edits) is edited
+    assert not isinstance(answer, Edits) or "kept.append(loss.detach())" in answer.files["train.py"]
+
+
 COLLECT = (
     HEAD
     + f"""
