@@ -19,6 +19,8 @@ from diagnose.source.tree.syntax import Source
 _MODULES = frozenset({"torch", "np", "numpy"})
 _OF_LAYERS = frozenset({"weight", "bias", "grad"})
 """Attributes under which layers keep parameters, and those their gradients."""
+_OF_ARRAYS = frozenset({"real", "imag", "flat"})
+"""Attributes by which the memory of a tensor or an array is read and written."""
 _COUNTS = frozenset({"size", "numel", "dim", "item"})
 """Methods that return numbers."""
 _NUMBERS = ("builtins.len", "builtins.int", "builtins.float", "builtins.bool", "builtins.str", "builtins.round")
@@ -96,6 +98,8 @@ class SharedObjects:
         while isinstance(node, cst.Subscript):
             inner = node.slice[0].slice
             keys |= {string(inner.value)} if isinstance(inner, cst.Index) else set()
+            node = node.value
+        if isinstance(node, cst.Attribute) and node.attr.value in _OF_ARRAYS:
             node = node.value
         if _is_namespace(source, node):
             named = not keys or None in keys or not keys.isdisjoint(attributes | variables)
