@@ -13,12 +13,14 @@ import libcst as cst
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-_SHARES = frozenset({"Manager", "SyncManager", "BaseManager", "sharedctypes", "ctypes", "ray", "__setattr__"})
+_SHARES = frozenset(
+    {"Manager", "SyncManager", "BaseManager", "sharedctypes", "ctypes", "ray", "__setattr__", "__set__"}
+)
 """What hands a bound attribute on to other processes, or may."""
 _PLAIN = frozenset({"isinstance", "hasattr", "bool", "int", "float"})
 """Calls that change nothing."""
-_VALUE = "value"
-"""Of `multiprocessing.Value`, which is shared."""
+_WRITTEN = frozenset({"value", "real", "imag", "flat", "data"})
+"""Attributes that write memory when they are bound: of `multiprocessing.Value`, of tensors and of arrays."""
 
 
 def stays_in_process(sources: Iterable[Source], source: Source, target: cst.BaseExpression) -> bool:
@@ -38,7 +40,7 @@ def _binds(files: Iterable[Source], source: Source, target: cst.BaseExpression, 
     if isinstance(target, cst.Name):
         return True
     name = target.attr.value
-    if name == _VALUE:
+    if name in _WRITTEN or any(_is_of_class(each, name) for each in files if name in each.words):
         return False
     if name in seen:
         return True
@@ -60,6 +62,16 @@ def _only_binds(files: Iterable[Source], source: Source, setter: cst.FunctionDef
         return False
     targets = [each.target for assign in source.every(cst.Assign, setter.body) for each in assign.targets]
     return all(_binds(files, source, each, seen) for each in targets)
+
+
+def _is_of_class(source: Source, name: str) -> bool:
+    """Whether a class binds a name to what a call makes, as `level = property(None, fill)`, which may be a setter."""
+    return any(
+        isinstance(assign.value, cst.Call)
+        and any(isinstance(each.target, cst.Name) and each.target.value == name for each in assign.targets)
+        and isinstance(source.inside(assign, (cst.FunctionDef, cst.Lambda, cst.ClassDef)), cst.ClassDef)
+        for assign in source.every(cst.Assign)
+    )
 
 
 def _last(node: cst.BaseExpression) -> str:

@@ -19,6 +19,8 @@ from diagnose.source.tree.syntax import Source
 _MODULES = frozenset({"torch", "np", "numpy"})
 _OF_LAYERS = frozenset({"weight", "bias", "grad"})
 """Attributes under which layers keep parameters, and those their gradients."""
+_OF_ARRAYS = frozenset({"real", "imag", "flat"})
+"""Attributes by which the memory of a tensor or an array is read and written."""
 _COUNTS = frozenset({"size", "numel", "dim", "item"})
 """Methods that return numbers."""
 _NUMBERS = ("builtins.len", "builtins.int", "builtins.float", "builtins.bool", "builtins.str", "builtins.round")
@@ -76,9 +78,14 @@ class SharedObjects:
                 continue
             source = self.code.sources[path]
             for each in source.walk(node, cst.Attribute, cst.Name):
-                variable = (
-                    isinstance(each, cst.Name) and is_read(source, each) and not _is_of_comprehension(source, each)
-                )
+                loops = _comprehensions_of(source, each) if isinstance(each, cst.Name) else []
+                found |= {
+                    source.code(one)
+                    for loop in loops
+                    for one in source.walk(loop.iter, cst.Name, cst.Attribute)
+                    if isinstance(one, cst.Attribute) or (isinstance(one, cst.Name) and is_read(source, one))
+                }
+                variable = isinstance(each, cst.Name) and is_read(source, each) and not loops
                 if variable or (isinstance(each, cst.Attribute) and isinstance(each.value, cst.Name)):
                     found.add(source.code(each))
         return found - {"self", "torch", "np", "nn"}
@@ -91,6 +98,8 @@ class SharedObjects:
         while isinstance(node, cst.Subscript):
             inner = node.slice[0].slice
             keys |= {string(inner.value)} if isinstance(inner, cst.Index) else set()
+            node = node.value
+        if isinstance(node, cst.Attribute) and node.attr.value in _OF_ARRAYS:
             node = node.value
         if _is_namespace(source, node):
             named = not keys or None in keys or not keys.isdisjoint(attributes | variables)
@@ -111,6 +120,12 @@ class SharedObjects:
             known = name in attributes | variables or name in self._methods
             return (of_dataset or known) and self.may_be_shared(path, node.value)
         if isinstance(node, cst.Name):
+            through = [each for loop in _gone_through(source, node) for each in source.every(cst.Name, loop)]
+            if changes_object and any(
+                each.value in self.given and is_read(source, each) and self._may_be_given(path, each)
+                for each in through
+            ):
+                return not is_of_model(source, node)
             bound = binding_of(source, node) if changes_object else None
             if bound is not None and bound.parameter is not None and not is_own(source, node):
                 given = self.code.values(path, node)
@@ -287,15 +302,24 @@ class SharedObjects:
         return not any(name.startswith(("torch.nn", "torch.optim", "torchvision.models")) for name in names)
 
 
-def _is_of_comprehension(source: Source, name: cst.Name) -> bool:
-    """Whether it is the variable of a comprehension around, which nobody else sees."""
+def _comprehensions_of(source: Source, name: cst.Name) -> list[cst.CompFor]:
+    """The loops of a comprehension around whose variable a name is, which nobody else sees."""
     around = (above for above in source.ancestors(name) if isinstance(above, cst.BaseComp))
-    return any(
-        each.value == name.value
+    return [
+        loop
         for above in around
         for loop in source.every(cst.CompFor, above)
-        for each in source.every(cst.Name, loop.target)
-    )
+        if any(each.value == name.value for each in source.every(cst.Name, loop.target))
+    ]
+
+
+def _gone_through(source: Source, name: cst.Name) -> list[cst.BaseExpression]:
+    """What the loops around go through that a name is the variable of."""
+    return [
+        above.iter
+        for above in source.ancestors(name)
+        if isinstance(above, cst.For) and any(each.value == name.value for each in source.every(cst.Name, above.target))
+    ]
 
 
 def _is_namespace(source: Source, node: cst.BaseExpression) -> bool:

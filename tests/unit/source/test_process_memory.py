@@ -54,8 +54,18 @@ def test_more_workers_see_no_more_of_what_is_bound_anew_than_those_that_are_ther
         {"step": "data.on = 2.0", "more": SWITCH.format("self.strength.value = x"), "sample": SHARED},
         {"step": "data.strength = 2.0", "top": "from multiprocessing import Manager\n"},
         {"step": "data.strength[0] = 1"},
+        {
+            "step": "data.strength = 2.0",
+            "more": "def put(self, x):\n    self.x.fill_(x)\nstrength = property(None, put)",
+        },
+        {
+            "step": "data.strength = 2.0",
+            "top": "class Level:\n    def __set__(self, owner, x):\n        owner.x.fill_(x)\n",
+        },
+        {"step": "data.paths.real = 2.0"},
+        {"step": "data.paths.flat = 2.0"},
     ],
-    ids=["no workers", "in place", "a shared value", "a property of one", "a manager", "an item"],
+    ids=lambda given: given["step"] + "".join(given.keys() - {"step"}),
 )
 def test_what_other_processes_may_see_is_still_a_change(given: dict[str, Any]) -> None:
     answer = changed(**given)

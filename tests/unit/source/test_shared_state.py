@@ -22,6 +22,7 @@ class Log:
     def __init__(self):
         self.transform = lambda x: NOTES.append(x)  # of the log, and of no dataset
 """
+CONCAT = "from torch.utils.data import ConcatDataset\n"
 PLAN = "class Plan:\n    def load(self, state):\n        self.__dict__.update(state)  # of no dataset\n"
 CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        self.value += 0.1\n"
 
@@ -55,6 +56,7 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program(LAZY, "self.file = None"),
         program(NOISY, "self.strength = 1.0", dataset="Images(paths)", end="opt.strength = 2.0"),
         program(step="harden(x)", top="def harden(x):\n    paths = torch.ones(9)\n    print(len(paths), paths[0].item())\n    if paths[0] > 1:\n        paths[0] = 1\n    return paths\n"),  # noqa: E501
+        program("return self.paths[i], i", dataset="ConcatDataset([Images(rows) for rows in paths])", top=CONCAT, step="for rows in [x, y]:\n    rows.mul_(2)"),  # noqa: E501
         program(step="harden(x)", top="def harden(x):\n    paths = []\n    paths.append(x)\n    paths[0] = 1\n    return paths\n"),  # noqa: E501
         program(step="scaled(x, 3)", top="def scaled(x, n):\n    count = x.shape[0]\n    paths = count\n    paths *= n\n"),  # noqa: E501
         program(step="scaled(3)", top="def scaled(n):\n    paths = n\n    paths *= 2  # another variable\n    return paths\n"),  # noqa: E501
@@ -129,6 +131,9 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program(step="harden()", top="def harden():\n    paths = next(iter(POOL))\n    paths[0] = 1  # !\n"), "# !"),
         (program(step="harden()", top="def harden():\n    paths = getattr(STORE, 'a')\n    paths[0] = 1  # !\n"), "# !"),  # noqa: E501
         (program(step="harden()", top="def harden():\n    paths = [POOL]\n    paths[0][0] = 1  # !\n"), "# !"),
+        (program("return self.paths[i], i", dataset="ConcatDataset([Images(rows) for rows in paths])", top=CONCAT, step="for rows in paths:\n    rows.mul_(0.9)  # !"), "# !"),  # noqa: E501
+        (program("return self.paths[i], i", dataset="ConcatDataset([Images(rows) for rows in paths])", top=CONCAT, step="for part in paths:\n    part[0] = 1  # !"), "# !"),  # noqa: E501
+        (program("return self.paths[i], i", dataset="ConcatDataset([Images(rows) for rows in paths])", top=CONCAT, step="for at, part in enumerate(paths):\n    part[0] = 1  # !"), "# !"),  # noqa: E501
         # What the dataset is given later.
         (program("return i * self.more.value, i", "self.more = None", top=CURRICULUM, step="aug.step()")
          .replace("loader =", "aug = Strength()\n    data.more = aug\n    loader ="), "self.value += 0.1"),
