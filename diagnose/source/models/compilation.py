@@ -50,6 +50,7 @@ _MODULES = re.compile(
     r"|torchvision\.models\.(?:[a-z]\w*\.)*(?!get_(?!model$)|list_)\w+(?<!_Weights)"
 )
 """Classes of modules, and torchvision's functions that build them."""
+_ASKED = "(?:named_)?parameters|train|zero_grad|(?:load_)?state_dict"
 _SAME_MODULE = frozenset(
     {"to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "requires_grad_"}
 )
@@ -154,15 +155,16 @@ def model_class(built: Built, sources: Mapping[str, str]) -> ModelClass | None:
 def models_of(step: TrainingStep, sources: Mapping[str, str]) -> Iterator[Built]:
     """Where the models are built whose outputs reach the loss of a step, the one that gets gradients first.
 
-    The others are taken only where their class is seen to be one of modules: a metric or a tokenizer may be named like
-    a model. With each come those of its class that the step calls, such as the second of two critics, and their
-    targets.
+    Of several, one is taken only where the program asks for its parameters, or its class is seen to be one of modules:
+    a metric or a tokenizer may be named like a model. With each come those of its class that the step calls, such as
+    the second of two critics, and their targets.
     """
     called = (step.source.code(call.func) for call in step.forward)
-    for name in dict.fromkeys([step.model, *(name for name in called if is_model(step.source, name))]):
+    names = dict.fromkeys([step.model, *(name for name in called if is_model(step.source, name))])
+    for name in names:
         its = replace(step, model=name)
         built = built_model(its, sources) if name is not None else None
-        if built is not None and (name == step.model or _is_module(built, sources)):
+        if built is not None and (len(names) == 1 or _has_parameters(step, built, name) or _is_module(built, sources)):
             yield from (built, *_twins(its, built, sources))
 
 
@@ -173,6 +175,12 @@ def _twins(step: TrainingStep, built: Built, sources: Mapping[str, str]) -> Iter
         other = built_model(replace(step, model=name), sources) if name != step.model else None
         if other is not None and model_class(other, sources) == made:
             yield other
+
+
+def _has_parameters(step: TrainingStep, built: Built, name: str | None) -> bool:
+    """Whether the program asks a model for its parameters, or sets its mode, where it is built or trained."""
+    asked = re.compile(rf"(?<![\w.])(?:{re.escape(name or built.name)}|{re.escape(built.name)})\.(?:{_ASKED})\(")
+    return any(asked.search(text) for text in (step.source.text, built.source.text))
 
 
 def _is_module(built: Built, sources: Mapping[str, str]) -> bool:

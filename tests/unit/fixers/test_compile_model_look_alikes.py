@@ -263,3 +263,11 @@ def test_beside_the_model_that_learns_only_modules_are_compiled(made: str, compi
     assert isinstance(answer, Edits)
     assert "\nmodel.compile()\n" in answer.files["train.py"]
     assert ("encoder.compile()" in answer.files["train.py"]) is compiled
+
+
+def test_what_is_called_first_is_no_model_for_that() -> None:
+    text = _HELPED.format("Plain()").replace("model(encoder(x))", "encoder(model(x))")
+    answer = FIXERS["compile-model"].rewrite(request(text))
+    assert isinstance(answer, Edits)
+    assert "encoder.compile()" not in answer.files["train.py"]
+    assert "\nmodel.compile()\n" in answer.files["train.py"]
