@@ -281,7 +281,7 @@ class SharedObjects:
             owner = source.inside(node, cst.ClassDef)
             return owner is None or owner in self.code.lasting
         root = root_of(node)
-        if is_of_model(source, root) or (isinstance(node, cst.Attribute) and node.attr.value in _OF_LAYERS):
+        if is_of_model(source, root) or (isinstance(node, cst.Attribute) and self._is_of_layer(source, node)):
             return False
         if isinstance(node, cst.Name):
             made = list(self.code.values(path, node))
@@ -293,6 +293,12 @@ class SharedObjects:
         if not made or len(calls) < len(made):
             return True
         return any(self._makes_shared(file, value) for file, value in calls if isinstance(value, cst.Call))
+
+    def _is_of_layer(self, source: Source, node: cst.Attribute) -> bool:
+        """Whether it is a layer's parameter of which a part is changed, as `x.weight.data`, no column of a table."""
+        part, name = source.parent(node), node.attr.value
+        changed = isinstance(part, cst.Attribute) and part.attr.value in {"data", "grad"}
+        return changed and name in _OF_LAYERS and name not in self.read[0] | self.read[2]
 
     def _makes_shared(self, path: str, call: cst.Call) -> bool:
         defined = [each for _, each in self.code.defined.named(call_name(call)) if isinstance(each, cst.ClassDef)]

@@ -57,6 +57,7 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program(NOISY, "self.strength = 1.0", dataset="Images(paths)", end="opt.strength = 2.0"),
         program(step="harden(x)", top="def harden(x):\n    paths = torch.ones(9)\n    print(len(paths), paths[0].item())\n    if paths[0] > 1:\n        paths[0] = 1\n    return paths\n"),  # noqa: E501
         program("return self.paths[i], i", dataset="ConcatDataset([Images(rows) for rows in paths])", top=CONCAT, step="for rows in [x, y]:\n    rows.mul_(2)"),  # noqa: E501
+        program("return self.data[i], i", "self.data = torch.zeros(9)", step="model.weight.data.mul_(2)\nmodel.bias.data[0] = 1"),  # noqa: E501
         program(step="harden(x)", top="def harden(x):\n    paths = []\n    paths.append(x)\n    paths[0] = 1\n    return paths\n"),  # noqa: E501
         program(step="scaled(x, 3)", top="def scaled(x, n):\n    count = x.shape[0]\n    paths = count\n    paths *= n\n"),  # noqa: E501
         program(step="scaled(3)", top="def scaled(n):\n    paths = n\n    paths *= 2  # another variable\n    return paths\n"),  # noqa: E501
@@ -134,6 +135,8 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("return self.paths[i], i", dataset="ConcatDataset([Images(rows) for rows in paths])", top=CONCAT, step="for rows in paths:\n    rows.mul_(0.9)  # !"), "# !"),  # noqa: E501
         (program("return self.paths[i], i", dataset="ConcatDataset([Images(rows) for rows in paths])", top=CONCAT, step="for part in paths:\n    part[0] = 1  # !"), "# !"),  # noqa: E501
         (program("return self.paths[i], i", dataset="ConcatDataset([Images(rows) for rows in paths])", top=CONCAT, step="for at, part in enumerate(paths):\n    part[0] = 1  # !"), "# !"),  # noqa: E501
+        (program("return self.paths.weight.values[i], i", step="data.paths.weight.values[0] = 1  # !"), "# !"),
+        (program("return self.paths.values[i], i", step="data.paths.weight.values[0] = 1  # !"), "# !"),
         # What the dataset is given later.
         (program("return i * self.more.value, i", "self.more = None", top=CURRICULUM, step="aug.step()")
          .replace("loader =", "aug = Strength()\n    data.more = aug\n    loader ="), "self.value += 0.1"),
