@@ -53,6 +53,8 @@ _COMPLEX = frozenset(
 )
 """Of torch: number formats, and functions that make complex tensors."""
 _FOREACH_POSITION = {"Adagrad": 6}
+_SPARSE_POSITION = 6
+"""Of `sparse` among the parameters of `torch.nn.Embedding` and of `torch.nn.EmbeddingBag`."""
 _FORMS = frozenset({"fused", "foreach"})
 _FUSES = re.compile(r"""dict\(fused=True\)|\{["']fused["']: *True\}""")
 _DOES_NOT = re.compile(r"""dict\(\)|\{\}|dict\(foreach=\w+\)|\{["']foreach["']: *\w+\}""")
@@ -207,19 +209,43 @@ def _is_sparse(request: Request) -> bool:
     """Whether an embedding may give sparse gradients: where it is told so, or by what comes from elsewhere."""
     if any("sparse=True" in text for text in request.sources.values()):
         return True
-    sources = (source for text in request.sources.values() if "sparse" in text and (source := parse(text)) is not None)
-    return any(
-        (given := argument(call, "sparse")) is not None and not _is_false(source, given.value)
-        for source in sources
-        for call in source.every(cst.Call)
+    of_embeddings = ("sparse", "Embedding")
+    sources = (
+        source
+        for text in request.sources.values()
+        if any(word in text for word in of_embeddings) and (source := parse(text)) is not None
     )
+    return any(_may_be_sparse(source, call) for source in sources for call in source.every(cst.Call))
+
+
+def _may_be_sparse(source: Source, call: cst.Call) -> bool:
+    """Whether a call is told, or may be told, to give sparse gradients."""
+    builds = call_name(call) in {"Embedding", "EmbeddingBag"}
+    given = argument(call, "sparse", _SPARSE_POSITION if builds else None)
+    if given is not None:
+        return not _is_false(source, given.value)
+    return builds and has_star(call)
 
 
 def _is_false(source: Source, value: cst.BaseExpression) -> bool:
-    """Whether it is False, or a parameter that is False unless told otherwise."""
+    """Whether it is False, or a parameter that is False by default and is not given by position in any call."""
     bound = binding_of(source, value) if isinstance(value, cst.Name) else None
-    default = bound.parameter.default if bound is not None and bound.parameter is not None else None
-    return source.code(default if default is not None else value) == "False"
+    parameter = bound.parameter if bound is not None else None
+    if parameter is None or parameter.default is None:
+        return source.code(value) == "False"
+    function = source.inside(parameter, cst.FunctionDef)
+    named = {"super", function.name.value} if function is not None else {"super"}
+    within = source.inside(function, cst.ClassDef) if function is not None else None
+    named |= {within.name.value} if within is not None else set()
+    params = list(function.params.params) if function is not None else []
+    position = params.index(parameter) if parameter in params else len(params)
+    position -= within is not None
+    told = (
+        has_star(call) or sum(arg.keyword is None for arg in call.args) > position
+        for call in source.every(cst.Call)
+        if call_name(call) in named
+    )
+    return source.code(parameter.default) == "False" and not any(told)
 
 
 def _complex_parameter(request: Request) -> str | None:

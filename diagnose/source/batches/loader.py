@@ -61,8 +61,7 @@ class Loader:
             return f'{options}.get("num_workers", 0) > 0'
         if given is None or (setting is not None and setting.fixed):
             return "True"
-        code = self.options.source.code(given)
-        return "True" if code.startswith("max(") else f"{code} > 0"
+        return "True" if _is_above_zero(given) else f"{self.options.source.code(given)} > 0"
 
     @property
     def keeps_workers(self) -> bool:
@@ -151,7 +150,7 @@ class Loader:
         if not made_by:
             return None
         order = shared_state(self.options.sources, self.options.path, self.options.node, made_by, (), None, False)
-        reads = (found for name in self._generators(order) for found in order.reads(name, When.DURING))
+        reads = (found for name in sorted(self._generators(order)) for found in order.reads(name, When.DURING))
         found = next(reads, None) or order.change(When.DURING) or order.trace or next(order.late_draws(), None)
         if found is None:
             return None
@@ -271,3 +270,13 @@ class Loader:
                 if found.name.value == name and parsed is not None:
                     return parsed, found
         return None
+
+
+def _is_above_zero(count: cst.BaseExpression) -> bool:
+    """Whether a number is above zero whatever it is made of: `max(args.workers, 2)`."""
+    return (
+        isinstance(count, cst.Call)
+        and isinstance(count.func, cst.Name)
+        and count.func.value == "max"
+        and any(isinstance(arg.value, cst.Integer) and arg.value.evaluated_value > 0 for arg in count.args)
+    )

@@ -100,7 +100,7 @@ def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.C
     parsed = {path: each for path, text in sources.items() if (each := parse(text)) is not None}
     own = names_holding(sources, source, node)
     names = {*own, *(name for each in parsed.values() for name in _attributes_given(each))}
-    for name in names or {""}:
+    for name in sorted(names) or [""]:
         held: dict[str, str] = {}
         passed = False
         for path, each in parsed.items():

@@ -6,18 +6,24 @@ import re
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.device.transfers import Transfer, viewed
+from diagnose.source.tree.syntax import Source
 
 _PINS = re.compile(
     r"\btorch\.(?:empty|zeros|ones|full|rand|randn)\w*\([^\n]*(?:\bpin_memory\s*=\s*True|\)\.pin_memory\(\))"
 )
 """How a program pins buffers of its own, which a generator may fill again while it hands one out."""
 
+_SAME_MEMORY = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
+"""Attributes of a tensor that lie in its memory."""
+
 
 def is_overwritten(transfer: Transfer) -> bool:
     """Whether the host may write to what is copied while it is: behind the copy, or in a buffer that the file pins."""
-    source, codes = transfer.source, {transfer.source.code(each) for each in (transfer.moved, viewed(transfer.moved))}
+    source = transfer.source
+    codes = {source.code(each) for each in (transfer.moved, viewed(transfer.moved))}
     if _PINS.search(source.text) and re.search(r"\byield\b", source.text):
         return True
     statement = source.statement(transfer.call)
@@ -26,9 +32,31 @@ def is_overwritten(transfer: Transfer) -> bool:
     ):
         return False  # from here on the name is the copy's
     function = source.inside(transfer.call, cst.FunctionDef)
+    memory = _memory_of(source, transfer.moved)
     return any(
-        source.code(written) in codes
+        not memory.isdisjoint(_memory_of(source, written))
         and source.span(written)[0] > source.span(transfer.call)[1]
         and source.inside(written, cst.FunctionDef) is function
         for written in written_in_place(source)
     )
+
+
+def _memory_of(source: Source, expression: cst.BaseExpression) -> set[str]:
+    """The code of an expression and of all that it may be a view of: `v`, `x` of `v` behind `v = x.view(-1, 4)`."""
+    found: set[str] = set()
+    below: cst.BaseExpression | None = expression
+    while below is not None and source.code(below) not in found:
+        found.add(source.code(below))
+        if isinstance(below, cst.Call):
+            inner = viewed(below)
+            below = inner if inner is not below else None
+        elif isinstance(below, cst.Subscript):
+            below = below.value
+        elif isinstance(below, cst.Attribute):
+            below = below.value if below.attr.value in _SAME_MEMORY else None
+        elif isinstance(below, cst.Name):
+            bound = binding_of(source, below)
+            below = bound.value if bound is not None else None
+        else:
+            below = None
+    return found

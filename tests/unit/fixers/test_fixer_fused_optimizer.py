@@ -271,3 +271,23 @@ def assert_left_alone(answer: Answer, left_alone: bool) -> None:
         assert "with a GradScaler its step then fails" in answer.text
     else:
         assert "fused=True" in text_of(answer)
+
+
+@pytest.mark.parametrize(
+    ("table", "edited"),
+    [
+        (
+            "def table(n, sparse=False):\n    return nn.Embedding(n, 9, sparse=sparse)\n\n\nmodel = table(9, True)\n",
+            False,
+        ),
+        ("model = nn.Embedding(9, 9, None, None, 2.0, False, True)\n", False),
+        ("model = nn.Embedding(9, 9, **{'sparse': True})\n", False),
+        ("model = nn.Embedding(9, 9)\n", True),
+        ("def table(n, sparse=False):\n    return nn.Embedding(n, 9, sparse=sparse)\n\n\nmodel = table(9)\n", True),
+    ],
+)
+def test_embeddings_that_may_be_sparse_keep_the_plain_form(table: str, edited: bool) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\n" + table + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    )
+    assert isinstance(fixed(text, "SGD("), Edits) is edited
