@@ -65,7 +65,7 @@ def test_more_workers_see_no_more_of_what_is_bound_anew_than_those_that_are_ther
         {"step": "data.paths.real = 2.0"},
         {"step": "data.paths.flat = 2.0"},
     ],
-    ids=lambda given: given["step"] + "".join(given.keys() - {"step"}),
+    ids=lambda given: " ".join(map(str, (given["step"], *sorted(given.keys() - {"step"})))),
 )
 def test_what_other_processes_may_see_is_still_a_change(given: dict[str, Any]) -> None:
     answer = changed(**given)
