@@ -112,8 +112,12 @@ def _has_none_already(source: Source, loop: Loop, value: cst.Name) -> bool:
 
 
 def _cut(request: Request, source: Source, loop: Loop, value: cst.Name, kept: str) -> list[Splice]:
-    uses = uses_of(source, scope_of(source, loop), kept)
+    scope = scope_of(source, loop)
+    uses = uses_of(source, scope, kept)
     reads = [use for use in uses.reads if not asks_nothing(source, use)]
+    if not any(bindings(source, scope, kept)):  # a variable of the file, which is read there too
+        named = [each for each in source.every(cst.Name) if each.value == kept and not within(source, each, scope)]
+        reads += [each for each in named if not isinstance(source.parent(each), cst.AssignTarget)]
     if uses.lost or any(_steers(source, loop, use) or shows_graph(request.sources, source, use) for use in reads):
         return []
     plain = f"{value.value}.detach()"

@@ -110,6 +110,23 @@ def train():
 
 
 @pytest.mark.parametrize(
+    ("read", "edited"),
+    [
+        ("print(f'{float(sum(kept)):.3f}')", True),
+        ("print(kept)", False),
+        ("print(kept[0].requires_grad)", False),
+        ("sum(kept).backward()", False),
+    ],
+)
+def test_a_list_of_the_file_is_read_where_no_function_binds_it(read: str, edited: bool) -> None:
+    text = HEAD + (
+        f"kept = []\n\ndef train():\n    for step in range(5):\n        {STEP}\n        optimizer.step()\n"
+        f"        kept.append(loss)\n\ntrain()\n{read}\n"
+    )
+    assert isinstance(FIXER.rewrite(example_request("leaking-memory", text)), Edits) is edited
+
+
+@pytest.mark.parametrize(
     ("after", "caller", "edited"),
     [
         ("print(f'{sum(kept) / 5:.3f}')", "train()", True),
