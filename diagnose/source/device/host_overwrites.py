@@ -41,6 +41,12 @@ def is_overwritten(transfer: Transfer) -> bool:
     )
 
 
+def _is_entry(node: cst.Subscript) -> bool:
+    """Whether it is an entry of a dictionary, which is an object of its own: `batch["x"]`."""
+    index = node.slice[0].slice
+    return isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString)
+
+
 def _memory_of(source: Source, expression: cst.BaseExpression) -> set[str]:
     """The code of an expression and of all that it may be a view of: `v`, `x` of `v` behind `v = x.view(-1, 4)`."""
     found: set[str] = set()
@@ -51,7 +57,7 @@ def _memory_of(source: Source, expression: cst.BaseExpression) -> set[str]:
             inner = viewed(below)
             below = inner if inner is not below else None
         elif isinstance(below, cst.Subscript):
-            below = below.value
+            below = None if _is_entry(below) else below.value
         elif isinstance(below, cst.Attribute):
             below = below.value if below.attr.value in _SAME_MEMORY else None
         elif isinstance(below, cst.Name):

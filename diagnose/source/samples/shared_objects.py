@@ -83,7 +83,8 @@ class SharedObjects:
                     source.code(one)
                     for loop in loops
                     for one in source.walk(loop.iter, cst.Name, cst.Attribute)
-                    if isinstance(one, cst.Attribute) or (isinstance(one, cst.Name) and is_read(source, one))
+                    if (isinstance(one, cst.Attribute) or (isinstance(one, cst.Name) and is_read(source, one)))
+                    and not _is_called(source, one)
                 }
                 variable = isinstance(each, cst.Name) and is_read(source, each) and not loops
                 if variable or (isinstance(each, cst.Attribute) and isinstance(each.value, cst.Name)):
@@ -120,7 +121,8 @@ class SharedObjects:
             known = name in attributes | variables or name in self._methods
             return (of_dataset or known) and self.may_be_shared(path, node.value)
         if isinstance(node, cst.Name):
-            through = [each for loop in _gone_through(source, node) for each in source.every(cst.Name, loop)]
+            names = (each for loop in _gone_through(source, node) for each in source.every(cst.Name, loop))
+            through = [each for each in names if not _is_called(source, each)]
             if changes_object and any(
                 each.value in self.given and is_read(source, each) and self._may_be_given(path, each)
                 for each in through
@@ -317,6 +319,12 @@ def _comprehensions_of(source: Source, name: cst.Name) -> list[cst.CompFor]:
         for loop in source.every(cst.CompFor, above)
         if any(each.value == name.value for each in source.every(cst.Name, loop.target))
     ]
+
+
+def _is_called(source: Source, node: cst.CSTNode) -> bool:
+    """Whether it is what a call calls, as `enumerate` is in `enumerate(paths)`."""
+    parent = source.parent(node)
+    return isinstance(parent, cst.Call) and parent.func is node
 
 
 def _gone_through(source: Source, name: cst.Name) -> list[cst.BaseExpression]:

@@ -60,6 +60,7 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program("return self.data[i], i", "self.data = torch.zeros(9)", step="model.weight.data.mul_(2)\nmodel.bias.data[0] = 1"),  # noqa: E501
         program(step="harden(x)", top="def harden(x):\n    paths = []\n    paths.append(x)\n    paths[0] = 1\n    return paths\n"),  # noqa: E501
         program(step="scaled(x, 3)", top="def scaled(x, n):\n    count = x.shape[0]\n    paths = count\n    paths *= n\n"),  # noqa: E501
+        program(dataset="[Images(p) for i, p in enumerate(paths)][0]", step="for i, part in enumerate([x]):\n    part.mul_(2)"),  # noqa: E501
         program(step="scaled(3)", top="def scaled(n):\n    paths = n\n    paths *= 2  # another variable\n    return paths\n"),  # noqa: E501
         program(NOISY, "self.strength = 1.0", step="Plan().load({})", top=PLAN),
         program(NOISY, "self.strength = 0.0", epoch="data.strength = epoch"),
