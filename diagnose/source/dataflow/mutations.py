@@ -12,7 +12,8 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
-_SAME_MEMORY = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
+MEMORY_ATTRIBUTES = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
+"""Attributes of a tensor that lie in its memory."""
 _VIEWS = frozenset(
     {"detach", "diagonal", "expand", "expand_as", "flatten", "movedim", "narrow", "numpy", "permute", "ravel"}
     | {"reshape", "select", "squeeze", "swapaxes", "t", "transpose", "unfold", "unsqueeze", "view", "view_as"}
@@ -138,7 +139,9 @@ def _elements(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 def _memory(node: cst.BaseExpression) -> cst.BaseExpression:
     """What holds the memory that a view or a part shows."""
     while True:
-        if isinstance(node, cst.Subscript) or (isinstance(node, cst.Attribute) and node.attr.value in _SAME_MEMORY):
+        if isinstance(node, cst.Subscript) or (
+            isinstance(node, cst.Attribute) and node.attr.value in MEMORY_ATTRIBUTES
+        ):
             node = node.value
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _VIEWS:
             node = node.func.value

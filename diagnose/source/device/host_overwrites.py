@@ -7,17 +7,15 @@ import re
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of
-from diagnose.source.dataflow.mutations import written_in_place
+from diagnose.source.dataflow.mutations import MEMORY_ATTRIBUTES, written_in_place
 from diagnose.source.device.transfers import Transfer, viewed
+from diagnose.source.tree.literals import string_key
 from diagnose.source.tree.syntax import Source
 
 _PINS = re.compile(
     r"\btorch\.(?:empty|zeros|ones|full|rand|randn)\w*\([^\n]*(?:\bpin_memory\s*=\s*True|\)\.pin_memory\(\))"
 )
 """How a program pins buffers of its own, which a generator may fill again while it hands one out."""
-
-_SAME_MEMORY = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
-"""Attributes of a tensor that lie in its memory."""
 
 
 def is_overwritten(transfer: Transfer) -> bool:
@@ -41,12 +39,6 @@ def is_overwritten(transfer: Transfer) -> bool:
     )
 
 
-def _is_entry(node: cst.Subscript) -> bool:
-    """Whether it is an entry of a dictionary, which is an object of its own: `batch["x"]`."""
-    index = node.slice[0].slice
-    return isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString)
-
-
 def _memory_of(source: Source, expression: cst.BaseExpression) -> set[str]:
     """The code of an expression and of all that it may be a view of: `v`, `x` of `v` behind `v = x.view(-1, 4)`."""
     found: set[str] = set()
@@ -57,9 +49,10 @@ def _memory_of(source: Source, expression: cst.BaseExpression) -> set[str]:
             inner = viewed(below)
             below = inner if inner is not below else None
         elif isinstance(below, cst.Subscript):
-            below = None if _is_entry(below) else below.value
+            # An entry of a dictionary, `batch["x"]`, is an object of its own.
+            below = below.value if string_key(below) is None else None
         elif isinstance(below, cst.Attribute):
-            below = below.value if below.attr.value in _SAME_MEMORY else None
+            below = below.value if below.attr.value in MEMORY_ATTRIBUTES else None
         elif isinstance(below, cst.Name):
             bound = binding_of(source, below)
             below = bound.value if bound is not None else None

@@ -383,3 +383,8 @@ def is_part(node: cst.BaseExpression, names: set[str]) -> bool:
         elif isinstance(each, cst.Call) and (inner := _same_memory(each)) is not None:
             pending.append(inner)
     return False
+
+
+def changes_object(source: Source, target: cst.BaseExpression) -> bool:
+    """Whether a statement changes the object that a name stands for, and does not bind the name."""
+    return isinstance(source.parent(target), cst.AugAssign | cst.Attribute | cst.Arg | cst.Subscript)

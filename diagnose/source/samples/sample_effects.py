@@ -15,6 +15,7 @@ from diagnose.source.dataflow.flow import within
 from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.samples.object_identity import (
     bound_names,
+    changes_object,
     handed_on,
     is_alias,
     is_own,
@@ -205,17 +206,13 @@ def _outlives(code: SampleCode, path: str, function: cst.FunctionDef | cst.Lambd
             inside |= local_names(source, above)
     if root.value not in inside:
         return True
-    if isinstance(target, cst.Name) and not _changes_object(source, target):
+    if isinstance(target, cst.Name) and not changes_object(source, target):
         return False
     if _is_mutable_default(source, function, root.value):
         return True
     if _is_made_anew(source, function, root, lambda value: is_alias(code, path, function, value)):
         return False
     return is_alias(code, path, function, root)
-
-
-def _changes_object(source: Source, target: cst.Name) -> bool:
-    return isinstance(source.parent(target), cst.AugAssign | cst.Attribute | cst.Arg | cst.Subscript)
 
 
 def _is_mutable_default(source: Source, function: cst.FunctionDef | cst.Lambda, name: str) -> bool:
@@ -247,7 +244,7 @@ def _changes_what_it_gets(source: Source, function: cst.FunctionDef | cst.Lambda
             continue
         if _is_made_anew(source, function, root, lambda value: is_part(value, parts)):
             continue
-        if root is not target or _changes_object(source, root):
+        if root is not target or changes_object(source, root):
             return True
     return any(is_part(arg.value, parts) for call in _calls_named(source, function, changers) for arg in call.args)
 

@@ -10,7 +10,14 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of, parameter_of, stored
 from diagnose.source.dataflow.flow import within
-from diagnose.source.samples.object_identity import SAME_MEMORY, attribute_values, is_own, local_names, root_of
+from diagnose.source.samples.object_identity import (
+    SAME_MEMORY,
+    attribute_values,
+    changes_object,
+    is_own,
+    local_names,
+    root_of,
+)
 from diagnose.source.samples.sample_code import SampleCode, is_read
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
@@ -106,8 +113,8 @@ class SharedObjects:
             named = not keys or None in keys or not keys.isdisjoint(attributes | variables)
             of = _owner_of_namespace(node)
             return named and (of is None or self.may_be_shared(path, of))
-        changes_object = node is not target or _changes_object(source, target)
-        if source.code(node) in self.given and changes_object:
+        changed = node is not target or changes_object(source, target)
+        if source.code(node) in self.given and changed:
             return not is_of_model(source, node) and self._may_be_given(path, node)
         root = root_of(node)
         if root is not node and isinstance(root, cst.Name) and root.value in self.whole:
@@ -123,17 +130,17 @@ class SharedObjects:
         if isinstance(node, cst.Name):
             names = (each for loop in _gone_through(source, node) for each in source.every(cst.Name, loop))
             through = [each for each in names if not _is_called(source, each)]
-            if changes_object and any(
+            if changed and any(
                 each.value in self.given and is_read(source, each) and self._may_be_given(path, each)
                 for each in through
             ):
                 return not is_of_model(source, node)
-            bound = binding_of(source, node) if changes_object else None
+            bound = binding_of(source, node) if changed else None
             if bound is not None and bound.parameter is not None and not is_own(source, node):
                 given = self.code.values(path, node)
                 if any(self.code.sources[file].code(value) in self.given for file, value in given):
                     return True
-            if changes_object and any(self._is_part(file, value) for file, value in self.code.values(path, node)):
+            if changed and any(self._is_part(file, value) for file, value in self.code.values(path, node)):
                 return True
             if keys & items:
                 return self.may_be_shared(path, node)
@@ -348,11 +355,6 @@ def _owner_of_namespace(node: cst.BaseExpression) -> cst.BaseExpression | None:
     if isinstance(node, cst.Attribute):
         return node.value
     return node.args[0].value if isinstance(node, cst.Call) and node.args else None
-
-
-def _changes_object(source: Source, target: cst.BaseExpression) -> bool:
-    """Whether a statement changes the object that a name stands for, and does not bind the name."""
-    return isinstance(source.parent(target), cst.AugAssign | cst.Attribute | cst.Arg | cst.Subscript)
 
 
 def is_of_model(source: Source, node: cst.BaseExpression) -> bool:

@@ -16,7 +16,8 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
 
-_COUNTED = frozenset({"range", "trange", "count"})
+COUNTED = frozenset({"range", "trange", "count"})
+"""What a loop goes through that counts its turns, and takes no samples."""
 _SAME_VALUES = frozenset({"enumerate", "tqdm", "reversed", "list"})
 """Calls that a loop goes through as it would through what they are given."""
 _STARTS = frozenset({"spawn", "Fire", "run", "launch", "Process", "notebook_launcher", "start_processes"})
@@ -344,7 +345,7 @@ def _is_counted(source: Source, node: cst.BaseExpression, seen: frozenset[str] =
         else:
             break
     if isinstance(node, cst.Call):
-        return call_name(node) in _COUNTED
+        return call_name(node) in COUNTED
     if isinstance(node, cst.Name):
         values = [each.value for each in source.every(cst.Assign) if _binds_name(each, node.value)]
         known = seen | {node.value}

@@ -11,7 +11,7 @@ import libcst as cst
 
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.literals import string
+from diagnose.source.tree.literals import string, string_key
 from diagnose.source.tree.syntax import Source, parse
 
 _HOLDERS = frozenset({"Namespace", "SimpleNamespace", "EasyDict", "DictConfig", "AttrDict", "ConfigDict"})
@@ -131,7 +131,7 @@ def assigned(source: Source, name: str) -> Iterator[cst.BaseExpression]:
             found = target.target
             if isinstance(found, cst.Attribute) and found.attr.value == name and source.code(found.value) != "self":
                 yield node.value
-            if isinstance(found, cst.Subscript) and _key(found) == name:
+            if isinstance(found, cst.Subscript) and string_key(found) == name:
                 yield node.value
     for call in source.every(cst.Call):
         if call_name(call) in classes | _HOLDERS and (given := argument(call, name)) is not None:
@@ -148,11 +148,6 @@ def _may_assign(source: Source, name: str) -> bool:
         or (isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant) and each.slice.value == name)
         for each in targets
     )
-
-
-def _key(node: cst.Subscript) -> str | None:
-    index = node.slice[0].slice if len(node.slice) == 1 else None
-    return string(index.value) if isinstance(index, cst.Index) else None
 
 
 def keys_of(source: Source, name: str) -> Iterator[cst.BaseExpression]:

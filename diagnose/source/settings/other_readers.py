@@ -11,7 +11,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.literals import string
+from diagnose.source.tree.literals import string, string_key
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source
 
@@ -59,16 +59,11 @@ def _names(source: Source, expression: cst.BaseExpression) -> Iterator[str]:
             yield from _names(source, bound.value)
     elif isinstance(expression, cst.Attribute):
         yield expression.attr.value
-    elif isinstance(expression, cst.Subscript) and (key := _key(expression)) is not None:
+    elif isinstance(expression, cst.Subscript) and (key := string_key(expression)) is not None:
         yield key
     elif isinstance(expression, cst.Call):
         for arg in expression.args:
             yield from _names(source, arg.value)
-
-
-def _key(node: cst.Subscript) -> str | None:
-    index = node.slice[0].slice if len(node.slice) == 1 else None
-    return string(index.value) if isinstance(index, cst.Index) else None
 
 
 def _uses(source: Source, name: str) -> Iterator[cst.BaseExpression]:
@@ -87,7 +82,7 @@ def _uses(source: Source, name: str) -> Iterator[cst.BaseExpression]:
         if not keyword and not bound and not called and not owner:
             yield whole
     for entry in source.every(cst.Subscript):
-        if _key(entry) == name and not isinstance(source.parent(entry), cst.AssignTarget):
+        if string_key(entry) == name and not isinstance(source.parent(entry), cst.AssignTarget):
             yield entry
 
 
@@ -131,7 +126,7 @@ def _targets(assign: cst.Assign | cst.AnnAssign) -> list[str] | None:
     found: list[str] = []
     for target in [each.target for each in assign.targets] if isinstance(assign, cst.Assign) else [assign.target]:
         last = target.attr if isinstance(target, cst.Attribute) else target
-        name = _key(last) if isinstance(last, cst.Subscript) else getattr(last, "value", None)
+        name = string_key(last) if isinstance(last, cst.Subscript) else getattr(last, "value", None)
         if not isinstance(name, str):
             return None
         found.append(name)

@@ -55,3 +55,9 @@ def written(value: Scalar, old: str = "") -> str:
     if old.endswith("'") or '"' in value:
         return code
     return f'"{code[1:-1]}"' if code.startswith("'") else code
+
+
+def string_key(node: cst.Subscript) -> str | None:
+    """The text by which an entry is looked up, `rows["name"]`; None for other subscripts."""
+    index = node.slice[0].slice if len(node.slice) == 1 else None
+    return string(index.value) if isinstance(index, cst.Index) else None

@@ -60,7 +60,7 @@ def check_time() -> None:
 
 
 def check_time_now_and_then() -> None:
-    """Raise it too, but read the clock at few of the calls only: for what takes microseconds."""
+    """Raise TookTooLong where the time is over, as read at few of the calls only: for what takes microseconds."""
     limit = _LIMIT.get()
     if limit is not None:
         limit.looks_left -= 1
