@@ -194,12 +194,12 @@ class _Float64:
         return self._cast(drawn, self._wide)
 
     def _rounded(self, tensor: Any, bits: int) -> Any:
-        """Nearest, ties to even, on the bits of a float64."""
+        """Nearest, ties to even, on the bits of a float64; in place on one copy, as logits fill much of a device."""
         dropped = 52 - bits
         raw = tensor.contiguous().view(self._torch.int64)
-        odd = (raw >> dropped) & 1
-        near = ((raw + ((1 << (dropped - 1)) - 1) + odd) >> dropped) << dropped
-        return self._torch.where(self._torch.isfinite(tensor), near.view(self._wide), tensor)
+        near = (raw >> dropped).bitwise_and_(1).add_(raw).add_((1 << (dropped - 1)) - 1)
+        near = near.bitwise_right_shift_(dropped).bitwise_left_shift_(dropped).view(self._wide)
+        return self._torch.where(self._torch.isfinite(tensor), near, tensor, out=near)
 
 
 def _arguments(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[Any, Any, bool]]:
