@@ -21,7 +21,7 @@ from diagnose.model import Decision, Gate, GateAnswer, GateCheck, GateResult, Ve
 from diagnose.program import Program
 from diagnose.session import FinalMeasured, PatchAccepted
 from diagnose.trial.planning.cost_model import FINAL_BLOCKS
-from diagnose.trial.planning.numerics_check import with_checks
+from diagnose.trial.planning.numerics_check import PUT_OFF, with_checks
 from diagnose.trial.schedule import Schedule
 from diagnose.trial.whole_run.gate import WHOLE
 
@@ -56,6 +56,7 @@ class FinalCheck:
         if found.passed is None:
             self.journal.warn(f"the numbers of all kept fixes together could not be checked: {found.detail}")
         if found.passed is not False:
+            self._tell_of_whole_runs(stack, found)
             return stack, patched, found
         rest = self._without_one(stack, original, found)
         if rest is None:
@@ -84,6 +85,17 @@ class FinalCheck:
             return ()
         part, left = _whole(rest), self.copy(rest, "without-training")
         return self.bench.whole_runs(part.gate, original, left, part.rounds_to, loading=part.changes_loading)
+
+    def _tell_of_whole_runs(self, stack: Stack, found: GateResult) -> None:
+        """Tell of the whole runs that the verdicts on single fixes left to the end."""
+        whole = next((check for check in found.checks if check.name == WHOLE), None)
+        for verdict in map(self.journal.verdict_on, stack.names if whole is not None else ()):
+            if verdict.gate is None or whole is None or PUT_OFF not in verdict.gate.detail:
+                continue
+            told = f"{whole.detail}, with all kept fixes together"
+            checks = tuple(replace(whole, detail=told) if one.detail == PUT_OFF else one for one in verdict.gate.checks)
+            gate = replace(verdict.gate, detail=verdict.gate.detail.replace(PUT_OFF, told), checks=checks)
+            self.journal.tell(replace(verdict, summary=verdict.summary.replace(PUT_OFF, told), gate=gate))
 
     def _without_one(
         self, stack: Stack, original: Program, found: GateResult
