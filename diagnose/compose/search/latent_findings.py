@@ -73,11 +73,10 @@ def _with_one(bundle: Bundle, base: Stack, own: Sequence[Candidate]) -> Bundle |
     if brings_compiler or fixer.gate not in _allowed(bundle):
         return None
     whole = Gathering(base, _allowed(bundle), bundle.stack, bundle.members)
-    trains = bool(whole.put_on(own, trains=False, foreseen=True))
-    if trains:
-        whole.put_on(own, trains=True, foreseen=True)
+    whole.put_on(own, trains=None, foreseen=True)
     if whole.stack is bundle.stack or _written(bundle.stack, whole.stack) > MOST_LINES:
         return None
+    trains = whole.members[-1].variants[0].fixer.gate is Gate.TRAINING
     least = CLEAR_SAVING if trains else LEAST_SAVING if fixer.changes_loading else LEAST_SHARE
     if not completes and _share(whole.members[-1].proposal.findings) < least:
         return None
