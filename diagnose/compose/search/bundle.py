@@ -20,14 +20,13 @@ from diagnose.compose.proposals.line_coverage import Treated, promised_together_
 from diagnose.compose.proposals.proposals import Proposal, least_sure, next_up
 from diagnose.compose.proposals.proposed_edits import ProposedEdits, ask
 from diagnose.compose.search.single_trial import BREAKS_DOWN
-from diagnose.compose.search.trials import Trials
 from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Fixer
 from diagnose.measure.comm.ddp.bucket_evidence import planned
 from diagnose.model import TOGETHER, Confidence, Decision, Gate
 from diagnose.program import Program, patch
 from diagnose.session import TrialStarted
-from diagnose.trial.bench import Trial
+from diagnose.trial.bench import Bench, Trial
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.planning.numerics_check import PartialStack
 
@@ -217,7 +216,7 @@ def as_one(fixers: Sequence[Fixer]) -> Fixer:
 
 
 def try_bundle(
-    bench: Trials,
+    bench: Bench,
     journal: Journal,
     bundle: Bundle,
     stack: Stack,

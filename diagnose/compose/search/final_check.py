@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from diagnose.compose.journal import Journal
 from diagnose.compose.search.budget import Budget
 from diagnose.compose.search.bundle import as_one
-from diagnose.compose.search.trials import Trials
 from diagnose.compose.search.tuning import described
 from diagnose.compose.stack.stack import Kept, Stack
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateAnswer, GateCheck, GateResult, Verdict
 from diagnose.program import Program
 from diagnose.session import FinalMeasured, PatchAccepted
+from diagnose.trial.bench import Bench
 from diagnose.trial.planning.cost_model import FINAL_BLOCKS
 from diagnose.trial.planning.numerics_check import PUT_OFF, with_checks
 from diagnose.trial.schedule import Schedule
@@ -30,7 +30,7 @@ from diagnose.trial.whole_run.gate import WHOLE
 class FinalCheck:
     """Judges the final stack of one composition."""
 
-    bench: Trials
+    bench: Bench
     copy: Callable[[Stack, str], Program]
     """A copy of the program with a stack in it."""
     journal: Journal

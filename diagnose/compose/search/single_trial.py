@@ -9,7 +9,6 @@ from diagnose.compose.journal import Journal
 from diagnose.compose.proposals.proposals import Proposal
 from diagnose.compose.proposals.proposed_edits import ProposedEdits, Variant
 from diagnose.compose.search.budget import Budget
-from diagnose.compose.search.trials import Trials
 from diagnose.compose.search.tuning import described, outcome
 from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Edits, Fixer
@@ -17,7 +16,7 @@ from diagnose.model import Decision, Interval, Scalar, Verdict
 from diagnose.program import Program
 from diagnose.session import TrialStarted
 from diagnose.trial.ab.knob_search import is_scale
-from diagnose.trial.bench import Trial
+from diagnose.trial.bench import Bench, Trial
 from diagnose.units import format_bytes
 from diagnose.verdict import LEAST_SAVING
 
@@ -42,7 +41,7 @@ class Held:
 class SingleTrials:
     """Trials of single fixes on top of a stack."""
 
-    bench: Trials
+    bench: Bench
     copy: Callable[[Stack, str, Edits | None], Program]
     """A copy of the program with a stack in it, and perhaps one answer more."""
     journal: Journal

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from diagnose.compose.journal import Journal
 from diagnose.compose.search.budget import Budget, spread
-from diagnose.compose.search.trials import Trials
 from diagnose.compose.stack.stack import Kept, Stack
 from diagnose.fixer import Edits, Fixer
 from diagnose.model import Gate, GateResult, Interval, Scalar
 from diagnose.program import Program
 from diagnose.session import PatchAccepted
 from diagnose.trial.ab.knob_search import is_scale
+from diagnose.trial.bench import Bench
 from diagnose.units import format_share
 
 
@@ -26,7 +26,7 @@ from diagnose.units import format_share
 class Tuning:
     """The choice of settings of one composition."""
 
-    bench: Trials
+    bench: Bench
     copy: Callable[[Stack, str], Program]
     """A copy of the program with a stack in it."""
     journal: Journal
