@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
-from typing import Protocol
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from diagnose.measure.job.matching import Matched, match_sequences
 from diagnose.measure.job.rank_record import RankRecord, record_of
 from diagnose.model import Accounting
 from diagnose.trace.intervals import Intervals
+from diagnose.trace.readers.inputs import OfRank
 from diagnose.trace.schema import MISSING, Float64, Int64
 
 SHARE = 0.02
@@ -178,19 +178,7 @@ def job_of_records(records: Sequence[RankRecord]) -> Job:
     )
 
 
-class OfJob(Protocol):
-    """A trace, or what is left of one."""
-
-    @property
-    def rank(self) -> int | None:
-        """Its number in the job."""
-
-    @property
-    def world_size(self) -> int | None:
-        """How many there are."""
-
-
-def roll_call(given: Sequence[OfJob]) -> RollCall:
+def roll_call(given: Sequence[OfRank]) -> RollCall:
     """Which ranks are missing, and which are there more than once; without any known rank, none is."""
     ranks = [one.rank for one in given if one.rank is not None]
     world = max((one.world_size for one in given if one.world_size), default=None)
