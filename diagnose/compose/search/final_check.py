@@ -195,7 +195,7 @@ class FinalCheck:
             patched_ns=after_ns,
             interaction=None
             if any(kept.together for kept in stack.kept)
-            else self._interaction(stack, after_ns / before_ns),
+            else interaction(after_ns / before_ns, [self.journal.verdict_on(name) for name in stack.names]),
             runs=min(len(befores), len(afters)),
             how=f"each program alone, mean of {steps} steps after {self.schedule.warmup_steps} of warm-up; "
             "nothing of diagnose inside but the clock that sees steps end",
@@ -208,9 +208,6 @@ class FinalCheck:
     def _once_more_ns(self) -> int:
         """How long a run takes whose processes have not started while others did."""
         return self.bench.final_ns(held=True, runs=2) - self.bench.final_ns(held=True, runs=1)
-
-    def _interaction(self, stack: Stack, patched_share: float) -> float | None:
-        return interaction(patched_share, [self.journal.verdict_on(name) for name in stack.names])
 
     def _reject(self, stack: Stack, found: GateResult) -> None:
         for name in stack.names:

@@ -68,7 +68,8 @@ def with_foreseen(
 
 def _with_one(bundle: Bundle, base: Stack, own: Sequence[Candidate]) -> Bundle | None:
     """The bundle with one more fix in it, also without what changes the training; None where that has no place."""
-    fixer, completes = own[0].fixer, _completes(own[0].fixer, bundle)
+    fixer = own[0].fixer
+    completes = not bundle.foreseen.isdisjoint(fixer.completes)
     brings_compiler = fixer.compiles and not any(one.compiles for one in bundle.fixers)
     if brings_compiler or fixer.gate not in _allowed(bundle):
         return None
@@ -95,10 +96,6 @@ def in_words(findings: Sequence[Finding], gone: Collection[str]) -> str:
     rules = " and ".join(dict.fromkeys(finding.rule for finding in findings))
     are = "is" if len(gone) == 1 else "are"
     return f"{rules} would be {format_share(_share(findings))} of the step once {listed(sorted(gone))} {are} gone"
-
-
-def _completes(fixer: Fixer, bundle: Bundle) -> bool:
-    return not bundle.foreseen.isdisjoint(fixer.completes)
 
 
 def _allowed(bundle: Bundle) -> frozenset[Gate]:

@@ -82,7 +82,7 @@ def roofline_plot(profile: StepProfile) -> RooflinePlot | None:
     return RooflinePlot(
         points=tuple(reversed(points)),  # small ones are drawn over large ones
         ceilings=(*ceilings, _slope(roof, axes)),
-        across=tuple(Tick(axes.x(10.0**power), _plain(power)) for power in axes.powers_across),
+        across=tuple(Tick(axes.x(10.0**power), f"{10.0**power:g}") for power in axes.powers_across),
         up=tuple(Tick(axes.y(10.0**power), _rate(10.0**power)) for power in axes.powers_up),
         looks=tuple({point.look: None for point in points}),
         shown=sum(row.known_ns for row in rows) / max(total, 1),
@@ -174,7 +174,3 @@ def _rate(speed: float) -> str:
         if speed >= size:
             return f"{speed / size:.3g} {unit}FLOP/s"
     return f"{speed:.3g} FLOP/s"
-
-
-def _plain(power: int) -> str:
-    return f"{10.0**power:g}"
