@@ -80,9 +80,9 @@ class _Kernel:
     rows: Int64
     length_ns: int
     reached: float | None
-    """Of the nearer ceiling; None where nobody knows."""
+    """The share of the nearer ceiling; None where nobody knows."""
     fill: float | None
-    """Of the multiprocessors, on average; None where nobody knows."""
+    """The share of the multiprocessors, on average; None where nobody knows."""
     kind: KernelClass
 
     @property

@@ -12,7 +12,7 @@ from diagnose.model import Gate
 from diagnose.verdict import SURE_SAVING
 
 _MOST = 0.75
-"""Of what a bundle promises."""
+"""The share of what a bundle promises."""
 
 
 def affordable(

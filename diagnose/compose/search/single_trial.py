@@ -25,7 +25,8 @@ BREAKS_DOWN = frozenset({Decision.FAILED, Decision.OUT_OF_MEMORY, Decision.CHANG
 _ATTEMPTS = 2
 """Settings of one fixer that have a full trial at most."""
 _LEAST_FREED = 0.05
-"""Of the peak: where memory is short, freeing less is not worth a line of anyone's source. Allocators round by less."""
+"""A share of the peak: where memory is short, freeing less is not worth a line of anyone's source. Allocators round by
+less."""
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class JobRow:
     hosts_ns: tuple[int, ...] | None = None
     """Per step, what its host has surely to do by itself, without all that is or may be a wait."""
     hosts_most_ns: tuple[int, ...] | None = None
-    """The same with what may be a wait."""
+    """Per step, what its host has to do by itself, with what may be a wait."""
     queue_unknown: bool = False
     """Nobody recorded how long it waited for a core."""
     cores_unknown: bool = False
@@ -85,7 +85,7 @@ class Lateness:
     cost_ns: tuple[int, ...]
     """Per step: what every other rank at least waited for this one, not computing."""
     share: float
-    """Of all counted steps (0 to 1)."""
+    """The share of all counted steps that the cost is (0 to 1)."""
     late_steps: int
     z: float | None
     """How unlike the others it waits, in modified z-scores; None with too few ranks to tell."""

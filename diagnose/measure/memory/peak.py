@@ -29,10 +29,10 @@ from diagnose.trace.schema import MISSING, Bool, Int64, MemoryAction, MemoryCate
 
 MOST_PARTS = 40
 BUCKETS = 120
-"""Of the timeline: as many columns as a wide terminal has."""
+"""Stretches of the timeline: as many columns as a wide terminal has."""
 _ALIKE = 0.999
-"""Of the most that was held: what comes this near later in the history is the moment that is shown, because of what was
-there before the history began least is known."""
+"""A share of the most that was held: what comes this near later in the history is the moment that is shown, because of
+what was there before the history began least is known."""
 _PASSING = (ACTIVATIONS, LOGITS, INPUTS)
 """What a step makes and is done with at its end."""
 

@@ -37,7 +37,7 @@ class Roofline:
     op: Int64
     """Rows of `trace.ops`."""
     device_ns: Int64
-    """Of the kernels that it launched itself."""
+    """The time of the kernels that it launched itself."""
     compute_ns: Float64
     """What its arithmetic takes at the ceiling of its number format; 0.0 where that is unknown."""
     memory_ns: Float64

@@ -47,7 +47,7 @@ class Violation:
     name: str
     count: int
     share: float
-    """Of all that was checked (0 to 1)."""
+    """The share of what was checked (0 to 1)."""
     sentence: str
     doubt: Intervals
     """The stretches of time of which the cause is less than proven."""

@@ -43,7 +43,7 @@ MINORITY = 1 / 3
 CATCH_UP = 8
 """Steps after a long one in which a host that had run ahead catches up."""
 HALF = 0.5
-"""Of what long steps take beyond the usual: what takes as much of it is their cause."""
+"""A share of what long steps take beyond the usual: what takes as much is their cause."""
 AHEAD = 0.95
 """A host that came round in less than this part of the device's work was ahead: clocks of devices vary by as much, and
 so does what a profiler saw of them."""

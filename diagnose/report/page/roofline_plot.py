@@ -12,7 +12,7 @@ from diagnose.report.style.vocabulary import Look
 from diagnose.units import NS_PER_S, format_share
 
 WIDTH, HEIGHT = 900, 400
-"""Of the picture, in its own units."""
+"""The size of the picture, in its own units."""
 LEFT, BOTTOM = 84, 44
 """Room for the words of the axes."""
 _TOP, _RIGHT = 14, 16

@@ -17,7 +17,7 @@ from diagnose.session import RankSteps, State
 from diagnose.units import format_ns, format_share
 
 WAIT = 0.01
-"""Of a step: shorter waits are not worth a word."""
+"""A share of the step: shorter waits are not worth a word."""
 _RECENT = 200
 _LEAST_BAR, _MOST_BAR = 8, 60
 _WIDE = 100

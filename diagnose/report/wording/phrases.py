@@ -62,8 +62,8 @@ def arithmetic(diagnosis: Diagnosis) -> str:
 
 
 _SOME = 0.005
-"""Of a step's operations: a format in which less is done is not named. Where it is 15 times as slow as the others, as
-fp32 beside bfloat16 on an H100, so much of it takes 7 % of their time, and of the peak of all together."""
+"""A share of a step's operations: a format in which less is done is not named. Where it is 15 times as slow as the
+others, as fp32 beside bfloat16 on an H100, so much of it takes 7 % of their time, and of the peak of all together."""
 
 
 def _formats(work: StepWork) -> str:
@@ -79,7 +79,7 @@ def _formats(work: StepWork) -> str:
 ON_PATH = {"comm": "communication", "copy": "copies", "gap": "gaps between kernels", "launch": "launch delays"}
 """Classes of a critical path that the accounting of a step does not have under that name."""
 _OF_THE_PATH = 0.05
-"""Of the critical path: less is not worth a word, as a finding of less is of no weight."""
+"""A share of the critical path: less is not worth a word, as a finding of less is of no weight."""
 
 
 def awaited(diagnosis: Diagnosis) -> str:

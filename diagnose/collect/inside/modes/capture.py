@@ -42,9 +42,10 @@ if TYPE_CHECKING:
     from ..process_hooks import ProcessHooks
 
 ELEMENTS = 65_536
-"""Of each tensor, kept for the rounding gate: enough that its root mean square error is known within a percent."""
+"""Elements of each tensor that are kept for the rounding gate: enough that its root mean square error is known within a
+percent."""
 WAITING_BYTES = 2 << 30
-"""Of copies that wait to be hashed: a step of a large model is not copied to the host as a whole."""
+"""Bytes of copies that may wait to be hashed: a step of a large model is not copied to the host as a whole."""
 
 
 def start(recipe: dict[str, Any], hub: ProcessHooks) -> None:

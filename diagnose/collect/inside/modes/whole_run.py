@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 MESSAGE = "raised by diagnose to see what the program leaves behind"
 _MORE_CALLS = 10
-"""Of an optimizer, after which a program that was interrupted is taken to train on."""
+"""Calls of an optimizer after which a program that was interrupted is taken to train on."""
 _NS_PER_S = 1_000_000_000
 
 
