@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from diagnose.compose.journal import Journal
 from diagnose.compose.search.budget import Budget
 from diagnose.compose.search.bundle import as_one
-from diagnose.compose.search.tuning import described
 from diagnose.compose.stack.stack import Kept, Stack
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateAnswer, GateCheck, GateResult, Verdict
@@ -24,6 +23,7 @@ from diagnose.trial.planning.cost_model import FINAL_BLOCKS
 from diagnose.trial.planning.numerics_check import PUT_OFF, with_checks
 from diagnose.trial.schedule import Schedule
 from diagnose.trial.whole_run.gate import WHOLE
+from diagnose.units import format_setting
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ class FinalCheck:
         if dict(chosen) == dict(kept.setting):
             return
         before = self.journal.verdict_on(name)
-        why = f"with {described(chosen)} the numbers of all together could not be checked: {found.detail}"
-        summary = f"{before.summary}; back at {described(kept.setting)}: {why}"
+        why = f"with {format_setting(chosen)} the numbers of all together could not be checked: {found.detail}"
+        summary = f"{before.summary}; back at {format_setting(kept.setting)}: {why}"
         diff = sound.change(name)
         self.journal.tell(replace(before, setting=dict(kept.setting), summary=summary, diff=diff))
 

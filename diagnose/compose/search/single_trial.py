@@ -9,7 +9,7 @@ from diagnose.compose.journal import Journal
 from diagnose.compose.proposals.proposals import Proposal
 from diagnose.compose.proposals.proposed_edits import ProposedEdits, Variant
 from diagnose.compose.search.budget import Budget
-from diagnose.compose.search.tuning import described, outcome
+from diagnose.compose.search.tuning import outcome
 from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Edits, Fixer
 from diagnose.model import Decision, Interval, Scalar, Verdict
@@ -17,7 +17,7 @@ from diagnose.program import Program
 from diagnose.session import TrialStarted
 from diagnose.trial.ab.knob_search import is_scale
 from diagnose.trial.bench import Bench, Trial
-from diagnose.units import format_bytes
+from diagnose.units import format_bytes, format_setting
 from diagnose.verdict import LEAST_SAVING
 
 BREAKS_DOWN = frozenset({Decision.FAILED, Decision.OUT_OF_MEMORY, Decision.CHANGES_NUMBERS})
@@ -124,7 +124,7 @@ class SingleTrials:
         if len(copies) == 1:
             return [0]
         phase = f"choosing the setting of {fixer.name}"
-        self.journal.phase(phase, ", ".join(map(described, settings)))
+        self.journal.phase(phase, ", ".join(map(format_setting, settings)))
 
         def tried(number: int, against: int, saving: Interval | None) -> None:
             self.journal.phase(phase, outcome(settings[number], settings[against], saving))
