@@ -87,7 +87,8 @@ def tools_for(
 
     gatekeeper = Gatekeeper(place, schedule.start_limit_ns, deadline, watched.memory, compiling=copies.compiling)
     early = Ahead(start_arm, lambda: time.monotonic_ns())
-    costs = CostModel(schedule, watched.start_ns, watched.step_ns, window_ns=watched.window_ns)
+    alternates = watched.memory.device_bytes is not None and fits_twice(watched.memory) is False
+    costs = CostModel(schedule, watched.start_ns, watched.step_ns, window_ns=watched.window_ns, alternates=alternates)
     whole_runs = WholeRunGate(Runs(place, copies, WHOLE_RUN_LIMIT_NS))
     return Tools(
         schedule,

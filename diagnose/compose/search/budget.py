@@ -123,11 +123,10 @@ class Budget:
         """Whether there is a budget at all."""
         return self.deadline.left_ns is not None
 
-    def has_time_for_each(self, fixers: Sequence[Fixer]) -> bool:
-        """Whether each of these can have a trial of its own, one after the other."""
-        left_ns = self.deadline.left_ns
-        needed_ns = sum(self.bench.trial_ns(Plan(fixer)) for fixer in fixers)
-        return left_ns is None or needed_ns + self.bench.final_ns(held=True, runs=1) <= left_ns
+    def has_time_for_each(self, plans: Sequence[Plan]) -> bool:
+        """Whether all of these trials fit, one after the other."""
+        held = all(self._covers(plan.fixer) for plan in plans)
+        return self._refused(sum(map(self.bench.trial_ns, plans)), self.bench.final_ns(held=held, runs=1)) is None
 
     def refused_check(self) -> str | None:
         """Why there is no time for one more leave-one-out check; None where there is."""

@@ -1,4 +1,4 @@
-"""How much of a bundle there is time for."""
+"""How much of a bundle there is time for, and which part of it saves most for its time."""
 
 from __future__ import annotations
 
@@ -6,47 +6,75 @@ from collections.abc import Collection, Sequence
 
 from diagnose.compose.proposals.candidates import Candidate
 from diagnose.compose.search.budget import Budget
-from diagnose.compose.search.bundle import LEAST, Bundle, gather
+from diagnose.compose.search.bundle import LEAST, Bundle, as_one, gather
 from diagnose.compose.stack.stack import Stack
 from diagnose.model import Gate
+from diagnose.trial.planning.estimates import Plan
 from diagnose.verdict import SURE_SAVING
-
-_MOST = 0.75
-"""The share of what a bundle promises."""
 
 
 def affordable(
     bundle: Bundle, stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate], budget: Budget
 ) -> Bundle | None:
-    """Return the largest part of a bundle that there is time to try on a stack; None where that is too little.
+    """Return the part of a bundle to try on a stack; None where there is none, or one fix is all of it.
 
     Trajectories take longest. Beside kept fixes, what changes no bit needs no more than its own gate. Where there is no
     time for any fix by itself either, which starts its processes anew, the bundle is worth the risk of being cut short;
     but not where it would not end at best, and one of them promises much, which takes less time by itself.
     """
-    ways = [bundle, bundle.without_training]
+    parts = [bundle, bundle.without_training]
+    if budget.bounded:
+        parts += [_without_compiler(part, stack, queue, allow) for part in parts]
     if stack.kept:
-        wanted = [one for one in queue if one.fixer.name in bundle.names]
-        ways.append(gather(stack, wanted, frozenset(allow) & {Gate.BITWISE}))
-    ways = [way for way in ways if len(way.members) > 1]
+        parts.append(gather(stack, _of(queue, bundle.names), frozenset(allow) & {Gate.BITWISE}))
+    ways = _in_order([part for part in parts if part.members], budget)
     fitting = next((way for way in ways if budget.refused_plan(way.plan) is None), None)
-    if fitting is not None or not all(budget.refused(fixer) is not None for fixer in bundle.fixers):
-        return fitting
+    if fitting is not None:
+        return fitting if len(fitting.members) > 1 else None
+    if not all(budget.refused(fixer) is not None for fixer in bundle.fixers):
+        return None
+    ways = [way for way in ways if len(way.members) > 1]
     if any(member.proposal.share >= SURE_SAVING for member in bundle.members):
         ways = [way for way in ways if budget.ends_at_best(way.plan)]
     return next((way for way in ways if budget.risks(way.plan)), None)
 
 
 def better_apart(bundle: Bundle, budget: Budget) -> bool:
-    """Whether each of its fixes has a trial of its own: it is small, and there is time for that; or there is little
-    time, of which compiling the others would take more than what they promise is worth beside one of them."""
-    few = len(bundle.members) < LEAST and budget.has_time_for_each(bundle.fixers)
-    return few or (budget.bounded and len(bundle.members) < 2 * LEAST and _one_promises_most(bundle))
+    """Whether each of its fixes has a trial of its own, as it is small and there is time for that."""
+    return len(bundle.members) < LEAST and budget.has_time_for_each([Plan(fixer) for fixer in bundle.fixers])
 
 
-def _one_promises_most(bundle: Bundle) -> bool:
-    """Whether fixes that bring the compiler ride along with one that compiles nothing."""
+def _without_compiler(bundle: Bundle, stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate]) -> Bundle:
+    """What is left of a bundle if nothing of it compiles; all of it where it brings no compiler."""
     if not any(fixer.brings_compiler for fixer in bundle.fixers):
-        return False
-    plain = (member.proposal for member in bundle.members if not member.variants[0].fixer.compiles)
-    return max((proposal.predicted_ns for proposal in plain), default=0) >= _MOST * bundle.predicted_ns
+        return bundle
+    plain = [fixer.name for fixer in bundle.fixers if not fixer.compiles]
+    return gather(stack, _of(queue, plain), frozenset(allow) & {fixer.gate for fixer in bundle.fixers})
+
+
+def _in_order(parts: Sequence[Bundle], budget: Budget) -> list[Bundle]:
+    """The whole, which is the first, and parts of it as they are to be considered.
+
+    A part goes first where it saves more for its time and a trial of the others still fits behind it: a fix is then
+    kept sooner. Where time is shorter, all at once is what ends in it, and a part is what remains if not.
+    """
+    whole = parts[0]
+    if not budget.bounded:
+        return list(parts)
+
+    def goes_first(part: Bundle) -> bool:
+        others = [fixer for fixer in whole.fixers if fixer.name not in part.names]
+        sooner = bool(others) and _rate(part, budget) > _rate(whole, budget)
+        return sooner and budget.has_time_for_each([part.plan, Plan(as_one(others))])
+
+    first = [part for part in parts if goes_first(part)]
+    return [*sorted(first, key=lambda part: -_rate(part, budget)), *(part for part in parts if part not in first)]
+
+
+def _rate(bundle: Bundle, budget: Budget) -> float:
+    """What a bundle promises to save of a step, for each nanosecond of its trial."""
+    return bundle.predicted_ns / max(1, budget.bench.trial_ns(bundle.plan))
+
+
+def _of(queue: Sequence[Candidate], names: Collection[str]) -> list[Candidate]:
+    return [one for one in queue if one.fixer.name in names]

@@ -80,7 +80,10 @@ def _start(state: TrialState) -> Stage:
     else:
         arms = _start_both(state, order)
     if len(arms) < len(order):
-        return Stage.CLOSING
+        if state.fits is not False or ORIGINAL not in arms:
+            return Stage.CLOSING
+        state.resting = arms[ORIGINAL]  # it runs the first block
+        return Stage.ALTERNATING
     state.sides = arms[ORIGINAL], arms[PATCHED]
     return Stage.SETTLING
 
@@ -191,6 +194,7 @@ def _alternate(state: TrialState) -> Stage:
     """Where both do not fit: a process, warmed up, runs one long block and ends; each pair is a generation.
 
     It ends with the first pair after which the answer is clear; from the first that may be that one, windows are taken.
+    While every pair shows a saving beyond the luck of processes, the second of a pair runs the first block of the next.
     """
     state.found.alternated = True
     pairs = max(LEAST_PAIRS, state.trial.schedule.pairs // 2)
@@ -199,23 +203,31 @@ def _alternate(state: TrialState) -> Stage:
         for side in (ORIGINAL, PATCHED) if pair % 2 == 0 else (PATCHED, ORIGINAL):
             if is_over(state) or (not blocks and pair >= LEAST_PAIRS and state.trial.patience.passed):
                 return Stage.CLOSING
-            blocks[side] = _block_alone(state, side, window=pair >= LEAST_PAIRS - 1)
-            state.arms.end_generation()
+            if state.resting is None:
+                state.arms.end_generation()
+            arm, state.resting = state.resting or _start_alone(state, side), None
+            blocks[side] = _block_alone(state, side, arm, window=pair >= LEAST_PAIRS - 1)
         add_pair(state, _ALTERNATING + pair, blocks)
         if state.trial.stopping.settled(state.found.pairs):
             break
+        state.resting = arm if state.trial.stopping.may_be_sure(state.found.pairs) else None
     return Stage.CLOSING
 
 
-def _block_alone(state: TrialState, side: int, *, window: bool) -> Block:
-    found = state.found
-    arm = state.arms.start(side)
+def _start_alone(state: TrialState, side: int) -> ArmProtocol:
+    """A process of one side after its warm-up, with none beside it."""
+    found, arm = state.found, state.arms.start(side)
     ready = wait_until_ready(state, side, arm)
     if side == ORIGINAL and found.memory is None:
         found.memory = ready.memory
+    found.step_ns = found.step_ns or ready.step_ns
+    return arm
+
+
+def _block_alone(state: TrialState, side: int, arm: ArmProtocol, *, window: bool) -> Block:
+    found = state.found
     if not found.steps:
-        found.step_ns = ready.step_ns
-        found.steps = max(state.trial.least_steps, 2 * state.trial.schedule.block_steps(ready.step_ns))
+        found.steps = max(state.trial.least_steps, 2 * state.trial.schedule.block_steps(found.step_ns))
     block = run_block(state, side, arm, found.steps)
     if window and state.trial.trace and not found.traces[side]:
         trace_side(state, side, arm)

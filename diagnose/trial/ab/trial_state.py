@@ -23,14 +23,14 @@ class Stage(enum.Enum):
     ::
 
         STARTING ──▶ SETTLING ──▶ TURNS ──▶ WINDOWS ──▶ CLOSING ──▶ ENDED
-         ▲   └──────────┴───────────┴───────────┴────────▲ │ ▲
-         └─────────────── another generation ──────────────┤ │
-                                        ALTERNATING ◀──────┘ │
-                                             └───────────────┘
+         ▲ │ └──────────┴───────────┴───────────┴────────▲ │ ▲
+         │ └──────────────────────▶ ALTERNATING ◀──────────┤ │
+         │                               └─────────────────│─┘
+         └─────────────── another generation ──────────────┘
 
     A trial begins with STARTING, or with ALTERNATING where an earlier one has seen that two arms do not fit side by
-    side. From every stage of a generation an arm that fails, or ends, leads to CLOSING, which alone decides what is
-    next.
+    side; where its first arm shows that, STARTING leads there. From every stage of a generation an arm that fails, or
+    ends, leads to CLOSING, which alone decides what is next.
     """
 
     STARTING = "the processes of a generation start and warm up"
@@ -43,7 +43,7 @@ class Stage(enum.Enum):
 
 
 FOLLOWS: Mapping[Stage, frozenset[Stage]] = {
-    Stage.STARTING: frozenset({Stage.SETTLING, Stage.CLOSING}),
+    Stage.STARTING: frozenset({Stage.SETTLING, Stage.ALTERNATING, Stage.CLOSING}),
     Stage.SETTLING: frozenset({Stage.TURNS, Stage.CLOSING}),
     Stage.TURNS: frozenset({Stage.WINDOWS, Stage.CLOSING}),
     Stage.WINDOWS: frozenset({Stage.CLOSING}),
@@ -147,6 +147,8 @@ class TrialState:
     """What went wrong in this generation will not do so again."""
     sides: tuple[ArmProtocol, ArmProtocol] | None = None
     """The arms of this generation, once they rest after their warm-up."""
+    resting: ArmProtocol | None = None
+    """Where arms alternate, the one that lives on and runs the next block."""
     crowded: bool = False
     """Arms that started early have failed, or made others fail: no more do."""
     hung: bool = False

@@ -28,6 +28,7 @@ from diagnose.trial.process.capacity import (
     room_to_start,
     standing_share,
 )
+from diagnose.trial.process.host_memory import free_bytes
 from diagnose.trial.process.makespan import Process, makespan_ns
 from diagnose.trial.process.process_group import Group, end_all
 from diagnose.trial.schedule import EARLY_MORE_NS, EARLY_TIMES, Deadline
@@ -37,6 +38,8 @@ _DETERMINISTIC = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 _PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 # The float64 reference is made operator by operator; what is compiled would be out of its reach.
 _EAGER = {"TORCHDYNAMO_DISABLE": "1"}
+_HOST_SHARE = 0.5
+"""Of the host's free memory, what a reference may take for tensors that its device has no room for. Chosen."""
 _GAVE_NONE = "the program gave no numbers"
 _LACK = "there was too little memory for the program under the gate"
 
@@ -286,9 +289,11 @@ class CaptureRunner:
         self.started += 1
         folder = place.folder / f"capture-{self.started}-{re.sub(r'[^a-z0-9-]', '-', wanted.name)}"
         settings: Mapping[str, str] = {} if wanted.of_luck else _DETERMINISTIC
+        recipe = {"mode": "capture", "seed": 0, **wanted.recipe}
         if wanted.exact:
             settings = {**settings, **_EAGER}
-        return folder, place.start(program, {"mode": "capture", "seed": 0, **wanted.recipe}, folder, _PATIENT, settings)
+            recipe["host_bytes"] = round(_HOST_SHARE * free_bytes())
+        return folder, place.start(program, recipe, folder, _PATIENT, settings)
 
     def _finish(self, wanted: Wanted, folder: Path, group: Group) -> Capture | Curve | str:
         """The capture, or why there is none."""

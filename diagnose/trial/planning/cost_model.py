@@ -169,7 +169,7 @@ class CostModel:
 
         What is not clear takes longer, and ends with the budget.
         """
-        if saved >= LARGE_PROMISE and not self.alternates:
+        if saved >= LARGE_PROMISE:
             return round(self.slack * self._turns_ns(1, LEAST_PAIRS, saved))
         return round(self.slack * self._turns_ns(self.schedule.generations, self._clear_pairs, saved))
 
@@ -222,7 +222,9 @@ class CostModel:
     def _turns_ns(self, generations: int, pairs: int, saved: float = 0.0) -> int:
         block_ns = round(self._block_ns * (1 - saved / 2))  # of both sides on average
         if self.alternates:
-            return 2 * max(LEAST_PAIRS, self.schedule.pairs // 2) * (self.start_ns + 2 * block_ns)
+            pairs = max(LEAST_PAIRS, min(pairs, self.schedule.pairs // 2))
+            starts = pairs + 1 if saved >= LARGE_PROMISE else 2 * pairs  # a sure saving shares processes
+            return starts * self.start_ns + 4 * pairs * block_ns
         starts = 1 if self.ahead else generations * (2 if self.apart else 1)
         settling = 1 if self.step_ns >= LONG_STEP_NS else 2 * generations
         return starts * self.start_ns + (settling + 2 * pairs) * block_ns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +12,12 @@ import pytest
 from composing import ITEM, LOADER, Stage, finding, fixer, replacing
 
 from diagnose.compose.proposals import candidates
+from diagnose.compose.proposals.candidates import Candidate
 from diagnose.compose.proposals.proposals import Proposal
 from diagnose.compose.proposals.proposed_edits import ProposedEdits, Variant
+from diagnose.compose.search import budget_fit
 from diagnose.compose.search.budget import Budget
-from diagnose.compose.search.budget_fit import affordable, better_apart
+from diagnose.compose.search.budget_fit import affordable
 from diagnose.compose.search.bundle import Bundle
 from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Edits, Fixer
@@ -143,22 +145,35 @@ def test_nothing_that_promises_much_is_given_up_with_a_third_of_the_budget_left(
 
 
 @pytest.mark.parametrize(
-    ("left_ns", "plain_ns", "more", "apart"),
+    ("left_ns", "compiled_ns", "tried"),
     [
-        (100, 9, 0, True),
-        (None, 9, 0, False),  # there is time for all of them
-        (100, 4, 0, False),  # compiling is most of what is promised
-        (100, 90, 4, False),  # one by one, seven take longer than at once
+        (180, 1, {"exact", "rounds"}),  # nearly all that is promised, a little sooner; the other fits behind it
+        (130, 1, {"exact", "rounds", "compiles"}),  # one after the other is too long, all at once is not
+        (80, 1, {"exact", "rounds"}),
+        (180, 5, {"exact", "rounds", "compiles"}),  # the minutes of compiling are worth it
+        (None, 1, {"exact", "rounds", "compiles"}),  # time is not counted
     ],
 )
-def test_compiling_waits_where_time_is_short_and_another_fix_promises_most(
-    left_ns: int | None, plain_ns: int, more: int, apart: bool
+def test_what_compiles_nothing_goes_first_where_it_saves_more_for_its_time(
+    left_ns: int | None, compiled_ns: int, tried: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    some = ((EXACT, plain_ns), (COMPILES, 1), (RECORDS, 1), *((EXACT, 1) for _ in range(more)))
-    members = tuple(promising(one, promised_ns, f"rule {at}") for at, (one, promised_ns) in enumerate(some))
-    bundle = Bundle(members, cast("Stack", None), cast("Stack", None))
-    made = Budget(cast("Bench", Costly()), Deadline(left_ns, lambda: 0))
-    assert better_apart(bundle, made) is apart
+    class Slow(Costly):
+        def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:  # noqa: ARG002 - the bench's
+            return 60 if plan.fixer.brings_compiler else 55
+
+    promised = {EXACT: 9, ROUNDS: 9, COMPILES: compiled_ns}
+    members = [promising(one, promised_ns, one.name) for one, promised_ns in promised.items()]
+    stack = cast("Stack", SimpleNamespace(kept=()))
+
+    def gathered(_stack: Stack, queue: list[Candidate], _allow: Collection[Gate]) -> Bundle:
+        wanted = {one.fixer.name for one in queue}
+        return Bundle(tuple(one for one in members if one.proposal.fixer.name in wanted), stack, stack)
+
+    monkeypatch.setattr(budget_fit, "gather", gathered)
+    queue = [Candidate(one.proposal.findings[0], one.proposal.fixer) for one in members]
+    made = Budget(cast("Bench", Slow()), Deadline(left_ns, lambda: 0))
+    found = affordable(Bundle(tuple(members), stack, stack), stack, queue, frozenset(Gate), made)
+    assert found is not None and set(found.names) == tried
 
 
 @pytest.mark.parametrize(("promised_ns", "begun"), [(9, False), (1, True)], ids=["much", "little"])

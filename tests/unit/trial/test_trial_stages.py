@@ -12,6 +12,7 @@ from diagnose.trial.ab import ab_trial
 from diagnose.trial.ab.result import ORIGINAL, PATCHED, Comparison, Ending
 from diagnose.trial.ab.trial_state import FOLLOWS, Stage, TrialState
 from diagnose.trial.process.arm import ArmFailed, Trouble
+from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline
 
 
@@ -37,6 +38,7 @@ def spent() -> Deadline:
     return Deadline(at_ns=0, clock=lambda: 1)
 
 
+FULL = Memory(reserved_bytes=60, free_bytes=40, device_bytes=100, peak_bytes=50)
 TRIALS: dict[str, tuple[Callable[[], Comparison], Ending]] = {
     "to its last pair": (lambda: Machine().run(), Ending.MEASURED),
     "of a large saving": (lambda: Machine().run(resolution=0.05), Ending.SURE),
@@ -54,6 +56,7 @@ TRIALS: dict[str, tuple[Callable[[], Comparison], Ending]] = {
     "of a program that ends early": (lambda: Machine(lasts=90).run(), Ending.MEASURED),
     "of a program too short for a pair": (lambda: Machine(lasts=8).run(), Ending.MEASURED),
     "in alternation": (lambda: Machine().run(fits=False), Ending.MEASURED),
+    "of a first arm that leaves no room": (lambda: Machine(memory=FULL).run(fits=None), Ending.MEASURED),
     "that memory makes alternate": (lambda: Machine(fails={PATCHED: out_of_memory()}).run(), Ending.MEASURED),
     "of a process that hangs once": (lambda: Machine(hangs=[2]).run(), Ending.MEASURED),
 }

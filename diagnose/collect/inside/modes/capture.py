@@ -49,7 +49,8 @@ WAITING_BYTES = 2 << 30
 
 
 def start(recipe: dict[str, Any], hub: ProcessHooks) -> None:
-    """Capture `recipe["steps"]` steps; `values` keeps elements, `precision` "float64" makes it the reference."""
+    """Capture `recipe["steps"]` steps; `values` keeps elements, `precision` "float64" makes it the reference,
+    which may keep `host_bytes` of saved tensors on the host."""
     capture = _Capture(recipe, hub, prepare(recipe, hub))
     hub.on_torch(capture.torch_imported)
     hub.on_restart(capture.clear)
@@ -89,7 +90,7 @@ class _Capture:
         if self._recipe.get("precision") == "float64":
             from .float64_reference import install
 
-            install(torch, self._recipe.get("rounds_to"))
+            install(torch, self._recipe.get("rounds_to"), int(self._recipe.get("host_bytes", 0)))
         stand_before_steps(self._hub, torch)
         self._watch(self._torch)
 

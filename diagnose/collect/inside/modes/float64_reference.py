@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from ..transparency import unseen
+from . import saved_on_host
 
 MANTISSA_BITS = {"tf32": 10, "fp16": 10, "bf16": 7}
 """Explicit bits of the formats that a fix may round operands to."""
@@ -36,8 +37,11 @@ _MIXED = "aten::_fused_"
 _OF_SCALERS = "aten::_amp_"
 
 
-def install(torch_module: ModuleType, rounds_to: str | None) -> None:
-    """Make the program that has just imported torch its own float64 reference."""
+def install(torch_module: ModuleType, rounds_to: str | None, host_bytes: int = 0) -> None:
+    """Make the program that has just imported torch its own float64 reference.
+
+    Of what a device has no room for between forward and backward, `host_bytes` may lie on the host.
+    """
     torch: Any = torch_module
     bits = None if rounds_to is None else MANTISSA_BITS[rounds_to]
     mode = _mode(torch, bits)
@@ -63,6 +67,7 @@ def install(torch_module: ModuleType, rounds_to: str | None) -> None:
     def before_forward(module: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
         widen(module)
         if not entered:
+            saved_on_host.install(torch, host_bytes)
             entered.append(mode.__enter__())
         # These hold the format of their input against that of their weights before any mode is asked.
         return tuple(_wide(torch, value) for value in arguments) if isinstance(module, strict) else None
