@@ -53,7 +53,7 @@ from diagnose.program import Program
 from diagnose.trace.readers import open_traces
 from diagnose.trial.ab.arm_protocol import OnPair
 from diagnose.trial.ab.knob_search import OnSetting
-from diagnose.trial.bench import Trial
+from diagnose.trial.bench import Bench, Trial
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.planning.numerics_check import PartialStack
 from diagnose.trial.schedule import Deadline, Schedule
@@ -128,13 +128,13 @@ class Distance:
 
 
 @dataclass
-class Believing:
+class Believing(Bench):
     """A bench on which every fix holds and the first setting is the best."""
 
     program: Program
     texts: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
-    # ruff: noqa: ARG002 - the names are those of the protocol
+    # ruff: noqa: ARG002 - the names are those of `Bench`
     def copy(self, texts: Mapping[str, str], name: str) -> Program:
         self.texts[name] = texts
         return replace(self.program, root=self.program.root / ".." / name)

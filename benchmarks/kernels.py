@@ -29,7 +29,6 @@ import torch
 import torch.nn.functional as F
 from kernel_case import DEVICE, Case, Ways, liger, sizes, values
 from kernel_cases_of_blocks import add_layer_norm, geglu, rotary, softmax
-from kernel_cases_of_optimizers import adamw
 from kernel_timing import Timed, copied_bytes_per_s, multiplied_per_s, timed
 from torch import Tensor
 
@@ -285,7 +284,6 @@ CASES: dict[str, Callable[[int], Iterator[Case]]] = {
     "geglu": geglu,
     "rotary": rotary,
     "softmax": softmax,
-    "adamw": adamw,
     "chunks": chunks_of_rows,
 }
 

@@ -24,8 +24,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from diagnose.analysis.rank_digest import Digest
     from diagnose.plugins import Catalogue
-    from diagnose.rank_digest import Digest
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -96,8 +96,8 @@ def in_fresh_processes(paths: list[Path]) -> list[Cost]:
 
 def cost_of(path: Path) -> Cost:
     """Reduce one file, as a worker does."""
+    from diagnose.analysis.rank_digest import digest_of
     from diagnose.plugins import load_rules
-    from diagnose.rank_digest import digest_of
     from diagnose.trace.readers import open_part
 
     catalogue = load_rules()

@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 
 from diagnose import plugins
-from diagnose.attribution import attribute
+from diagnose.analysis.attribution import attribute
 from diagnose.measure import Measures
 from diagnose.rule import Claim
 from diagnose.trace.readers import open_traces

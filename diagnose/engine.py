@@ -2,8 +2,8 @@
 
     diagnose(open_traces(paths), plugins.load())  →  Diagnosis
 
-Each rank is reduced to a digest (`diagnose.rank_digest`), here or on another machine; the diagnosis of a job is made of
-the digests of its ranks alone: what several ranks say alike is merged, and all is ranked.
+Each rank is reduced to a digest (`diagnose.analysis.rank_digest`), here or on another machine; the diagnosis of a job
+is made of the digests of its ranks alone: what several ranks say alike is merged, and all is ranked.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from diagnose.job import JobFindings, ask_job_rules
-from diagnose.ladder import ladder_of
+from diagnose.analysis.job import JobFindings, ask_job_rules
+from diagnose.analysis.ladder import ladder_of
+from diagnose.analysis.rank_digest import SMALLEST_SHARE, Digest, digest_of
 from diagnose.measure.job.ranks import listed, roll_call
 from diagnose.model import (
     SCHEMA,
@@ -32,7 +33,6 @@ from diagnose.model import (
     StepWork,
 )
 from diagnose.plugins import Catalogue
-from diagnose.rank_digest import SMALLEST_SHARE, Digest, digest_of
 from diagnose.trace import Trace
 from diagnose.units import NS_PER_S
 

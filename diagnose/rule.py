@@ -70,9 +70,9 @@ class Claim:
     """
 
     summary: str
-    recoverable_ns: int
-    """Over all counted steps together."""
-    claims: Intervals
+    recoverable_ns: int = 0
+    """Over all counted steps together; 0 for a note, which claims no time."""
+    claims: Intervals = field(default_factory=Intervals.empty)
     """The stretches of time that the claim wants back, within the counted steps."""
     confidence: Confidence = Confidence.MEASURED
     evidence: Sequence[Evidence] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
@@ -109,6 +110,11 @@ def printable_lines(text: str) -> str:
         "\t".join(_UNPRINTABLE.sub("\ufffd", part) for part in line.split("\t"))
         for line in text.replace("\r\n", "\n").split("\n")
     )
+
+
+def format_setting(values: Mapping[str, object]) -> str:
+    """The knobs of a fixer or a probe: `num_workers=2, pin_memory=True`; empty for none."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def parse_duration_ns(text: str) -> int:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from diagnose.attribution import AttributedClaim, attribute
+from diagnose.analysis.attribution import AttributedClaim, attribute
+from diagnose.analysis.rank_digest import ask_rules, counts, finding_of
 from diagnose.measure import Measures
 from diagnose.measure.replay.replay import Cut
 from diagnose.measure.replay.savings import replayed, untraced_ns, without
 from diagnose.model import Confidence, Finding
 from diagnose.plugins import Catalogue
-from diagnose.rank_digest import ask_rules, counts, finding_of
 from diagnose.rule import Claim
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals

@@ -109,8 +109,6 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     yield Claim(
         summary=f"convolutions take {of_traced_step(measures, time)}, and cuDNN's search for the fastest algorithm is "
         "off",
-        recoverable_ns=0,
-        claims=Intervals.empty(),
         confidence=Confidence.HINT,
         evidence=[Evidence("convolutions", share, "share"), Evidence("cudnn.benchmark", 0, "flag")],
         confirm="a trial with torch.backends.cudnn.benchmark = True",

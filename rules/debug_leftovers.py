@@ -216,8 +216,6 @@ def _claim(
 def _note(summary: str, measure: str) -> Claim:
     return Claim(
         summary=summary,
-        recoverable_ns=0,
-        claims=Intervals.empty(),
         confidence=Confidence.HINT,
         evidence=[Evidence(measure, 1, "flag")],
         confirm="a run without it",

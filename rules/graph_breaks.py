@@ -115,8 +115,6 @@ def _given_up(sites: list[Site]) -> Claim:
     return Claim(
         summary=f"torch.compile could not keep a function in one graph at {len(sites)} lines, none of which shows in "
         f"the recorded steps as a split region{_reasons(sites)}",
-        recoverable_ns=0,
-        claims=Intervals.empty(),
         confidence=Confidence.HINT,
         evidence=[Evidence("lines at which graphs break", len(sites), "count")],
         where=_places(sites),

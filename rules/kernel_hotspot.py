@@ -47,7 +47,6 @@ from diagnose.rule import (
     Claim,
     Confidence,
     Evidence,
-    Intervals,
     Measures,
     Rule,
     Symptom,
@@ -81,9 +80,9 @@ class _Kernel:
     rows: Int64
     length_ns: int
     reached: float | None
-    """Of the nearer ceiling; None where nobody knows."""
+    """The share of the nearer ceiling; None where nobody knows."""
     fill: float | None
-    """Of the multiprocessors, on average; None where nobody knows."""
+    """The share of the multiprocessors, on average; None where nobody knows."""
     kind: KernelClass
 
     @property
@@ -169,8 +168,6 @@ def _note(measures: Measures, one: _Kernel) -> Claim:
     return Claim(
         summary=f"{_described(measures, one)}: a library's kernel for such a layer, so that another shape, format or "
         "layer may be what helps",
-        recoverable_ns=0,
-        claims=Intervals.empty(),
         confidence=Confidence.HINT,
         evidence=_evidence(measures, one),
         where=places_of_ops(measures, measures.op_of_work[one.rows]),

@@ -44,7 +44,6 @@ from diagnose.rule import (
     Confidence,
     Evidence,
     Facts,
-    Intervals,
     Measures,
     Place,
     Rule,
@@ -141,8 +140,6 @@ def _end(measures: Measures, row: int) -> Claim:
     return Claim(
         summary=f"the recording ends with an allocation{asked} that found no room{_held(peak)}: the run died of it, or "
         "the program caught the error",
-        recoverable_ns=0,
-        claims=Intervals.empty(),
         confidence=Confidence.HINT,
         evidence=[*([Evidence("allocation that failed", size, "bytes")] if asked else []), *_totals(measures)],
         where=[*([at] if own else ()), *_holders(peak, at)],
@@ -159,8 +156,6 @@ def _death(measures: Measures, site: Site) -> Claim:
     at = Place(site.file, site.line, function=site.function)
     return Claim(
         summary=f"the run died of it: an allocation{asked} found no room{_held(peak)}",
-        recoverable_ns=0,
-        claims=Intervals.empty(),
         confidence=Confidence.HINT,
         evidence=[*([Evidence("allocation that failed", size, "bytes")] if asked else []), *_totals(measures)],
         where=[*([at] if site.line > 0 else ()), *_holders(peak, at)],
@@ -243,8 +238,6 @@ def _hints(measures: Measures) -> Iterator[Claim]:
     count = failures or retries
     yield Claim(
         summary=said,
-        recoverable_ns=0,
-        claims=Intervals.empty(),
         confidence=Confidence.HINT,
         evidence=[*([Evidence("allocations without room", count, "count")] if count else []), *_totals(measures)],
         confirm="a recording of more steps",

@@ -92,7 +92,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         confidence=room.confidence,
         evidence=[
             Evidence("recomputation per step", time.total_ns // steps, "ns"),
-            Evidence("operators that run again, per step", _count(measures, again.ops) / steps, "count"),
+            Evidence("operators that run again, per step", len(_within(measures, again.ops)) / steps, "count"),
             *room.evidence,
         ],
         where=_places(measures),
@@ -166,10 +166,6 @@ def _within(measures: Measures, ops: Int64) -> Int64:
     start, steps = measures.trace.ops.start_ns[ops], measures.steps
     inside = (start >= steps.host_start_ns[0]) & (start < steps.host_end_ns[-1])
     return np.asarray(ops[inside], np.int64)
-
-
-def _count(measures: Measures, ops: Int64) -> int:
-    return len(_within(measures, ops))
 
 
 def _places(measures: Measures) -> tuple[Place, ...]:

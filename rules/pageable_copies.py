@@ -34,7 +34,7 @@ import numpy as np
 
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.replay import Cut
-from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.replay.savings import calls_in, gained_ns, sped_up
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -84,7 +84,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     )
     length = (device.end_ns - device.start_ns)[rows]
     part = float((length * (1 - left)).sum()) / max(int(length.sum()), 1)
-    cut = sped_up(measures, rows, left) | Cut(waits=_calls_in(measures, measures.pageable_waits))
+    cut = sped_up(measures, rows, left) | Cut(waits=calls_in(measures, measures.pageable_waits))
     gain = gained_ns(measures, cut, int(exposed.total_ns * part) + (idle & measures.counted).total_ns)
     claims = exposed | idle
     if gain == 0:
@@ -136,12 +136,6 @@ def _behind(measures: Measures, rows: Int64) -> Intervals:
     ends = device.end_ns[rows]
     until = begins[np.minimum(np.searchsorted(begins, ends), len(begins) - 1)]
     return Intervals.of(ends, np.maximum(until, ends))
-
-
-def _calls_in(measures: Measures, intervals: Intervals) -> np.typing.NDArray[np.bool_]:
-    """Rows of calls that begin or end within some intervals."""
-    calls = measures.trace.calls
-    return np.asarray(intervals.covered(calls.start_ns, calls.end_ns) > 0, np.bool_)
 
 
 _drawn = partial(drawn, repeat=4)

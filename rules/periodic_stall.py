@@ -46,7 +46,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diagnose.measure.steps.outlier_steps import Stalls, StepTimes, exceptional_steps, median_low, stalls_of, step_times
+from diagnose.measure.steps.outlier_steps import (
+    Stalls,
+    StepTimes,
+    exceptional_steps,
+    is_spent_in,
+    median_low,
+    stalls_of,
+    step_times,
+)
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -145,6 +153,7 @@ def _alone(measures: Measures) -> Claim | None:
         return None
     claims, gain = _within_counted(measures, rows, int(length[rows].max()))
     copied = _copied(measures, rows)
+    at_files = (measures.idle_of("io") & claims).total_ns >= MOST * claims.total_ns
     count, steps = len(rows), measures.step_count
     return Claim(
         summary=f"{count} of the {steps} recorded steps {'takes' if count == 1 else 'take'} "
@@ -153,7 +162,7 @@ def _alone(measures: Measures) -> Claim | None:
         recoverable_ns=gain,
         claims=claims,
         confidence=Confidence.BOUND,
-        sure=1.0 if copied or _at_files(measures, claims) or (np.diff(rows) > 1).any() else 0.0,
+        sure=1.0 if copied or at_files or (np.diff(rows) > 1).any() else 0.0,
         evidence=[
             Evidence("long steps", count, "count"),
             Evidence("steps looked at", steps, "count"),
@@ -170,10 +179,6 @@ def _apart(measures: Measures) -> Intervals:
     """Time in which the device waits for what is no part of training, or does nothing but copy to the host."""
     copies = measures.rows_within_steps(measures.trace.device.direction == CopyDirection.DEVICE_TO_HOST)
     return measures.idle_of(*_HOST_CAUSES) | (measures.time_of(copies) - measures.compute - measures.comm)
-
-
-def _at_files(measures: Measures, claims: Intervals) -> bool:
-    return (measures.idle_of("io") & claims).total_ns >= MOST * claims.total_ns
 
 
 def _copied(measures: Measures, rows: Int64) -> int:
@@ -201,22 +206,17 @@ def _within_counted(measures: Measures, rows: Int64, most_ns: int) -> tuple[Inte
 
 
 def _stalls(measures: Measures, log: StepTimes) -> Stalls | None:
-    known = measures.has_device and measures.step_count
+    if not (measures.has_device and measures.step_count):
+        return stalls_of(log, 0)
     # Work, and what of it has to wait for other work: no host makes that shorter.
-    return stalls_of(log, int(np.median(measures.busy_ns + _waiting_for_work(measures))) if known else 0)
-
-
-def _waiting_for_work(measures: Measures) -> Int64:
-    return measures.per_step(measures.idle_of("dependency"))
+    waiting = measures.per_step(measures.idle_of("dependency"))
+    return stalls_of(log, int(np.median(measures.busy_ns + waiting)))
 
 
 def _cause(measures: Measures, log: StepTimes, stalls: Stalls) -> tuple[RangeKind | None, str, tuple[str, ...]]:
     """What takes up most of the excess, beyond what it takes of the usual steps."""
-    excess = float(log.length_ns[stalls.rows].sum()) - stalls.usual_ns * len(stalls.rows)
     for kind, words, fixers in _CAUSES:
-        spent = _ranges(measures, kind).covered(log.start_ns, log.end_ns)
-        more = float(spent[stalls.rows].sum()) - float(np.median(spent[log.usable])) * len(stalls.rows)
-        if more >= MOST * excess:
+        if is_spent_in(measures.trace, kind, log, stalls.rows, stalls.usual_ns):
             return kind, words, fixers
     return None, "", ()
 

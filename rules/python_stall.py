@@ -75,7 +75,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         summary=f"{who} {format_ns(gain / measures.step_count)} per step {_doing(measures, bool(places))}{at}",
         recoverable_ns=gain,
         claims=stalls,
-        confidence=Confidence.MEASURED if _is_measured(measures) else Confidence.BOUND,
+        confidence=Confidence.MEASURED if not measures.blind and not _is_held_up(measures) else Confidence.BOUND,
         evidence=[
             Evidence("idle.python", measures.idle["python"].total_ns // measures.step_count, "ns"),
             Evidence("stretches per step", len(stalls) / measures.step_count, "count"),
@@ -154,11 +154,6 @@ def _host_is_known(measures: Measures) -> bool:
     """Whether operators, Python calls or stacks were recorded: runtime calls alone do not tell Python from the rest."""
     trace = measures.trace
     return len(trace.ops) + len(trace.frames) + len(trace.samples) > 0
-
-
-def _is_measured(measures: Measures) -> bool:
-    """Whether the time is surely Python's own."""
-    return not measures.blind and not _is_held_up(measures)
 
 
 def _is_held_up(measures: Measures) -> bool:

@@ -178,8 +178,6 @@ def _outside(measures: Measures) -> Claim | None:
     return Claim(
         summary=f"code was compiled {count} times more after the first {WARM_UP} steps, {format_ns(time.total_ns)} in "
         f"all and none of it in the recorded steps{cost}{_guards(measures)}",
-        recoverable_ns=0,
-        claims=Intervals.empty(),
         unseen_ns=unseen,
         confidence=Confidence.BOUND if unseen else Confidence.HINT,
         evidence=[
@@ -200,8 +198,6 @@ def _given_up(measures: Measures) -> Claim | None:
     what = f"`{named[0][0]}`" if named else "a function"
     return Claim(
         summary=f"{what} was compiled again until Dynamo reached its limit{_UNCOMPILED}{_reasons(sites)}",
-        recoverable_ns=0,
-        claims=Intervals.empty(),
         confidence=Confidence.HINT,
         evidence=[Evidence("recompilations that name their guard", len(sites), "count")],
         where=_places_of(sites),

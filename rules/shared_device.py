@@ -177,8 +177,6 @@ def _busy(measures: Measures, used: float, table: dict[str, float]) -> Iterator[
 def _note(table: dict[str, float]) -> Claim:
     return Claim(
         summary=f"the device is not this run's alone{_others(table)}; they are not seen to compute",
-        recoverable_ns=0,
-        claims=Intervals.empty(),
         confidence=Confidence.HINT,
         evidence=_told(table),
         confirm=_CONFIRM,

@@ -98,7 +98,7 @@ RECORDED = 0.5
 RECORDED_MOST = 1.6
 
 _GAIN = 0.02
-"""Of the step: a rank whose lateness costs the job less is not late."""
+"""A share of the step: a rank whose lateness costs the job less is not late."""
 
 _ISSUED_SLOWLY = "launch-bound"
 """That the host issues its work slowly: no reason why it does."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from diagnose.analysis.rank_digest import Digest
 from diagnose.cluster.reducing import ReducedTrace, find_inputs, reduce_part, reduced_together
 from diagnose.cluster.rules import Rules, fingerprint
 from diagnose.cluster.workers import Cluster, Workers, parse, workers_of
@@ -21,7 +22,6 @@ from diagnose.engine import diagnose_digests
 from diagnose.errors import DiagnoseError
 from diagnose.model import Diagnosis
 from diagnose.plugins import Catalogue
-from diagnose.rank_digest import Digest
 from diagnose.trace.readers import gather
 from diagnose.trace.readers.sidecars import companions_of
 

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from diagnose.analysis.rank_digest import Digest, digest_of
 from diagnose.cluster.rules import Rules, catalogue_of
 from diagnose.errors import DiagnoseError
-from diagnose.rank_digest import Digest, digest_of
 from diagnose.trace.readers import Given, Part, find, open_part, with_warning
 from diagnose.trace.readers.io.reader_processes import cores, sharing
 from diagnose.trace.readers.sidecars import is_rank, with_companions

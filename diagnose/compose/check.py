@@ -21,7 +21,7 @@ from diagnose.compose.stack.run_context import knowledge
 from diagnose.compose.stack.stack import Stack
 from diagnose.errors import UsageError
 from diagnose.fixer import Fixer
-from diagnose.model import Confidence, Diagnosis, EditCheck, Finding, Place, Scalar, Severity
+from diagnose.model import Confidence, Diagnosis, EditCheck, Finding, Place, Severity
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.source.training.every_step import EveryStep
@@ -32,6 +32,7 @@ from diagnose.trial.check import check_edit
 from diagnose.trial.process.process_group import never, undisturbed
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.watched_program import WatchedProgram
+from diagnose.units import format_setting
 
 _UNTOLD = "no finding of this run: asked all the same"
 
@@ -159,10 +160,6 @@ def _chosen(asked: Asked, wanted: Mapping[str, str]) -> Variant:
     for variant in asked.variants:
         if all(str(variant.setting.get(name)) == value for name, value in wanted.items()):
             return variant
-    words = ", ".join(f"{name}={value}" for name, value in wanted.items())
-    there = "; ".join(_described(variant.setting) for variant in asked.variants)
+    words = format_setting(wanted)
+    there = "; ".join(format_setting(variant.setting) or "no setting" for variant in asked.variants)
     raise UsageError(f"{asked.fixer.name} has no setting {words} for this program; there is: {there}")
-
-
-def _described(setting: Mapping[str, Scalar]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in setting.items()) or "no setting"

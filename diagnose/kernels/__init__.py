@@ -2,14 +2,13 @@
 
 They need torch, and use Triton where it can reach the device; elsewhere the same operators run in plain torch, in
 chunks where that saves memory. `backend()` says which one runs. Each works forward and backward, in eager code and
-under `torch.compile`, writes into none of its inputs, and keeps its sums in float32. `AdamW` is an optimizer.
+under `torch.compile`, writes into none of its inputs, and keeps its sums in float32.
 
 gated_unit, masked_softmax, residual_norm, residual_layer_norm, rotary, losses/
     ──▶ direct (eager), fallbacks (left to torch), layout ──▶ backend ──▶ gpu/ (Triton) ◀── launch/ (which launch)
-adamw ──▶ backend;   host_memory/: what lies in the host's memory between its uses
+host_memory/: what lies in the host's memory between its uses
 """
 
-from diagnose.kernels.adamw import AdamW
 from diagnose.kernels.backend import backend
 from diagnose.kernels.gated_unit import geglu, swiglu
 from diagnose.kernels.host_memory.activation_offload import offload
@@ -22,7 +21,6 @@ from diagnose.kernels.residual_norm import add_rms_norm
 from diagnose.kernels.rotary import rotary
 
 __all__ = [
-    "AdamW",
     "add_layer_norm",
     "add_rms_norm",
     "backend",

@@ -30,13 +30,13 @@ class Split:
     """Operators of a block whose results stay while the rest of it is computed again."""
 
     operators: tuple[str, ...]
-    """As torch names them: `aten.addmm.default`."""
+    """Names as torch has them: `aten.addmm.default`."""
     held_bytes: int
     """Their results, but for the block's own output."""
     recompute_ns: int
     """The rest of the forward pass."""
     extra_bytes: int = 0
-    """Of what is held, the part that autograd would not have kept."""
+    """The part of what is held that autograd would not have kept."""
     torn_bytes: int = 0
     """Of the allocator's pages that these results keep in use, the rest: no tensor's, and no room for any."""
 

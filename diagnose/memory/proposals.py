@@ -10,10 +10,10 @@ from diagnose.memory.recorded import RecordedBlocks
 from diagnose.model import Site
 
 _BUDGETS = (0.92, 0.8, 0.65)
-"""Of what the process may take: room is left for the allocator's fragments, and for inputs that are larger."""
+"""Shares of what the process may take: room is left for the allocator's fragments, and for inputs that are larger."""
 _SHARES = (0.25, 0.5, 1.0)
 _PARTS = (0.25, 0.5, 0.75, 1.0)
-"""Of the blocks, where the peaks of a whole step are not known: the program ended in its first."""
+"""Shares of the blocks, where the peaks of a whole step are not known: the program ended in its first."""
 
 
 def plans(known: RecordedBlocks, limit_bytes: int | None, sites: Iterable[Site] = ()) -> list[tuple[int, ...]]:
@@ -124,7 +124,7 @@ def _parts(known: RecordedBlocks, least: int) -> list[tuple[int, ...]]:
 _TENSORS = {"adam": 2, "adamw": 2, "nadam": 2, "radam": 2, "adamax": 2, "lion": 1, "rmsprop": 1, "adagrad": 1}
 """How many times the size of a parameter each optimizer keeps as its state, by the optimizer's class name."""
 _BYTES = 4
-"""Of an element of float32."""
+"""Bytes of an element of float32."""
 
 
 def gradient_bytes(sites: Iterable[Site]) -> int:

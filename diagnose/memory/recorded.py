@@ -58,7 +58,7 @@ class RecordedBlocks:
 
     lines: tuple[Line, ...]
     chain: Chain
-    """As it would be if nothing were computed again."""
+    """The chain as it would be if nothing were computed again."""
     again: tuple[int, ...] = ()
     """What the recorded program computed again already."""
     limit_bytes: int | None = None

@@ -17,7 +17,7 @@ from diagnose.model import Scalar
 MOST = 6
 """Operators that are combined: 63 choices."""
 LEAST = 0.05
-"""Of a block's time; what takes less is not worth a line of source."""
+"""A share of a block's time; what takes less is not worth a line of source."""
 PAGE_BYTES = 20 << 20
 """What torch's allocator maps and gives back at once. A result that stays among others that go holds parts of two pages
 or more beside its own bytes, about one in all: on an H200 plans with 130 MB to spare for 14 of them did not run."""
@@ -31,7 +31,7 @@ class _Operator:
     held_bytes: int
     kept_bytes: int
     share: float
-    """Of the block's time."""
+    """The share of the block's time."""
 
 
 def splits(told: Mapping[str, Scalar], block: Block) -> tuple[Split, ...]:

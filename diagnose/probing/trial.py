@@ -22,6 +22,7 @@ from diagnose.trial.process.process_group import never, undisturbed
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.standalone import ruling_on_failure
 from diagnose.trial.watched_program import WatchedProgram
+from diagnose.units import format_setting
 from diagnose.verdict import LEAST_GENERATIONS, LEAST_PAIRS
 
 NO_TIME = "the budget left no time for it"
@@ -76,7 +77,7 @@ def _results(
             if left_ns is not None and left_ns < bench.check_ns():
                 yield ProbeResult(probe.name, setting, refused=NO_TIME)
                 continue
-            record(PhaseChanged(phase=f"probing {probe.name}", detail=describe_setting(setting)))
+            record(PhaseChanged(phase=f"probing {probe.name}", detail=format_setting(setting)))
             probed = bench.probed_copy(probe.name, setting, compiles=probe.compiles)
             found = bench.probe(original, probed, f"probe-{probe.name}")
             result = result_of(probe.name, setting, found, bench.resolution)
@@ -84,11 +85,6 @@ def _results(
             yield replace(result, delay_ns=round(setting["share"] * step_ns)) if delayed else result
             if _has_refused(found) and "delayed" not in setting:
                 break  # it would refuse its other settings for the same reason
-
-
-def describe_setting(setting: Mapping[str, Any]) -> str:
-    """A setting in words; empty for none."""
-    return ", ".join(f"{name}={value}" for name, value in setting.items())
 
 
 def result_of(name: str, setting: Mapping[str, Any], found: Comparison, resolution: float) -> ProbeResult:

@@ -31,7 +31,7 @@ class Report:
     name: str
     """What `--format` takes."""
     suffix: str
-    """Of a file that holds it, with the dot."""
+    """The suffix of a file that holds it, with the dot."""
     render: Callable[[Subject], str]
 
 

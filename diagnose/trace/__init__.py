@@ -88,7 +88,7 @@ class Trace:
     waits: DeviceWaits = field(default_factory=DeviceWaits.build)
     samples: Samples = field(default_factory=Samples.build)
     lines: Samples = field(default_factory=Samples.build)
-    """Of one step beside the counted ones: where the training thread came to another line of the user's."""
+    """One step beside the counted ones: where the training thread came to another line of the user's."""
     counters: Counters = field(default_factory=Counters.build)
     step_log: StepLog = field(default_factory=StepLog.build)
     memory: MemoryEvents = field(default_factory=MemoryEvents.build)

@@ -312,7 +312,6 @@ class StepLog(Table):
     """Every step that the watcher saw end on a live run, traced or not."""
 
     end_ns: Int64 = column(np.int64, "ns", "`optimizer.step` returned on the host")
-    backwards: Int32 = column(np.int32, "count", "backward passes since the step before: 1, or the accumulation")
     input_ns: Int64 = column(np.int64, "ns", "spent in the loader's `__next__` since the step before")
 
 
@@ -340,7 +339,6 @@ class Segments(Table):
     size_bytes: Int64 = column(np.int64, "bytes", "reserved from the device")
     allocated_bytes: Int64 = column(np.int64, "bytes", "in use by tensors")
     active_bytes: Int64 = column(np.int64, "bytes", "in use, or given back and still waiting for a stream")
-    largest_free_bytes: Int64 = column(np.int64, "bytes", "the largest free block")
     device: Int32 = column(np.int32, "ordinal", "the device")
     stream: Ids = column(IDS, "id", "the stream that it serves")
     expandable: UInt8 = column(np.uint8, "flag", "1 where the segment can grow", missing=0)

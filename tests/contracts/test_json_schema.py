@@ -10,6 +10,7 @@ from typing import Any
 import journals
 import jsonschema
 import pytest
+import rank_journals
 
 from diagnose import analyze
 from diagnose.model import Diagnosis
@@ -41,7 +42,7 @@ JOURNALS = (
     journals.full,
     journals.fixed,
     journals.cpu,
-    journals.ranks_diagnosed,
+    rank_journals.ranks_diagnosed,
     journals.healthy,
     journals.failed,
 )

@@ -32,7 +32,7 @@ from diagnose.session import AnyEvent
 from diagnose.trace import Trace
 from diagnose.trial.ab.arm_protocol import OnPair
 from diagnose.trial.ab.knob_search import OnSetting
-from diagnose.trial.bench import Trial
+from diagnose.trial.bench import Bench, Trial
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.planning.numerics_check import PartialStack
 from diagnose.trial.process.oom_progress import Reached
@@ -44,7 +44,7 @@ SOURCE = "import torch\nloader = 1\nloss = 2\nmodel = 3\n"
 
 
 @dataclass
-class FakeBench:
+class FakeBench(Bench):
     """Copies are remembered as texts; what an attempt decides is looked up by the fixer's name."""
 
     program: Program
@@ -71,9 +71,9 @@ class FakeBench:
     """Of a whole that is not held, before the last runs."""
     on_check: Callable[[], None] = lambda: None
     """Called when a leave-one-out check runs."""
-    numbers: list[str] = field(default_factory=list)
-    promised: list[float] = field(default_factory=list)
+    held_against: list[str] = field(default_factory=list)
     """Per attempt, the text of the program whose numbers the patched one was held against."""
+    promised: list[float] = field(default_factory=list)
     halfway: list[str | None] = field(default_factory=list)
     """Per attempt, the text of the program with all but what changes the training."""
     left_out: Mapping[str, Decision] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class FakeBench:
     def go_on(self) -> None:
         """Nobody leaves."""
 
-    # ruff: noqa: ARG002 - the names are those of the protocol
+    # ruff: noqa: ARG002 - the names are those of `Bench`
     def copy(self, texts: Mapping[str, str], name: str) -> Program:
         root = Path("/copies") / name
         self.copies[root] = texts.get(str(self.program.entry), SOURCE)
@@ -139,7 +139,7 @@ class FakeBench:
         may_wait: bool = False,
     ) -> Trial:
         self.attempts.append((fixer.name, self.copies[original.root], self.copies[patched.root]))
-        self.numbers.append(self.copies[(numbers or original).root])
+        self.held_against.append(self.copies[(numbers or original).root])
         self.promised.append(promised)
         self.halfway.append(self.copies[halfway.program.root] if halfway else None)
         if on_pair is not None:

@@ -40,8 +40,6 @@ from diagnose.model import (
     MemoryTimeline,
     Place,
     PracticalCeiling,
-    RankAccounting,
-    RankWait,
     Severity,
     Steps,
 )
@@ -69,7 +67,7 @@ from diagnose.units import NS_PER_S
 T0 = 1_790_000_000 * NS_PER_S
 
 
-def _steps(first: int, count: int, step_ns: int, input_ns: int, start_ns: int) -> StepsSeen:
+def steps_seen(first: int, count: int, step_ns: int, input_ns: int, start_ns: int) -> StepsSeen:
     ends, inputs, now = [], [], start_ns
     for index in range(first, first + count):
         wobble = 1 + 0.06 * math.sin(index * 1.7) + 0.04 * math.sin(index * 0.41) + (0.5 if index % 37 == 36 else 0)
@@ -99,7 +97,7 @@ def watching() -> list[AnyEvent]:
     ]
     now = T0 + 10 * NS_PER_S
     for first in range(0, 150, 10):
-        seen = _steps(first, 10, 60 * MS, 29 * MS, now)
+        seen = steps_seen(first, 10, 60 * MS, 29 * MS, now)
         now = seen.ends_ns[-1]
         lines = "".join(
             f"epoch 0 loss {10.8 - 0.02 * i:.4f} norm {1 + 0.1 * math.sin(i):.2f}\n" for i in range(first, first + 10)
@@ -289,7 +287,7 @@ def cpu() -> list[AnyEvent]:
         (finding, stall),
         tuple(CannotTell(rule, needs) for rule in ("fp32-matmul", "launch-bound", "pageable-copies")),
     )
-    seen = _steps(0, 60, 45 * MS, 33 * MS, T0)
+    seen = steps_seen(0, 60, 45 * MS, 33 * MS, T0)
     return [
         RunStarted(at_ns=T0, command="run", program="train.py", cwd="/home/user/tabular", version="0.1.0"),
         FactsLearned(at_ns=T0 + NS_PER_S, rank=0, facts=Facts(torch_version="2.13.0", cpu_count=2)),
@@ -297,82 +295,6 @@ def cpu() -> list[AnyEvent]:
         CountersRead(at_ns=T0 + 3 * NS_PER_S, rank=0, values={"host.cpu": 96.0}),
         DiagnosisMade(at_ns=T0 + 8 * NS_PER_S, diagnosis=diagnosis),
         RunEnded(at_ns=T0 + 9 * NS_PER_S, returncode=0, exit_code=0),
-    ]
-
-
-RANKS = 12
-LATE_RANK = 5
-
-
-def ranks() -> list[AnyEvent]:
-    """Twelve ranks of a job while it runs; the sixth one keeps the others waiting."""
-    events: list[AnyEvent] = [
-        RunStarted(
-            at_ns=T0,
-            command="run",
-            program="-- torchrun --nproc-per-node 12 pretrain.py",
-            cwd="/srv/jobs/pretrain",
-            version="0.1.0",
-        ),
-        PhaseChanged(at_ns=T0 + 1, phase="waiting for steady steps, then tracing 4"),
-    ]
-    for rank in range(RANKS):
-        late = 3 * MS if rank == LATE_RANK else 40_000 * rank
-        seen = _steps(0, 60, 100 * MS, 12 * MS if rank == LATE_RANK else 0, T0 + NS_PER_S + late)
-        values = {"gpu.sm_activity": 91.0 if rank == LATE_RANK else 74.0 + rank % 3}
-        events += [
-            StepsSeen(at_ns=seen.at_ns, rank=rank, ends_ns=seen.ends_ns, input_ns=seen.input_ns),
-            CountersRead(at_ns=seen.at_ns, rank=rank, values=values),
-        ]
-    return sorted(events, key=lambda event: event.at_ns)
-
-
-def ranks_diagnosed() -> list[AnyEvent]:
-    """The same job, traced."""
-    steps = Steps(4, 100 * MS, 100_400_000, 401_600_000, "optimizer")
-    per_rank = []
-    for rank in range(RANKS):
-        late = rank == LATE_RANK
-        comm = 8 * MS if late else 31 * MS
-        accounting = Accounting(
-            compute=4 * 66 * MS,
-            exposed_comm=4 * comm,
-            idle={
-                "input": 4 * 23 * MS if late else 0,
-                "dependency": 401_600_000 - 4 * (66 * MS + comm) - 92 * MS * late,
-            },
-        )
-        waits = () if late else (RankWait(LATE_RANK, 22_800_000), RankWait((rank + 1) % RANKS, 1_100_000))
-        per_rank.append(RankAccounting(rank, f"rank{rank}", steps, accounting, waits))
-    finding = Finding(
-        "straggler",
-        Severity.HIGH,
-        LATE_RANK,
-        22_600_000,
-        0.226,
-        Confidence.MEASURED,
-        "rank 5 is late: all others wait for it 22.6 ms of each traced step of 100 ms (23 %); it waits for its input, "
-        "23.0 ms per step more than the others (input-bound on rank 5)",
-        (Evidence("what every other rank waits for it, per step", 22_600_000, "ns"),),
-        (Place("/srv/jobs/pretrain/data.py", 88, "tokens = self.encode(text)", "__getitem__", 0.97),),
-        ("loader-workers",),
-    )
-    accounting = Accounting(compute=66 * MS, exposed_comm=8 * MS, idle={"input": 23 * MS, "dependency": 3 * MS})
-    diagnosis = Diagnosis(
-        SCHEMA,
-        tuple(one.source for one in per_rank),
-        RANKS,
-        "NVIDIA H200",
-        steps,
-        accounting,
-        (finding,),
-        per_rank=tuple(per_rank),
-        has_device=True,
-    )
-    return [
-        *ranks(),
-        DiagnosisMade(at_ns=T0 + 20 * NS_PER_S, diagnosis=diagnosis),
-        RunEnded(at_ns=T0 + 21 * NS_PER_S, returncode=0, exit_code=0),
     ]
 
 
@@ -405,7 +327,7 @@ def healthy() -> list[AnyEvent]:
             cwd="/srv/jobs/pretrain",
             version="0.1.0",
         ),
-        _steps(0, 90, 120 * MS, 0, T0),
+        steps_seen(0, 90, 120 * MS, 0, T0),
         DiagnosisMade(at_ns=T0 + 20 * NS_PER_S, diagnosis=diagnosis),
         RunEnded(at_ns=T0 + 21 * NS_PER_S, returncode=0, exit_code=0),
     ]

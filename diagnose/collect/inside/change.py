@@ -37,7 +37,7 @@ class Change:
         self.steps = 0
         """Steps taken so far."""
         self.least_steps = 0
-        """Of the warm-up."""
+        """The fewest steps of the warm-up."""
         self.on_step: Callable[[], None] = lambda: None
         """Called at each end of a step."""
         self._left: dict[str, None] = {}

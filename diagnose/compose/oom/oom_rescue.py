@@ -24,7 +24,6 @@ from diagnose.compose.proposals.candidates import Candidate, candidates
 from diagnose.compose.proposals.proposals import Proposal
 from diagnose.compose.proposals.proposed_edits import Variant, ask
 from diagnose.compose.search.budget import OUT_OF_BUDGET
-from diagnose.compose.search.trials import Trials
 from diagnose.compose.stack.run_context import RunContext
 from diagnose.compose.stack.stack import Stack
 from diagnose.model import Decision, Diagnosis, Gate, Verdict
@@ -32,6 +31,7 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import PatchAccepted
 from diagnose.source.tree.time_limit import TookTooLong
+from diagnose.trial.bench import Bench
 from diagnose.trial.schedule import Deadline
 
 
@@ -41,7 +41,7 @@ def rescue(
     known: RunContext,
     catalogue: Catalogue,
     record: Record,
-    bench: Trials,
+    bench: Bench,
     deadline: Deadline,
     allow: frozenset[Gate],
     died_after: int,

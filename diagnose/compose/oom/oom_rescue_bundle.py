@@ -49,9 +49,9 @@ class _Together:
     survival: OomSurvival
     allow: frozenset[Gate]
     proposals: Mapping[str, Proposal]
-    """Of each fixer, as it was tried by itself."""
+    """The proposal of each fixer, as it was tried by itself."""
     settings: dict[str, Sequence[Mapping[str, Scalar]]] = field(default_factory=dict)
-    """Of each fixer in the stack, the cheapest first."""
+    """The settings of each fixer in the stack, the cheapest first."""
 
     def grown(self, short: Sequence[Short]) -> Alive | None:
         """One on top of the other, until the program runs; None where it never does."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from diagnose.compose.journal import Journal, listed
 from diagnose.compose.proposals.proposals import Proposal
 from diagnose.compose.search.bundle import as_one
-from diagnose.compose.search.trials import Trials
 from diagnose.compose.stack.stack import Kept, Stack
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, GateResult, Scalar, Verdict
 from diagnose.program import Program
 from diagnose.session import TrialStarted
+from diagnose.trial.bench import Bench
 from diagnose.trial.gates.capture_plan import BITWISE_STEPS
 from diagnose.trial.schedule import Deadline
 from diagnose.trial.standalone import StandaloneRun
@@ -38,7 +38,7 @@ class OomSurvival:
     """The trials of one rescue."""
 
     journal: Journal
-    bench: Trials
+    bench: Bench
     deadline: Deadline
     original: Stack
     died_after: int

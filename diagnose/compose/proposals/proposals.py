@@ -37,7 +37,7 @@ class Proposal:
     fixer: Fixer
     findings: tuple[Finding, ...]
     left: tuple[Left, ...] = ()
-    """Of each finding, the places that the fixer leaves alone; empty before it has been asked."""
+    """Per finding, the places that the fixer leaves alone; empty before it has been asked."""
 
     @property
     def parts(self) -> Iterator[tuple[Finding, Left]]:

@@ -16,7 +16,7 @@ from diagnose.plugins import Catalogue
 UNNAMED = "compute"
 """The rule of their finding, which is none: the time that the device computes."""
 LEAST_BUSY = 0.5
-"""Of a step: a device that computes for less of it waits for most of it, and findings say for what."""
+"""A share of the step: a device that computes for less of it waits for most of it, and findings say for what."""
 
 
 def is_named(proposal: Proposal) -> bool:

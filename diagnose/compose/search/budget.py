@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.compose.proposals.proposed_edits import ProposedEdits
-from diagnose.compose.search.trials import Trials
 from diagnose.fixer import Fixer
 from diagnose.model import Gate, GateResult
+from diagnose.trial.bench import Bench
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.schedule import Deadline
 from diagnose.units import format_ns
@@ -35,7 +35,7 @@ UNSPENT = 3
 class Budget:
     """The time left before a deadline, and what a bench may still begin in it."""
 
-    bench: Trials
+    bench: Bench
     deadline: Deadline
     held: bool = True
     """Whether the numbers of what is kept, as a whole, were held against the original's."""

@@ -20,14 +20,13 @@ from diagnose.compose.proposals.line_coverage import Treated, promised_together_
 from diagnose.compose.proposals.proposals import Proposal, least_sure, next_up
 from diagnose.compose.proposals.proposed_edits import ProposedEdits, ask
 from diagnose.compose.search.single_trial import BREAKS_DOWN
-from diagnose.compose.search.trials import Trials
 from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Fixer
 from diagnose.measure.comm.ddp.bucket_evidence import planned
 from diagnose.model import TOGETHER, Confidence, Decision, Gate
 from diagnose.program import Program, patch
 from diagnose.session import TrialStarted
-from diagnose.trial.bench import Trial
+from diagnose.trial.bench import Bench, Trial
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.planning.numerics_check import PartialStack
 
@@ -152,21 +151,22 @@ class Gathering:
         self._allow = allow
         self._on_ask = on_ask
 
-    def put_on(self, queue: Sequence[Candidate], *, trains: bool, foreseen: bool = False) -> set[str]:
-        """Put on all that fit and change the training, or not, as asked; the names of those that do the other."""
+    def put_on(self, queue: Sequence[Candidate], *, trains: bool | None, foreseen: bool = False) -> set[str]:
+        """Put on all that fit and change the training, or not, as asked (None: either); return the names of those that
+        do the other."""
         left, other = list(queue), set[str]()
         while left:
             proposal = next_up(left)
             left = [one for one in left if one.fixer.name != proposal.fixer.name]
             below = self.stack
             found = self._ask(proposal, trains=trains, foreseen=foreseen)
-            if found is trains:
+            if self.stack is not below:
                 left = followed(left, below.texts, self.stack.texts)
             elif found is not None:
                 other.add(proposal.fixer.name)
         return other
 
-    def _ask(self, proposal: Proposal, *, trains: bool, foreseen: bool) -> bool | None:
+    def _ask(self, proposal: Proposal, *, trains: bool | None, foreseen: bool) -> bool | None:
         """Put it on if it does what is asked for; whether it changes the training, None where it has no place here."""
         if any(not finding.asks_for_time for finding in proposal.findings) or _outdated(proposal, self.members):
             return None
@@ -183,13 +183,14 @@ class Gathering:
         if takes_back(self.base.texts, self.stack.texts, fits[0].answer.files):
             return None
         chosen = fits[0]
-        if (chosen.fixer.gate is Gate.TRAINING) is not trains:
-            return not trains
+        changes_training = chosen.fixer.gate is Gate.TRAINING
+        if trains is not None and changes_training is not trains:
+            return changes_training
         self.members.append(ProposedEdits(found.proposal, tuple(fits), found.advice))
         self.stack = self.stack.with_fix(
             chosen.fixer, found.proposal.findings, chosen.setting, chosen.answer, together=True, foreseen=foreseen
         )
-        return trains
+        return changes_training
 
 
 def _outdated(proposal: Proposal, members: Sequence[ProposedEdits]) -> bool:
@@ -215,7 +216,7 @@ def as_one(fixers: Sequence[Fixer]) -> Fixer:
 
 
 def try_bundle(
-    bench: Trials,
+    bench: Bench,
     journal: Journal,
     bundle: Bundle,
     stack: Stack,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from diagnose.compose.search.trials import Trials
 from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Edits
 from diagnose.program import Program
+from diagnose.trial.bench import Bench
 
 
 @dataclass
 class Copies:
     """What is known of a copy, its numbers above all, need not be found out again."""
 
-    bench: Trials
+    bench: Bench
     _made: dict[frozenset[tuple[str, str]], Program] = field(default_factory=dict)
 
     def of(self, stack: Stack, name: str, answer: Edits | None = None) -> Program:

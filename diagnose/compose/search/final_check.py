@@ -13,24 +13,24 @@ from dataclasses import dataclass, replace
 from diagnose.compose.journal import Journal
 from diagnose.compose.search.budget import Budget
 from diagnose.compose.search.bundle import as_one
-from diagnose.compose.search.trials import Trials
-from diagnose.compose.search.tuning import described
 from diagnose.compose.stack.stack import Kept, Stack
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateAnswer, GateCheck, GateResult, Verdict
 from diagnose.program import Program
 from diagnose.session import FinalMeasured, PatchAccepted
+from diagnose.trial.bench import Bench
 from diagnose.trial.planning.cost_model import FINAL_BLOCKS
-from diagnose.trial.planning.numerics_check import with_checks
+from diagnose.trial.planning.numerics_check import PUT_OFF, with_checks
 from diagnose.trial.schedule import Schedule
 from diagnose.trial.whole_run.gate import WHOLE
+from diagnose.units import format_setting
 
 
 @dataclass(frozen=True)
 class FinalCheck:
     """Judges the final stack of one composition."""
 
-    bench: Trials
+    bench: Bench
     copy: Callable[[Stack, str], Program]
     """A copy of the program with a stack in it."""
     journal: Journal
@@ -56,6 +56,7 @@ class FinalCheck:
         if found.passed is None:
             self.journal.warn(f"the numbers of all kept fixes together could not be checked: {found.detail}")
         if found.passed is not False:
+            self._tell_of_whole_runs(stack, found)
             return stack, patched, found
         rest = self._without_one(stack, original, found)
         if rest is None:
@@ -84,6 +85,17 @@ class FinalCheck:
             return ()
         part, left = _whole(rest), self.copy(rest, "without-training")
         return self.bench.whole_runs(part.gate, original, left, part.rounds_to, loading=part.changes_loading)
+
+    def _tell_of_whole_runs(self, stack: Stack, found: GateResult) -> None:
+        """Tell of the whole runs that the verdicts on single fixes left to the end."""
+        whole = next((check for check in found.checks if check.name == WHOLE), None)
+        for verdict in map(self.journal.verdict_on, stack.names if whole is not None else ()):
+            if verdict.gate is None or whole is None or PUT_OFF not in verdict.gate.detail:
+                continue
+            told = f"{whole.detail}, with all kept fixes together"
+            checks = tuple(replace(whole, detail=told) if one.detail == PUT_OFF else one for one in verdict.gate.checks)
+            gate = replace(verdict.gate, detail=verdict.gate.detail.replace(PUT_OFF, told), checks=checks)
+            self.journal.tell(replace(verdict, summary=verdict.summary.replace(PUT_OFF, told), gate=gate))
 
     def _without_one(
         self, stack: Stack, original: Program, found: GateResult
@@ -134,8 +146,8 @@ class FinalCheck:
         if dict(chosen) == dict(kept.setting):
             return
         before = self.journal.verdict_on(name)
-        why = f"with {described(chosen)} the numbers of all together could not be checked: {found.detail}"
-        summary = f"{before.summary}; back at {described(kept.setting)}: {why}"
+        why = f"with {format_setting(chosen)} the numbers of all together could not be checked: {found.detail}"
+        summary = f"{before.summary}; back at {format_setting(kept.setting)}: {why}"
         diff = sound.change(name)
         self.journal.tell(replace(before, setting=dict(kept.setting), summary=summary, diff=diff))
 
@@ -183,7 +195,7 @@ class FinalCheck:
             patched_ns=after_ns,
             interaction=None
             if any(kept.together for kept in stack.kept)
-            else self._interaction(stack, after_ns / before_ns),
+            else interaction(after_ns / before_ns, [self.journal.verdict_on(name) for name in stack.names]),
             runs=min(len(befores), len(afters)),
             how=f"each program alone, mean of {steps} steps after {self.schedule.warmup_steps} of warm-up; "
             "nothing of diagnose inside but the clock that sees steps end",
@@ -196,9 +208,6 @@ class FinalCheck:
     def _once_more_ns(self) -> int:
         """How long a run takes whose processes have not started while others did."""
         return self.bench.final_ns(held=True, runs=2) - self.bench.final_ns(held=True, runs=1)
-
-    def _interaction(self, stack: Stack, patched_share: float) -> float | None:
-        return interaction(patched_share, [self.journal.verdict_on(name) for name in stack.names])
 
     def _reject(self, stack: Stack, found: GateResult) -> None:
         for name in stack.names:

@@ -32,7 +32,6 @@ from diagnose.compose.search.final_check import FinalCheck
 from diagnose.compose.search.latent_findings import in_words, with_foreseen
 from diagnose.compose.search.leave_one_out import LeaveOneOut
 from diagnose.compose.search.single_trial import SingleTrials
-from diagnose.compose.search.trials import Trials
 from diagnose.compose.search.tuning import Tuning
 from diagnose.compose.stack.run_context import RunContext
 from diagnose.compose.stack.stack import Stack
@@ -42,6 +41,7 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import PatchAccepted
 from diagnose.source.tree.time_limit import TookTooLong
+from diagnose.trial.bench import Bench
 from diagnose.trial.interruption import TimeIsUp, interrupted_at
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.schedule import Deadline, Schedule
@@ -65,7 +65,7 @@ class GreedySearch:
         known: RunContext,
         catalogue: Catalogue,
         record: Record,
-        bench: Trials,
+        bench: Bench,
         schedule: Schedule,
         deadline: Deadline,
         allow: frozenset[Gate] = WITHOUT_ASKING,

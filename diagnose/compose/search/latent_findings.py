@@ -27,8 +27,8 @@ from diagnose.verdict import CLEAR_SAVING, LEAST_SAVING
 from diagnose.what_if import StepWithout
 
 LEAST_SHARE = 0.0025
-"""Of the step that is left, for all that a fix treats: half of what makes a finding. A replay takes causes out and is
-blind to what else fixes do: of 77 ms that it foresaw of a GPT of 385 ms on an H200, trials left 41."""
+"""A share of the step that is left, for all that a fix treats: half of what makes a finding. A replay takes causes out
+and is blind to what else fixes do: of 77 ms that it foresaw of a GPT of 385 ms on an H200, trials left 41."""
 MOST_LINES = 16
 """That an edit may write: a saving of less than a percent is not worth more to review."""
 
@@ -68,16 +68,16 @@ def with_foreseen(
 
 def _with_one(bundle: Bundle, base: Stack, own: Sequence[Candidate]) -> Bundle | None:
     """The bundle with one more fix in it, also without what changes the training; None where that has no place."""
-    fixer, completes = own[0].fixer, _completes(own[0].fixer, bundle)
+    fixer = own[0].fixer
+    completes = not bundle.foreseen.isdisjoint(fixer.completes)
     brings_compiler = fixer.compiles and not any(one.compiles for one in bundle.fixers)
     if brings_compiler or fixer.gate not in _allowed(bundle):
         return None
     whole = Gathering(base, _allowed(bundle), bundle.stack, bundle.members)
-    trains = bool(whole.put_on(own, trains=False, foreseen=True))
-    if trains:
-        whole.put_on(own, trains=True, foreseen=True)
+    whole.put_on(own, trains=None, foreseen=True)
     if whole.stack is bundle.stack or _written(bundle.stack, whole.stack) > MOST_LINES:
         return None
+    trains = whole.members[-1].variants[0].fixer.gate is Gate.TRAINING
     least = CLEAR_SAVING if trains else LEAST_SAVING if fixer.changes_loading else LEAST_SHARE
     if not completes and _share(whole.members[-1].proposal.findings) < least:
         return None
@@ -96,10 +96,6 @@ def in_words(findings: Sequence[Finding], gone: Collection[str]) -> str:
     rules = " and ".join(dict.fromkeys(finding.rule for finding in findings))
     are = "is" if len(gone) == 1 else "are"
     return f"{rules} would be {format_share(_share(findings))} of the step once {listed(sorted(gone))} {are} gone"
-
-
-def _completes(fixer: Fixer, bundle: Bundle) -> bool:
-    return not bundle.foreseen.isdisjoint(fixer.completes)
 
 
 def _allowed(bundle: Bundle) -> frozenset[Gate]:

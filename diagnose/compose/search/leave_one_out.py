@@ -22,11 +22,11 @@ from dataclasses import dataclass, field, replace
 from diagnose.compose.journal import Journal, listed
 from diagnose.compose.search.budget import Budget
 from diagnose.compose.search.bundle import as_one
-from diagnose.compose.search.trials import Trials
 from diagnose.compose.stack.stack import Kept, Stack
 from diagnose.model import Decision, Interval, Verdict
 from diagnose.program import Program, patch
 from diagnose.session import PatchAccepted, TrialStarted
+from diagnose.trial.bench import Bench
 from diagnose.verdict import CLEAR_SAVING, LEAST_SAVING
 
 CHECK = "leave-one-out check"
@@ -38,7 +38,7 @@ _NOT_NEEDED = frozenset({Decision.NO_CHANGE, Decision.SLOWER, Decision.UNEXPLAIN
 class LeaveOneOut:
     """The check of one composition."""
 
-    bench: Trials
+    bench: Bench
     copy: Callable[[Stack, str], Program]
     """A copy of the program with a stack in it."""
     journal: Journal

@@ -9,16 +9,15 @@ from diagnose.compose.journal import Journal
 from diagnose.compose.proposals.proposals import Proposal
 from diagnose.compose.proposals.proposed_edits import ProposedEdits, Variant
 from diagnose.compose.search.budget import Budget
-from diagnose.compose.search.trials import Trials
-from diagnose.compose.search.tuning import described, outcome
+from diagnose.compose.search.tuning import outcome
 from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Edits, Fixer
 from diagnose.model import Decision, Interval, Scalar, Verdict
 from diagnose.program import Program
 from diagnose.session import TrialStarted
 from diagnose.trial.ab.knob_search import is_scale
-from diagnose.trial.bench import Trial
-from diagnose.units import format_bytes
+from diagnose.trial.bench import Bench, Trial
+from diagnose.units import format_bytes, format_setting
 from diagnose.verdict import LEAST_SAVING
 
 BREAKS_DOWN = frozenset({Decision.FAILED, Decision.OUT_OF_MEMORY, Decision.CHANGES_NUMBERS})
@@ -26,7 +25,8 @@ BREAKS_DOWN = frozenset({Decision.FAILED, Decision.OUT_OF_MEMORY, Decision.CHANG
 _ATTEMPTS = 2
 """Settings of one fixer that have a full trial at most."""
 _LEAST_FREED = 0.05
-"""Of the peak: where memory is short, freeing less is not worth a line of anyone's source. Allocators round by less."""
+"""A share of the peak: where memory is short, freeing less is not worth a line of anyone's source. Allocators round by
+less."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Held:
 class SingleTrials:
     """Trials of single fixes on top of a stack."""
 
-    bench: Trials
+    bench: Bench
     copy: Callable[[Stack, str, Edits | None], Program]
     """A copy of the program with a stack in it, and perhaps one answer more."""
     journal: Journal
@@ -124,7 +124,7 @@ class SingleTrials:
         if len(copies) == 1:
             return [0]
         phase = f"choosing the setting of {fixer.name}"
-        self.journal.phase(phase, ", ".join(map(described, settings)))
+        self.journal.phase(phase, ", ".join(map(format_setting, settings)))
 
         def tried(number: int, against: int, saving: Interval | None) -> None:
             self.journal.phase(phase, outcome(settings[number], settings[against], saving))

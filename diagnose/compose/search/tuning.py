@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 
 from diagnose.compose.journal import Journal
 from diagnose.compose.search.budget import Budget, spread
-from diagnose.compose.search.trials import Trials
 from diagnose.compose.stack.stack import Kept, Stack
 from diagnose.fixer import Edits, Fixer
 from diagnose.model import Gate, GateResult, Interval, Scalar
 from diagnose.program import Program
 from diagnose.session import PatchAccepted
 from diagnose.trial.ab.knob_search import is_scale
-from diagnose.units import format_share
+from diagnose.trial.bench import Bench
+from diagnose.units import format_setting, format_share
 
 
 @dataclass(frozen=True)
 class Tuning:
     """The choice of settings of one composition."""
 
-    bench: Trials
+    bench: Bench
     copy: Callable[[Stack, str], Program]
     """A copy of the program with a stack in it."""
     journal: Journal
@@ -51,7 +51,7 @@ class Tuning:
         ways = [(kept.setting, stack), *((setting, other) for setting, other in made if other is not None)]
         copies = [patched, *(self.copy(other, name) for _, other in ways[1:])]
         phase = f"choosing the setting of {name}"
-        self.journal.phase(phase, ", ".join(described(setting) for setting, _ in ways))
+        self.journal.phase(phase, ", ".join(format_setting(setting) for setting, _ in ways))
 
         beside_it: set[int] = set()
 
@@ -69,7 +69,8 @@ class Tuning:
         if gate.passed is not True:
             why = "the numbers change" if gate.passed is False else "the numbers could not be checked"
             self.journal.warn(
-                f"{name} stays at {described(kept.setting)}: {described(setting)} is faster, but {why}: {gate.detail}"
+                f"{name} stays at {format_setting(kept.setting)}: {format_setting(setting)} is faster, but {why}: "
+                f"{gate.detail}"
             )
             return stack, patched
         if gate.gate is not Gate.BITWISE:
@@ -84,18 +85,13 @@ class Tuning:
         return self.bench.gate(fixer.gate, patched, chosen, fixer.rounds_to, loading=fixer.changes_loading)
 
 
-def described(setting: Mapping[str, Scalar]) -> str:
-    """A setting in words."""
-    return ", ".join(f"{name}={value}" for name, value in setting.items())
-
-
 def outcome(setting: Mapping[str, Scalar], against: Mapping[str, Scalar], saving: Interval | None) -> str:
     """Return a sentence that compares one setting with another."""
     if saving is None:
-        return f"{described(setting)}: gave no answer"
+        return f"{format_setting(setting)}: gave no answer"
     less = "less" if saving.estimate >= 0 else "more"
     found = f"{format_share(abs(saving.estimate))} {less} time per step"
-    return f"{described(setting)}: {found} than with {described(against)}"
+    return f"{format_setting(setting)}: {found} than with {format_setting(against)}"
 
 
 def _others(kept: Kept, allow: Collection[Gate]) -> list[Mapping[str, Scalar]]:

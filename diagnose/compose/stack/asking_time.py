@@ -17,13 +17,13 @@ from diagnose.units import NS_PER_S, format_ns
 EACH_NS = 10 * NS_PER_S
 """All fixers are meant to be asked within 5 s about a program of 300 files; one alone gets twice that."""
 SHARE = 10
-"""Of a budget, the part that all of them get: one in so many. The rest is for measuring."""
+"""All of them get one part in so many of a budget. The rest is for measuring."""
 LEAST_NS = 5 * NS_PER_S
 PROMISING = 0.1
-"""Of a step: a fixer that promises so much is asked also when all time for asking is over, and gets more of it. No
-budget is worth more elsewhere."""
+"""A share of the step: a fixer that promises so much is asked also when all time for asking is over, and gets more of
+it. No budget is worth more elsewhere."""
 PROMISING_SHARE = 4
-"""Of a budget, what one such fixer may take: one part in so many."""
+"""One such fixer may take one part in so many of a budget."""
 
 
 @dataclass

@@ -10,7 +10,8 @@ from diagnose.graph.nodes import dtype, equal_sizes, factors, only_read_by, shap
 from diagnose.graph.site import Inner, Site
 
 Activation = Callable[[fx.Node], tuple[fx.Node, tuple[fx.Node, ...], dict[str, Any]] | None]
-"""Of a node: what the activation is taken of, the nodes it consists of, and its constants; None for what is none."""
+"""Tells of a node what the activation is taken of, the nodes it consists of, and its constants; None for what is
+none."""
 
 
 def find_gated_units(

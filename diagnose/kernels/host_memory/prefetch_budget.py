@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 PART = 0.75
-"""Of the room that is seen; the rest is for what is held between two looks."""
+"""The part of the room that is seen and used; the rest is for what is held between two looks."""
 NEAR = 0.1
 """Of what a pass holds beyond the level after a step: gradients that end within it end before the forward pass."""
 

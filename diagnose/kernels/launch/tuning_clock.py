@@ -28,7 +28,7 @@ TURNS = 5
 """Forward and backward passes in a round, where two ways to a gradient are compared."""
 
 CYCLES_PER_NS = 2.0
-"""Of a device's clock, about: for how long it is held while the host runs ahead."""
+"""The rate of a device's clock, about: for how long it is held while the host runs ahead."""
 
 LONGEST_HELD_NS = 20_000_000
 """For which a device is held at most: a host that needs longer is part of what is measured."""

@@ -57,7 +57,7 @@ class Key:
     device: str
     """Name and architecture: `NVIDIA H200 (9.0)`, `AMD Instinct MI300X (gfx942)`."""
     versions: str
-    """Of torch, Triton and this package."""
+    """Versions of torch, Triton and this package."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Communication:
     """Columns, one row a collective of the counted steps, in the order in which they began."""
 
     row: Int64
-    """Of `trace.device`; of `trace.ranges` where no device was recorded."""
+    """Rows of `trace.device`, or of `trace.ranges` where no device was recorded."""
     start_ns: Int64
     end_ns: Int64
     issued_ns: Int64

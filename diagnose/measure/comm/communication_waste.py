@@ -32,10 +32,11 @@ _TAIL = 0.25
 
 _ALIKE = 0.01
 _FAR = 0.1
-"""Of a link's rate. Two H200 reach 48 to 66 % of it; a network of 400 Gb/s is 11 % of what NVLink moves there."""
+"""A share of a link's rate. Two H200 reach 48 to 66 % of it; a network of 400 Gb/s is 11 % of what NVLink moves
+there."""
 
 _USUAL = 0.5
-"""Of a link's rate that large collectives reach."""
+"""The share of a link's rate that large collectives reach."""
 
 _TIMES_CALIBRATED = 3
 """Beside compute, a collective shares multiprocessors and memory with it: on two H200, FSDP's of 384 MiB take 1.0 to

@@ -27,13 +27,13 @@ class ShardedModule:
     """One module in the mean counted step. Times are ns a step."""
 
     name: str
-    """As the program names it; `(root)` for what no other module has."""
+    """The program's name of it; `(root)` for what no other module has."""
     gather_bytes: int
-    """Of one gather, whole; -1 where it is not recorded."""
+    """Bytes of one whole gather; -1 where it is not recorded."""
     gathers: float
     """A step."""
     again: float
-    """Of these, what repeats a gather of the same step's forward pass."""
+    """How many of them repeat a gather of the same step's forward pass."""
     gather_ns: int
     late_ns: int
     """In gathers that nothing hides, waiting for other ranks included."""

@@ -34,7 +34,7 @@ class RedundantCollectives:
     exposed: Intervals
     """The part of their time in which nothing was computed."""
     packing_ns: int
-    """Of copies that pack and unpack them."""
+    """Time of copies that pack and unpack them."""
     slowing_ns: int
     """By which they slow the compute beside them."""
     cut: Cut | None

@@ -24,7 +24,7 @@ from diagnose.measure.replay.replay import TRUSTED_OFF
 from diagnose.trace.schema import MISSING, Int64
 
 _MOST_NODES = 4_000_000
-"""Of all ranks together; more take longer than their answer is worth."""
+"""The most nodes of all ranks together; more take longer than their answer is worth."""
 
 
 @dataclass(frozen=True, slots=True)

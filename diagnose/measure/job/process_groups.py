@@ -52,7 +52,7 @@ class RankGroup:
     """-1 where not all sizes are recorded."""
     busy_ns: int
     exposed_ns: int
-    """Of that, what no compute hides; waiting for other ranks included."""
+    """The part of its time that no compute hides; waiting for other ranks included."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from diagnose.trace.schema import Int64
 
 QUEUED = "host.queued"
 FEWEST_READINGS = 5
-"""Of that counter, for a word on it: a reading a second."""
+"""The fewest readings of that counter for a word on it: a reading a second."""
 STILL = 0.05
-"""Of a step: what takes longer, with nothing begun in it, may be a wait. Under a profiler that records stacks, Python
-takes stretches of 2 to 4 ms in steps of 70 to 95 ms."""
+"""A share of the step: what takes longer, with nothing begun in it, may be a wait. Under a profiler that records
+stacks, Python takes stretches of 2 to 4 ms in steps of 70 to 95 ms."""
 
 
 @dataclass(frozen=True, eq=False)

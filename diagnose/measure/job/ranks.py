@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
-from typing import Protocol
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from diagnose.measure.job.matching import Matched, match_sequences
 from diagnose.measure.job.rank_record import RankRecord, record_of
 from diagnose.model import Accounting
 from diagnose.trace.intervals import Intervals
+from diagnose.trace.readers.inputs import OfRank
 from diagnose.trace.schema import MISSING, Float64, Int64
 
 SHARE = 0.02
@@ -68,7 +68,7 @@ class JobRow:
     hosts_ns: tuple[int, ...] | None = None
     """Per step, what its host has surely to do by itself, without all that is or may be a wait."""
     hosts_most_ns: tuple[int, ...] | None = None
-    """The same with what may be a wait."""
+    """Per step, what its host has to do by itself, with what may be a wait."""
     queue_unknown: bool = False
     """Nobody recorded how long it waited for a core."""
     cores_unknown: bool = False
@@ -85,7 +85,7 @@ class Lateness:
     cost_ns: tuple[int, ...]
     """Per step: what every other rank at least waited for this one, not computing."""
     share: float
-    """Of all counted steps (0 to 1)."""
+    """The share of all counted steps that the cost is (0 to 1)."""
     late_steps: int
     z: float | None
     """How unlike the others it waits, in modified z-scores; None with too few ranks to tell."""
@@ -178,19 +178,7 @@ def job_of_records(records: Sequence[RankRecord]) -> Job:
     )
 
 
-class OfJob(Protocol):
-    """A trace, or what is left of one."""
-
-    @property
-    def rank(self) -> int | None:
-        """Its number in the job."""
-
-    @property
-    def world_size(self) -> int | None:
-        """How many there are."""
-
-
-def roll_call(given: Sequence[OfJob]) -> RollCall:
+def roll_call(given: Sequence[OfRank]) -> RollCall:
     """Which ranks are missing, and which are there more than once; without any known rank, none is."""
     ranks = [one.rank for one in given if one.rank is not None]
     world = max((one.world_size for one in given if one.world_size), default=None)

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from diagnose.measure.kernels.compiled_regions import CompiledRegions, compiled_regions
-from diagnose.measure.kernels.eager_attention import WrittenAttention, attention_places, written_attention
+from diagnose.measure.kernels.eager_attention import WrittenAttention, written_attention
 from diagnose.measure.kernels.growing_work import GrowingWork, growing_work
 from diagnose.measure.kernels.launch_order import LaunchOrder, program_order
 from diagnose.measure.kernels.layout_conversions import layout_conversions
@@ -15,7 +15,7 @@ from diagnose.measure.kernels.loss_work import LossWork, loss_work
 from diagnose.measure.kernels.matmuls import Matmuls, products_of
 from diagnose.measure.kernels.memory_chains import MemoryChain, memory_chains
 from diagnose.measure.kernels.misaligned_matmuls import MisalignedMatmuls, misaligned
-from diagnose.measure.kernels.pointwise_chains import COMPOSITES, Chain, chained, pointwise_chains
+from diagnose.measure.kernels.pointwise_chains import COMPOSITES, Chain, pointwise_chains
 from diagnose.measure.kernels.recomputation import Recomputations, recomputations
 from diagnose.measure.kernels.sharing.preempted_kernels import stretched
 from diagnose.measure.kernels.sharing.time_slices import handed_over
@@ -64,7 +64,7 @@ class DeviceWork(Timeline):
     @cached_property
     def chain_places(self) -> Bool:
         """Which places of the program order belong to chains."""
-        return chained(self.program_order, self.chains)
+        return self.program_order.mask((one.first, one.last) for one in self.chains)
 
     @cached_property
     def memory_chains(self) -> tuple[MemoryChain, ...]:
@@ -104,7 +104,7 @@ class DeviceWork(Timeline):
     @cached_property
     def attention_places(self) -> Bool:
         """Which places of the program order belong to attention written out."""
-        return attention_places(self.program_order, self.written_attention)
+        return self.program_order.mask((one.first, one.last) for one in self.written_attention)
 
     @cached_property
     def fill(self) -> Float64:

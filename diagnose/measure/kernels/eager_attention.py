@@ -69,14 +69,6 @@ def written_attention(order: LaunchOrder) -> tuple[WrittenAttention, ...]:
     return tuple(found)
 
 
-def attention_places(order: LaunchOrder, found: tuple[WrittenAttention, ...]) -> Bool:
-    """A mask over the order: what belongs to attention."""
-    mask = np.zeros(len(order), np.bool_)
-    for one in found:
-        mask[one.first : one.last + 1] = True
-    return mask
-
-
 def scores_shape(order: LaunchOrder, place: int) -> tuple[int, ...] | None:
     """The shape that a softmax runs over; None where it is not recorded."""
     shapes = shapes_of(order.trace, int(order.op[place]))

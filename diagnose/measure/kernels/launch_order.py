@@ -13,6 +13,7 @@ Work without a known operator goes under the name of its kernel, as far as that 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -56,6 +57,13 @@ class LaunchOrder:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def mask(self, stretches: Iterable[tuple[int, int]]) -> Bool:
+        """Which places lie in stretches from a first to a last place."""
+        found = np.zeros(len(self), np.bool_)
+        for first, last in stretches:
+            found[first : last + 1] = True
+        return found
 
     @cached_property
     def word_index(self) -> Int64:

@@ -38,7 +38,7 @@ class LossWork:
     by_hand: bool
     """Whether no operator computes the loss from the log-probabilities: the program does."""
     softmax_ns: int
-    """Of the forward (log-)softmax over the logits, all together; 0 where there is none."""
+    """Time of the forward (log-)softmax over the logits, all together; 0 where there is none."""
     cast: bool
     """Whether that softmax runs over a copy that was made for it."""
     logits: tuple[int, ...] | None

@@ -33,9 +33,9 @@ class Matmuls:
     op: Int64
     """The row of `trace.ops`."""
     place: Int64
-    """Of its first kernel in the `LaunchOrder`."""
+    """The place of its first kernel in the `LaunchOrder`."""
     length_ns: Int64
-    """Of all its kernels."""
+    """The time of all its kernels."""
     sizes: Int64
     """Four columns: batch, m, n, k."""
     item_bytes: Int64

@@ -42,15 +42,15 @@ class MisalignedMatmuls:
 
     places: Int64
     left: Float64
-    """Of each place's time, if its product were aligned."""
+    """The share of each place's time that is left if its product were aligned."""
     measured: bool
     """Against aligned products of the same program, not by names."""
     sizes: tuple[tuple[int, int, int, int], ...] = ()
     """Batch, m, n, k of the slow products, the most expensive first."""
     rate: float = 0.0
-    """Of the slow ones, FLOP per ns."""
+    """The rate of the slow ones, FLOP per ns."""
     aligned_rate: float = 0.0
-    """Of the aligned ones."""
+    """The rate of the aligned ones, FLOP per ns."""
 
 
 def misaligned(order: LaunchOrder, products: Matmuls) -> MisalignedMatmuls:

@@ -90,14 +90,6 @@ def pointwise_chains(order: LaunchOrder, taken: Bool) -> tuple[Chain, ...]:
     return tuple(found)
 
 
-def chained(order: LaunchOrder, chains: tuple[Chain, ...]) -> Bool:
-    """Which places belong to chains."""
-    mask = np.zeros(len(order), np.bool_)
-    for chain in chains:
-        mask[chain.first : chain.last + 1] = True
-    return mask
-
-
 def _chain(order: LaunchOrder, words: tuple[list[str], Int64], begin: int, end: int) -> Chain | None:
     texts, owner = words
     begin, end = _without_residual(texts, begin, end)

@@ -55,7 +55,7 @@ class WideFormats:
     wide_ns: int
     """Device time of all products in fp32 and TF32."""
     narrow_ns: int
-    """Of those in 16 bits or fewer."""
+    """The time of those in 16 bits or fewer."""
 
 
 def wide_formats(measures: DeviceWork) -> WideFormats | None:

@@ -35,7 +35,7 @@ class OwnTime:
     """Pieces of compute, disjoint and in order; together they are all of it."""
 
     rows: Int64
-    """Of `trace.device`, whose each piece is."""
+    """The row of `trace.device` that each piece belongs to."""
     starts: Int64
     ends: Int64
 

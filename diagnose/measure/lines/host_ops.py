@@ -21,10 +21,10 @@ from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Int64
 
 REPEATED = 0.75
-"""Of the counted steps: an operator that is long in so many of them computes."""
+"""A share of the counted steps: an operator that is long in so many of them computes."""
 FEWEST_STEPS = 3
 MOSTLY = 0.5
-"""Of its runs that launch nothing: so many are long. A quick one that is held up now and then is not."""
+"""The share of its runs without launches that are long. A quick one that is held up now and then is not."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,8 @@ from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Int64
 
 _KNOWN_SHARE = 0.5
-"""Of some time: below it, most passed in steps that do something else than the one whose lines were followed."""
+"""A share of some time: below it, most passed in steps that do something else than the one whose lines were
+followed."""
 
 
 class HostSide(HostWaits):

@@ -24,7 +24,8 @@ from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Bool, Float64, Int64, Samples
 
 _FEWEST_MATCHED = 0.8
-"""Of a step's operators: below it the step is another than the one that was followed (an evaluation, a checkpoint)."""
+"""A share of a step's operators: below it the step is another than the one that was followed (an evaluation, a
+checkpoint)."""
 
 
 @dataclass(frozen=True, eq=False)

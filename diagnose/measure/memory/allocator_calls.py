@@ -36,7 +36,7 @@ class DeviceAllocation:
     taken: Int64
     returned: Int64
     retried: Int64
-    """Of `returned`, those that made room for an allocation that had failed."""
+    """Those of `returned` that made room for an allocation that had failed."""
     retries_per_step: Int64
     """Allocations for which room was made."""
     taken_per_step: Int64

@@ -29,10 +29,10 @@ from diagnose.trace.schema import MISSING, Bool, Int64, MemoryAction, MemoryCate
 
 MOST_PARTS = 40
 BUCKETS = 120
-"""Of the timeline: as many columns as a wide terminal has."""
+"""Stretches of the timeline: as many columns as a wide terminal has."""
 _ALIKE = 0.999
-"""Of the most that was held: what comes this near later in the history is the moment that is shown, because of what was
-there before the history began least is known."""
+"""A share of the most that was held: what comes this near later in the history is the moment that is shown, because of
+what was there before the history began least is known."""
 _PASSING = (ACTIVATIONS, LOGITS, INPUTS)
 """What a step makes and is done with at its end."""
 
@@ -187,13 +187,9 @@ def _time(trace: Trace, held: Pieces, place: int) -> int | None:
 def _timeline(trace: Trace, held: Pieces, spans: _Spans) -> MemoryTimeline | None:
     if held.events < 2:
         return None
-    kinds = range(len(CATEGORIES))
-    by_role = np.stack([_summed(spans, spans.role == kind, held.events) for kind in kinds])[:, 1:]
-    return timeline_of(trace.memory.time_ns[held.rows], by_role)
-
-
-def _summed(spans: _Spans, rows: Bool, events: int) -> Int64:
-    return summed(spans.begin[rows], spans.end[rows], spans.size_bytes[rows], events)
+    rows = [spans.role == kind for kind in range(len(CATEGORIES))]
+    by_role = np.stack([summed(spans.begin[row], spans.end[row], spans.size_bytes[row], held.events) for row in rows])
+    return timeline_of(trace.memory.time_ns[held.rows], by_role[:, 1:])
 
 
 def timeline_of(time_ns: Int64, by_role: Int64) -> MemoryTimeline:

@@ -82,7 +82,7 @@ class MemoryUse:
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
     capacity_bytes: int | None
-    """Of the device; None where nobody knows, and for the host."""
+    """The device's memory; None where nobody knows, and for the host."""
 
 
 def memory_use(trace: Trace, device: int) -> MemoryUse:

@@ -9,7 +9,7 @@ from diagnose.trace import Trace
 from diagnose.trace.schema import MISSING
 
 MOST_POINTS = 200
-"""Of a series."""
+"""The most points of a series."""
 MOST_SERIES = 48
 _FEWEST_POINTS = 3
 """Fewer are no course."""

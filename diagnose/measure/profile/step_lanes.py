@@ -21,16 +21,16 @@ from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Int64, RangeKind
 
 MOST_SPANS = 12_000
-"""Of a timeline of several steps: what a page draws at once, and some 300 kB in a journal."""
+"""The most spans of a timeline of several steps: what a page draws at once, and some 300 kB in a journal."""
 MOST_DRAWN = 60_000
-"""Of a single step: beyond it, neighbours are joined."""
+"""The most spans of a single step: beyond it, neighbours are joined."""
 FINEST = 4_000
 """Parts of a timeline, as many as a wide screen has pixels: only what is shorter is ever joined."""
 MOST_STEPS = 8
 _MOST_STREAMS = 8
 _MOST_THREADS = 3
 _LEVELS = 2
-"""Of a thread's operators."""
+"""Levels that are shown of a thread's operators."""
 _PHASES = {
     RangeKind.STEP: "range",
     RangeKind.USER: "range",

@@ -94,7 +94,7 @@ def without(measures: HostWaits, intervals: Intervals) -> Cut:
     """The change that takes stretches of time out, with the waits in them and the work of the device in them."""
     # What lies under device work is that work's own time: the host may well have been ahead of it.
     idle = intervals - measures.busy
-    return Cut(host=idle, waits=_waits_in(measures, idle), scale=_left(measures, intervals & measures.busy))
+    return Cut(host=idle, waits=calls_in(measures, idle), scale=_left(measures, intervals & measures.busy))
 
 
 def without_waits(measures: HostWaits) -> Cut:
@@ -102,7 +102,7 @@ def without_waits(measures: HostWaits) -> Cut:
 
     The operators that wait because they read a value take no time any more.
     """
-    return Cut(host=measures.value_reads, waits=~_waits_in(measures, measures.pageable_waits))
+    return Cut(host=measures.value_reads, waits=~calls_in(measures, measures.pageable_waits))
 
 
 def sped_up(measures: HostWaits, rows: Int64, left: float | Float64) -> Cut:
@@ -112,7 +112,7 @@ def sped_up(measures: HostWaits, rows: Int64, left: float | Float64) -> Cut:
     return Cut(scale=scale)
 
 
-def _waits_in(measures: HostWaits, intervals: Intervals) -> Bool:
+def calls_in(measures: HostWaits, intervals: Intervals) -> Bool:
     """Rows of calls that begin or end within some intervals."""
     calls = measures.trace.calls
     return np.asarray(intervals.covered(calls.start_ns, calls.end_ns) > 0, np.bool_)

@@ -62,7 +62,7 @@ class Counted:
     """How busy the memory was (0 to 1)."""
     length_ns: float | None = None
     blocks: float | None = None
-    """Of its grid."""
+    """Blocks of its grid."""
 
     @property
     def kind(self) -> int:

@@ -26,7 +26,7 @@ class Work:
     bytes: int = UNKNOWN
     """Read and written at least: every input once, every output once, nothing kept in a cache from before."""
     format: str | None = None
-    """Of the numbers that are multiplied, as `kernels.MatmulFormat` names it; None where nothing is."""
+    """The format of the numbers that are multiplied, as `kernels.MatmulFormat` names it; None where nothing is."""
     recomputed: int = 0
     """How many of the operations repeat what the forward pass had computed."""
 

@@ -1,7 +1,7 @@
 """How near the device's ceilings each operator came, and the whole step.
 
     roofline = measures.roofline
-    roofline.fraction            # per operator, of the nearer ceiling: 0.1 could be ten times as fast
+    roofline.least_ns            # per operator, the time that the nearer ceiling allows
     measures.step_work           # operations of a step, per second, and the share of the ceiling
 
 Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009. An operator needs at least its operations over the device's
@@ -37,7 +37,7 @@ class Roofline:
     op: Int64
     """Rows of `trace.ops`."""
     device_ns: Int64
-    """Of the kernels that it launched itself."""
+    """The time of the kernels that it launched itself."""
     compute_ns: Float64
     """What its arithmetic takes at the ceiling of its number format; 0.0 where that is unknown."""
     memory_ns: Float64
@@ -52,11 +52,6 @@ class Roofline:
     def least_ns(self) -> Float64:
         """The least time that the nearer ceiling allows, in ns."""
         return np.asarray(np.maximum(self.compute_ns, self.memory_ns), np.float64)
-
-    @property
-    def fraction(self) -> Float64:
-        """How much of the nearer ceiling was reached."""
-        return np.asarray(self.least_ns / np.maximum(self.device_ns, 1), np.float64)
 
 
 def roofline_of(trace: Trace, rows: Int64, op_of_work: Int64, work: OpWork, ceilings: Ceilings) -> Roofline:

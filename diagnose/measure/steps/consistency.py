@@ -11,7 +11,7 @@ normal at the edges of a recording (work launched before it began, work not yet 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +47,7 @@ class Violation:
     name: str
     count: int
     share: float
-    """Of all that was checked (0 to 1)."""
+    """The share of what was checked (0 to 1)."""
     sentence: str
     doubt: Intervals
     """The stretches of time of which the cause is less than proven."""
@@ -56,7 +56,7 @@ class Violation:
 def check(trace: Trace) -> tuple[Violation, ...]:
     """Return the contradictions of a recording, in a fixed order; empty where all checks pass."""
     view = _View(trace, launches_of(trace), Intervals.of(trace.device.start_ns, trace.device.end_ns))
-    return tuple(violation for one in _CHECKS for violation in one(view))
+    return tuple(found for one in _CHECKS if (found := one(view)) is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,87 +82,78 @@ class _View:
         return Intervals.of(self.busy.ends[at - 1], self.busy.starts[at])
 
 
-def _kernels_before_launch(view: _View) -> Iterator[Violation]:
+def _kernels_before_launch(view: _View) -> Violation | None:
     linked = view.launches.linked
     early = view.launches.start_ns - view.trace.device.start_ns
     rows = np.flatnonzero(linked & (early > _CLOCKS_NS))
-    share = _share(len(rows), int(linked.sum()))
-    if share > _TOLERATED:
-        most = format_ns(int(early[rows].max()))
-        starts = view.trace.device.start_ns[rows]
-        yield Violation(
-            "kernel-before-launch",
-            len(rows),
-            share,
-            f"{len(rows)} kernels and copies ({format_share(share)}) begin before the call that launched them, by "
-            f"up to {most}: the clocks of host and device disagree by that much, and so do causes of idle time",
-            Intervals.of(starts - early[rows], starts) & view.gaps_before(rows),
-        )
+    most = format_ns(int(early[rows].max(initial=0)))
+    starts = view.trace.device.start_ns[rows]
+    return _violation(
+        "kernel-before-launch",
+        len(rows),
+        int(linked.sum()),
+        f"{{count}} kernels and copies ({{share}}) begin before the call that launched them, by "
+        f"up to {most}: the clocks of host and device disagree by that much, and so do causes of idle time",
+        Intervals.of(starts - early[rows], starts) & view.gaps_before(rows),
+    )
 
 
-def _work_without_launch(view: _View) -> Iterator[Violation]:
+def _work_without_launch(view: _View) -> Violation | None:
     """Work without a launch once linked work has begun: its launch was dropped, or was never recorded."""
     trace, linked = view.trace, view.launches.linked
     if not len(trace.calls) or not linked.any():
-        return
+        return None
     begun = trace.device.start_ns >= trace.device.start_ns[linked].min()
     rows = np.flatnonzero(begun & ~linked)
-    share = _share(len(rows), int(begun.sum()))
-    if share > _TOLERATED:
-        yield Violation(
-            "work-without-launch",
-            len(rows),
-            share,
-            f"of {len(rows)} kernels and copies ({format_share(share)}) the launch is not recorded: records were "
-            "dropped, or a library launched them unseen; what the host did before them is unknown",
-            view.gaps_before(rows),
-        )
+    return _violation(
+        "work-without-launch",
+        len(rows),
+        int(begun.sum()),
+        "of {count} kernels and copies ({share}) the launch is not recorded: records were "
+        "dropped, or a library launched them unseen; what the host did before them is unknown",
+        view.gaps_before(rows),
+    )
 
 
-def _launches_without_work(view: _View) -> Iterator[Violation]:
+def _launches_without_work(view: _View) -> Violation | None:
     """Launches without a kernel, although later launches have theirs. While a graph is captured there is none."""
     trace = view.trace
     kernels = trace.device.correlation[trace.device.kind == WorkKind.KERNEL]
     rows = np.flatnonzero(named(trace.names, trace.calls.name, _LAUNCHES) & (trace.calls.correlation > 0))
     if not len(kernels) or not len(rows) or named(trace.names, trace.calls.name, _CAPTURES).any():
-        return
+        return None
     found = np.isin(trace.calls.correlation[rows], kernels)
     if not found.any():
-        return
+        return None
     starts = trace.calls.start_ns[rows]
     inside = (starts >= starts[found].min()) & (starts <= starts[found].max())
     rows = rows[inside & ~found]
-    share = _share(len(rows), int(inside.sum()))
-    if share > _TOLERATED:
-        yield Violation(
-            "launch-without-kernel",
-            len(rows),
-            share,
-            f"{len(rows)} launches ({format_share(share)}) have no kernel although later ones do: the profiler dropped "
-            "records, so some of the idle time may have been work",
-            view.gaps_at(trace.calls.end_ns[rows]),
-        )
+    return _violation(
+        "launch-without-kernel",
+        len(rows),
+        int(inside.sum()),
+        "{count} launches ({share}) have no kernel although later ones do: the profiler dropped "
+        "records, so some of the idle time may have been work",
+        view.gaps_at(trace.calls.end_ns[rows]),
+    )
 
 
-def _repeated_correlations(view: _View) -> Iterator[Violation]:
+def _repeated_correlations(view: _View) -> Violation | None:
     """Several calls with the id of one piece of work."""
     trace = view.trace
     ids = np.sort(trace.calls.correlation[trace.calls.correlation > 0], kind="stable")
     twice = ids[1:][ids[1:] == ids[:-1]]
     rows = np.flatnonzero(np.isin(trace.device.correlation, twice))
-    share = _share(len(rows), len(trace.device))
-    if share > _TOLERATED:
-        yield Violation(
-            "repeated-correlation",
-            len(rows),
-            share,
-            f"{len(rows)} kernels and copies ({format_share(share)}) bear the id of several calls: which of them "
-            "launched what is a guess",
-            view.gaps_before(rows),
-        )
+    return _violation(
+        "repeated-correlation",
+        len(rows),
+        len(trace.device),
+        "{count} kernels and copies ({share}) bear the id of several calls: which of them launched what is a guess",
+        view.gaps_before(rows),
+    )
 
 
-def _several_kernels_of_one_launch(view: _View) -> Iterator[Violation]:
+def _several_kernels_of_one_launch(view: _View) -> Violation | None:
     trace = view.trace
     call = view.launches.call
     plain = (trace.device.kind == WorkKind.KERNEL) & (call != MISSING) & (trace.device.graph == MISSING)
@@ -171,114 +162,102 @@ def _several_kernels_of_one_launch(view: _View) -> Iterator[Violation]:
     rows = np.flatnonzero(plain)
     _, first, counts = np.unique(call[rows], return_index=True, return_counts=True)
     many = int((counts - 1).sum())
-    share = _share(many, len(rows))
-    if share > _TOLERATED:
-        extra = np.setdiff1d(rows, rows[first])
-        yield Violation(
-            "several-kernels-of-a-launch",
-            many,
-            share,
-            f"{many} kernels ({format_share(share)}) share the launch of another and are of no graph: they are there "
-            "twice, or their launches were lost",
-            view.gaps_before(extra),
-        )
+    extra = np.setdiff1d(rows, rows[first])
+    return _violation(
+        "several-kernels-of-a-launch",
+        many,
+        len(rows),
+        "{count} kernels ({share}) share the launch of another and are of no graph: they are there "
+        "twice, or their launches were lost",
+        view.gaps_before(extra),
+    )
 
 
-def _collectives_without_description(view: _View) -> Iterator[Violation]:
+def _collectives_without_description(view: _View) -> Violation | None:
     """Collectives without kind, size and group, in a recording that has them for others."""
     trace = view.trace
     collective = classes_of(trace) == KernelClass.COLLECTIVE
     described = collective & (trace.device.collective != MISSING)
     if not described.any():
-        return
+        return None
     known = np.array([*(one.size_bytes >= 0 and one.group_size > 0 for one in trace.collectives), False], np.bool_)
     lacking = collective & ~known[trace.device.collective]
     # Those launched before the recording began never have a description.
     lacking &= trace.device.start_ns >= trace.device.start_ns[described].min()
     count = int(lacking.sum())
-    share = _share(count, int(collective.sum()))
-    if share > _TOLERATED:
-        yield Violation(
-            "collective-without-description",
-            count,
-            share,
-            f"{count} collectives ({format_share(share)}) do not say what they move in which group, though others do: "
-            "sums over collectives are too small by them",
-            Intervals.empty(),
-        )
+    return _violation(
+        "collective-without-description",
+        count,
+        int(collective.sum()),
+        "{count} collectives ({share}) do not say what they move in which group, though others do: "
+        "sums over collectives are too small by them",
+        Intervals.empty(),
+    )
 
 
-def _shared_sequence_numbers(view: _View) -> Iterator[Violation]:
+def _shared_sequence_numbers(view: _View) -> Violation | None:
     """Autograd nodes of different kinds with one number: forward and backward cannot be matched there."""
     trace = view.trace
     ops = trace.ops
     rows = np.flatnonzero(named(trace.names, ops.name, _EVALUATES) & (ops.sequence >= 0))
     if not len(rows):
-        return
+        return None
     # Numbers count per thread of the forward pass.
     pairs = np.unique(np.stack((ops.forward_thread[rows], ops.sequence[rows], ops.name[rows])), axis=1)
     _, kinds = np.unique(pairs[:2], axis=1, return_counts=True)
     count = int((kinds > 1).sum())
-    share = _share(count, len(kinds))
-    if share > _TOLERATED:
-        yield Violation(
-            "shared-sequence-number",
-            count,
-            share,
-            f"{count} autograd sequence numbers ({format_share(share)}) belong to several kinds of backward operators: "
-            "which forward operator they differentiate is a guess",
-            Intervals.empty(),
-        )
+    return _violation(
+        "shared-sequence-number",
+        count,
+        len(kinds),
+        "{count} autograd sequence numbers ({share}) belong to several kinds of backward operators: "
+        "which forward operator they differentiate is a guess",
+        Intervals.empty(),
+    )
 
 
-def _waits_without_record(view: _View) -> Iterator[Violation]:
+def _waits_without_record(view: _View) -> Violation | None:
     """Waits for an event of which neither record nor stream is known, although events were recorded before."""
     waits = view.trace.waits
     records = view.trace.calls.start_ns[named(view.trace.names, view.trace.calls.name, _RECORDS)]
     for_event = (waits.kind == WaitKind.STREAM_FOR_EVENT) | (waits.kind == WaitKind.HOST_FOR_EVENT)
     if not len(records) or not for_event.any():
-        return
+        return None
     # What was recorded before the recording began is never known.
     for_event &= waits.start_ns >= records.min()
     rows = np.flatnonzero(for_event & (waits.wait_on_correlation < 0) & (waits.wait_on_stream < 0))
-    share = _share(len(rows), int(for_event.sum()))
-    if share > _TOLERATED:
-        yield Violation(
-            "wait-without-record",
-            len(rows),
-            share,
-            f"{len(rows)} waits for events ({format_share(share)}) do not say where the event was recorded: what they "
-            "waited for is unknown",
-            view.gaps_at(waits.end_ns[rows]),
-        )
+    return _violation(
+        "wait-without-record",
+        len(rows),
+        int(for_event.sum()),
+        "{count} waits for events ({share}) do not say where the event was recorded: what they waited for is unknown",
+        view.gaps_at(waits.end_ns[rows]),
+    )
 
 
-def _waits_for_later_records(view: _View) -> Iterator[Violation]:
+def _waits_for_later_records(view: _View) -> Violation | None:
     """A stream that waits for an event which is recorded only afterwards."""
     waits, calls = view.trace.waits, view.trace.calls
     records = np.flatnonzero(named(view.trace.names, calls.name, _RECORDS) & (calls.correlation >= 0))
     rows = np.flatnonzero((waits.kind == WaitKind.STREAM_FOR_EVENT) & (waits.wait_on_correlation >= 0))
     if not len(records) or not len(rows):
-        return
+        return None
     ids, first = np.unique(calls.correlation[records], return_index=True)
     at = np.minimum(np.searchsorted(ids, waits.wait_on_correlation[rows]), len(ids) - 1)
     known = ids[at] == waits.wait_on_correlation[rows]
     rows, recorded = rows[known], calls.start_ns[records[first[at[known]]]]
     checked = len(rows)
     rows = rows[recorded - waits.start_ns[rows] > _CLOCKS_NS]
-    share = _share(len(rows), checked)
-    if share > _TOLERATED:
-        yield Violation(
-            "wait-for-later-record",
-            len(rows),
-            share,
-            f"{len(rows)} waits of streams ({format_share(share)}) name an event that is recorded only later: they "
-            "waited for another one",
-            view.gaps_at(waits.end_ns[rows]),
-        )
+    return _violation(
+        "wait-for-later-record",
+        len(rows),
+        checked,
+        "{count} waits of streams ({share}) name an event that is recorded only later: they waited for another one",
+        view.gaps_at(waits.end_ns[rows]),
+    )
 
 
-def _syncs_that_return_early(view: _View) -> Iterator[Violation]:
+def _syncs_that_return_early(view: _View) -> Violation | None:
     """The host waited for a stream or a device; work that was launched there before still runs when that is over."""
     waits, device = view.trace.waits, view.trace.device
     whole = waits.kind == WaitKind.HOST_FOR_DEVICE
@@ -296,24 +275,22 @@ def _syncs_that_return_early(view: _View) -> Iterator[Violation]:
         last = np.searchsorted(view.launches.end_ns[work], waits.start_ns[syncs[mine]], side="right") - 1
         early[mine] = (last >= 0) & (reach[np.maximum(last, 0)] > waits.end_ns[syncs[mine]] + 2 * _CLOCKS_NS)
     rows = syncs[early]
-    share = _share(len(rows), len(syncs))
-    if share > _TOLERATED:
-        yield Violation(
-            "sync-before-end",
-            len(rows),
-            share,
-            f"{len(rows)} waits of the host for a stream or the device ({format_share(share)}) end while work launched "
-            "before still runs there: the clocks of host and device disagree, or the stream is another one",
-            view.gaps_at(waits.end_ns[rows]),
-        )
+    return _violation(
+        "sync-before-end",
+        len(rows),
+        len(syncs),
+        "{count} waits of the host for a stream or the device ({share}) end while work launched "
+        "before still runs there: the clocks of host and device disagree, or the stream is another one",
+        view.gaps_at(waits.end_ns[rows]),
+    )
 
 
-def _holes(view: _View) -> Iterator[Violation]:
+def _holes(view: _View) -> Violation | None:
     """A stretch without any event that is longer than all the rest: a clock set, recordings joined, or a pause."""
     trace = view.trace
     events = [table for table in (trace.device, trace.calls, trace.ops, trace.frames) if len(table)]
     if not events:
-        return
+        return None
     # Short gaps are closed table by table: tables are sorted, all events together would have to be.
     spans = [Intervals.of(one.start_ns, one.end_ns + 1).joined(_HOLE_NS) for one in events]
     ranges = Intervals.of(trace.ranges.start_ns, trace.ranges.end_ns + 1).joined(_HOLE_NS)
@@ -321,24 +298,24 @@ def _holes(view: _View) -> Iterator[Violation]:
     ranges = ranges.within(min(int(one.starts[0]) for one in spans), max(int(one.ends[-1]) for one in spans))
     recorded = Intervals.union((*spans, ranges))
     if len(recorded) < 2:
-        return
+        return None
     gaps = recorded.gaps(int(recorded.starts[0]), int(recorded.ends[-1]))
     longest = gaps.lengths_ns.argmax()
     length = int(gaps.lengths_ns[longest])
     rest = int(recorded.ends[-1] - recorded.starts[0]) - length
-    if length > max(_HOLE_NS, rest):
-        yield Violation(
-            "clock-jump",
-            1,
-            length / (length + rest),
-            f"for {format_ns(length)} nothing at all is recorded, which is longer than all the rest "
-            f"({format_ns(rest)}): a clock jumped, two recordings were joined, "
-            "or the program stood still",
-            Intervals.of(gaps.starts[[longest]], gaps.ends[[longest]]),
-        )
+    if length <= max(_HOLE_NS, rest):
+        return None
+    return Violation(
+        "clock-jump",
+        1,
+        length / (length + rest),
+        f"for {format_ns(length)} nothing at all is recorded, which is longer than all the rest ({format_ns(rest)}): a "
+        "clock jumped, two recordings were joined, or the program stood still",
+        Intervals.of(gaps.starts[[longest]], gaps.ends[[longest]]),
+    )
 
 
-_CHECKS: tuple[Callable[[_View], Iterator[Violation]], ...] = (
+_CHECKS: tuple[Callable[[_View], Violation | None], ...] = (
     _kernels_before_launch,
     _work_without_launch,
     _launches_without_work,
@@ -353,5 +330,9 @@ _CHECKS: tuple[Callable[[_View], Iterator[Violation]], ...] = (
 )
 
 
-def _share(count: int, whole: int) -> float:
-    return count / whole if whole else 0.0
+def _violation(name: str, count: int, checked: int, sentence: str, doubt: Intervals) -> Violation | None:
+    """The violation, with its count and share in the sentence; None on a share so small that it is tolerated."""
+    share = count / checked if checked else 0.0
+    if share <= _TOLERATED:
+        return None
+    return Violation(name, count, share, sentence.format(count=count, share=format_share(share)), doubt)

@@ -42,6 +42,8 @@ MINORITY = 1 / 3
 """More steps than this are no exceptions, but steps of two kinds."""
 CATCH_UP = 8
 """Steps after a long one in which a host that had run ahead catches up."""
+HALF = 0.5
+"""A share of what long steps take beyond the usual: what takes as much is their cause."""
 AHEAD = 0.95
 """A host that came round in less than this part of the device's work was ahead: clocks of devices vary by as much, and
 so does what a profiler saw of them."""
@@ -205,7 +207,10 @@ def without_rare_steps(trace: Trace, steps: StepSpans) -> StepSpans:
     rows = exceptional_steps(steps.length_ns)
     log = step_times(trace, steps) if len(rows) else None
     stalls = stalls_of(log, 0) if log is not None and log.live else None
-    if stalls is None or stalls.period <= len(steps) or _waits_for_loader(trace, steps, rows):
+    on_host = StepTimes(steps.host_start_ns, steps.host_end_ns, np.ones(len(steps), np.bool_))
+    if stalls is None or stalls.period <= len(steps):
+        return steps
+    if is_spent_in(trace, RangeKind.INPUT, on_host, rows, median_low(on_host.length_ns)):
         return steps
     borders = [-1, *rows.tolist(), len(steps)]
     before, after = max(pairwise(borders), key=lambda pair: pair[1] - pair[0])
@@ -216,14 +221,15 @@ def without_rare_steps(trace: Trace, steps: StepSpans) -> StepSpans:
     return part_of(steps, before + 1, after, (why,))
 
 
-def _waits_for_loader(trace: Trace, steps: StepSpans, rows: Int64) -> bool:
-    """Whether the host waits for a loader in half of what is long in some steps."""
-    waits = trace.ranges.kind == RangeKind.INPUT
-    inside = Intervals.of(trace.ranges.start_ns[waits], trace.ranges.end_ns[waits]).covered(
-        steps.host_start_ns[rows], steps.host_end_ns[rows]
-    )
-    excess = steps.length_ns[rows] - median_low(steps.length_ns)
-    return bool(2 * inside.sum() >= excess.sum())
+def is_spent_in(trace: Trace, kind: RangeKind, log: StepTimes, long: Int64, usual_ns: float) -> bool:
+    """Whether at least half of what the long steps take beyond the usual is spent in ranges of a kind, beyond what the
+    median step spends there.
+    """
+    rows = trace.ranges.kind == kind
+    ranges = Intervals.of(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
+    spent = ranges.covered(log.start_ns, log.end_ns)
+    more = float(spent[long].sum()) - float(np.median(spent[log.usable])) * len(long)
+    return more >= HALF * (float(log.length_ns[long].sum()) - usual_ns * len(long))
 
 
 def median_low(values: Int64) -> int:

@@ -18,7 +18,7 @@ from diagnose.trace import Trace
 SLOWER = 1.5
 """Steps that take so many times as long as before are of another pace."""
 FEWEST = 16
-"""Of them, that tell."""
+"""The fewest steps that tell."""
 
 
 def watched_step_ns(trace: Trace) -> int | None:

@@ -22,7 +22,7 @@ _ALIKE = 0.5
 _WARM_UP = 0.25
 _BLOCKS = 8
 _RISING = 6
-"""Of the seven steps between blocks, those that must rise."""
+"""How many of the seven steps between blocks must rise."""
 
 
 def growth(values: Int64) -> float | None:

@@ -31,7 +31,7 @@ _STRING = 7
 """`DT_STRING` of TensorFlow."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _ROWS = 50
-"""Of a table."""
+"""The most rows of a table."""
 
 
 def render(traces: Sequence[Trace], diagnosis: Diagnosis) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ from diagnose.model import CounterSeries
 from diagnose.units import format_bytes, format_ns
 
 WIDTH, HEIGHT = 300, 60
-"""Of a chart, in its own units."""
+"""The size of a chart, in its own units."""
 _UNITS = {"watts": "W", "celsius": "°C", "mhz": "MHz", "percent": "%", "s": "MiB/s"}
 """By the last word of a counter's name; `_mib_s` are the only ones that end in `s`."""
 _OF_HOST = {
@@ -34,7 +34,7 @@ class CounterChart:
     low: str
     high: str
     points: str
-    """Of an SVG polyline; the lower edge is the smallest value."""
+    """The points of an SVG polyline; the lower edge is the smallest value."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from diagnose.report.style.paths import place
 from diagnose.units import format_share
 
 WIDTH = 1000
-"""Of the picture, in its own units."""
+"""The width of the picture, in its own units."""
 ROW = 18
 _LETTER = 6.3
 """Width of a letter, in the same units."""
@@ -31,7 +31,7 @@ class Box:
     width: float
     colour: str
     label: str
-    """As much of the function's name and line as there is room for."""
+    """The function's name and line, as far as there is room."""
     words: str
 
 

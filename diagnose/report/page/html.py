@@ -132,7 +132,7 @@ class RankRow:
     name: str
     mean: str
     width: float
-    """Of its bar: its mean step over the longest one (0 to 1)."""
+    """The width of its bar: its mean step over the longest one (0 to 1)."""
     accounting: Accounting
 
 

@@ -12,7 +12,7 @@ from diagnose.report.style.vocabulary import CLASSES, MEMORY, Look
 from diagnose.units import format_bytes, printable
 
 WIDTH, HEIGHT = 1000, 180
-"""Of the picture of memory, in units of its own."""
+"""The size of the picture of memory, in its own units."""
 _LONGEST_LABEL = 300
 
 
@@ -59,7 +59,7 @@ class Area:
 
     look: Look
     points: str
-    """Of an SVG polygon."""
+    """The points of an SVG polygon."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from diagnose.report.style.vocabulary import Look
 from diagnose.units import NS_PER_S, format_share
 
 WIDTH, HEIGHT = 900, 400
-"""Of the picture, in its own units."""
+"""The size of the picture, in its own units."""
 LEFT, BOTTOM = 84, 44
 """Room for the words of the axes."""
 _TOP, _RIGHT = 14, 16
@@ -82,7 +82,7 @@ def roofline_plot(profile: StepProfile) -> RooflinePlot | None:
     return RooflinePlot(
         points=tuple(reversed(points)),  # small ones are drawn over large ones
         ceilings=(*ceilings, _slope(roof, axes)),
-        across=tuple(Tick(axes.x(10.0**power), _plain(power)) for power in axes.powers_across),
+        across=tuple(Tick(axes.x(10.0**power), f"{10.0**power:g}") for power in axes.powers_across),
         up=tuple(Tick(axes.y(10.0**power), _rate(10.0**power)) for power in axes.powers_up),
         looks=tuple({point.look: None for point in points}),
         shown=sum(row.known_ns for row in rows) / max(total, 1),
@@ -174,7 +174,3 @@ def _rate(speed: float) -> str:
         if speed >= size:
             return f"{speed / size:.3g} {unit}FLOP/s"
     return f"{speed:.3g} FLOP/s"
-
-
-def _plain(power: int) -> str:
-    return f"{10.0**power:g}"

@@ -9,7 +9,7 @@ from statistics import median_low
 from diagnose.session import RankSteps
 
 WIDTH, HEIGHT = 720, 110
-"""Of the picture, in its own units."""
+"""The size of the picture, in its own units."""
 _FEWEST = 8  # fewer steps are a row of figures, no course
 _COLUMNS = 360
 _CEILING = 2.5  # times the median: what is longer is drawn at the upper edge, so that one long step hides no others

@@ -31,7 +31,7 @@ class Held:
     look: Look
     size_bytes: int
     share: float
-    """Of what the allocator has; of what is held, where that is not known."""
+    """The share of what the allocator has, or of what is held, where that is not known."""
 
 
 def held(peak: MemoryPeak) -> tuple[Held, ...]:

@@ -17,7 +17,7 @@ from diagnose.session import RankSteps, State
 from diagnose.units import format_ns, format_share
 
 WAIT = 0.01
-"""Of a step: shorter waits are not worth a word."""
+"""A share of the step: shorter waits are not worth a word."""
 _RECENT = 200
 _LEAST_BAR, _MOST_BAR = 8, 60
 _WIDE = 100
@@ -96,21 +96,18 @@ def live_lines(state: State, width: int, most: int) -> list[Text]:
         return []
     # Whose steps end later by less than this, keeps up.
     late = WAIT * median_low(one.step_ns for one in found)
+    last = max(one.behind_ns for one in found)
     shown = sorted(sorted(found, key=lambda one: -one.behind_ns)[:most], key=lambda one: one.rank)
     lines = []
     for one in shown:
         line = styled(f"{_name(one.rank):<{_NAME}}").append(f"{format_ns(one.step_ns):>9}", "bold").append("  ")
         behind = f"ends {format_ns(one.behind_ns)} after the first" if one.behind_ns else "ends first"
-        line.append(f"{behind:<31}", BAD if one.behind_ns >= late and _is_last(one, found) else MUTED)
+        line.append(f"{behind:<31}", BAD if one.behind_ns >= late and one.behind_ns == last else MUTED)
         line.append(f"input {format_share(one.input_share):>6}", MUTED)
         line.append(_busy(state.counters.get(one.rank, {})), MUTED)
         line.truncate(width, overflow="ellipsis")
         lines.append(line)
     return [*lines, *_others(len(found) - len(shown))]
-
-
-def _is_last(one: Pace, all_: Sequence[Pace]) -> bool:
-    return one.behind_ns == max(other.behind_ns for other in all_)
 
 
 def _busy(counters: Mapping[str, float]) -> str:

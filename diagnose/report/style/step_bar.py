@@ -21,7 +21,7 @@ class Slice:
     look: Look
     ns: int
     share: float
-    """Of the whole accounting (0 to 1)."""
+    """The share of the whole accounting (0 to 1)."""
 
 
 def slices(accounting: Accounting) -> tuple[Slice, ...]:

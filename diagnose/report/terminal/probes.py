@@ -13,7 +13,8 @@ from diagnose.report.style.vocabulary import BAD, GOOD, MUTED
 from diagnose.units import format_bytes, format_ns, format_share
 
 NEAR_BEST = 0.95
-"""Of the most samples per second: a batch that reaches it is as good as the best, within what trials resolve."""
+"""A share of the most samples per second: a batch that reaches it is as good as the best, within what trials
+resolve."""
 SAME_STEP = 1.1
 """A batch twice as large whose step takes no more than this many times as long is not what the step waits for."""
 _COLOURS = {Bearing.CONFIRMS: GOOD, Bearing.CONTRADICTS: BAD, Bearing.OPEN: MUTED}

@@ -12,7 +12,7 @@ from diagnose.errors import DiagnoseError
 from diagnose.model import TOGETHER, Decision, Verdict
 from diagnose.report.sections.verdict_table import is_idle, look
 from diagnose.report.style.vocabulary import Look, named_count
-from diagnose.report.wording.phrases import gain, interval, is_priced, setting, signed_percent
+from diagnose.report.wording.phrases import gain, interval, is_priced, signed_percent
 from diagnose.report.wording.resolution import told
 from diagnose.session import (
     AnyEvent,
@@ -31,7 +31,7 @@ from diagnose.session import (
     VerdictReached,
     Warned,
 )
-from diagnose.units import NS_PER_S, format_ns, format_share
+from diagnose.units import NS_PER_S, format_ns, format_setting, format_share
 
 EVERY_NS = 5 * NS_PER_S
 _RECENT = 200
@@ -138,7 +138,7 @@ def _line(event: AnyEvent) -> str | None:
         case TrialStarted():
             if event.predicted_ns is None:
                 return None  # a check, and the phase after it says of what
-            knobs = f" ({setting(event.setting)})" if event.setting else ""
+            knobs = f" ({format_setting(event.setting)})" if event.setting else ""
             # Of what is only hinted at, nobody knows how much it is.
             predicted = f", predicted to save {format_ns(event.predicted_ns)} per step" if event.predicted_ns else ""
             what = event.summary if event.fixer == TOGETHER else event.fixer

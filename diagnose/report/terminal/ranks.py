@@ -19,7 +19,7 @@ _GB = 1e9
 _MOST_ROWS = 16
 _LARGE_BYTES = 4 << 20  # from here on a link's rate says something of a message's time
 _WAIT = 0.01
-"""Of a step: shorter waits are not worth a word."""
+"""A share of the step: shorter waits are not worth a word."""
 
 
 def render(between: JobReport, width: int = 100) -> str:

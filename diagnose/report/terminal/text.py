@@ -55,7 +55,8 @@ def render(subject: Subject, width: int = WIDTH, colour: bool = False) -> str:
         _memory(state, width),
         _cannot_tell(state, width),
         _warnings(state, width),
-        _ladder(state, width),
+        # Once fixes were tried, their table says what the ladder led to.
+        ladder_lines(state.diagnosis, width) if state.diagnosis is not None and not state.verdicts else [],
         probe_lines(state.probes, width),
         fix_lines(state, width),
         _next(state, width),
@@ -181,11 +182,6 @@ def _memory(state: State, width: int) -> list[Text]:
     if state.verdicts and not any(finding.rule in _OF_MEMORY for finding in state.diagnosis.findings):
         return lines + paragraph("`diagnose view` shows what it is made of.", width, indent=2, style=MUTED)
     return lines + memory_lines(peak, root, width)
-
-
-def _ladder(state: State, width: int) -> list[Text]:
-    """What would be tried and where that leads; once fixes were tried, their table says what it led to."""
-    return ladder_lines(state.diagnosis, width) if state.diagnosis is not None and not state.verdicts else []
 
 
 def _cannot_tell(state: State, width: int) -> list[Text]:

@@ -13,7 +13,7 @@ _WORDS = {
     "unknown": "kernels of which that is unknown",
 }
 _NAMED = 0.05
-"""Of the compute: a class with less is not named; as a finding, it would be of no weight."""
+"""A share of the compute: a class with less is not named; as a finding, it would be of no weight."""
 
 
 def bounds_of_compute(diagnosis: Diagnosis) -> str:

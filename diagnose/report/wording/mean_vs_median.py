@@ -7,7 +7,7 @@ from diagnose.report.style.step_bar import slices
 from diagnose.units import format_ns
 
 _UNLIKE = 0.1
-"""Of the average step: a class whose time in the median step is further from its average is told of."""
+"""A share of the average step: a class whose time in the median step is further from its average is told of."""
 
 
 def on_average(diagnosis: Diagnosis) -> str:

@@ -6,7 +6,6 @@ No percentage stands without what it is a percentage of, and no figure claims mo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from diagnose.model import (
     Confidence,
@@ -18,7 +17,6 @@ from diagnose.model import (
     GateResult,
     Interval,
     Mechanism,
-    Scalar,
     Severity,
     StepWork,
     Verdict,
@@ -27,7 +25,7 @@ from diagnose.report.style.vocabulary import CLASSES, class_look, named_count
 from diagnose.report.wording.predictions import compared
 from diagnose.report.wording.resolution import told
 from diagnose.session import State
-from diagnose.units import NS_PER_S, format_count, format_flops, format_ns, format_share, format_value
+from diagnose.units import NS_PER_S, format_count, format_flops, format_ns, format_setting, format_share, format_value
 
 MINUS = "−"
 _LONGER_START = 0.2  # of the original's: less is the luck of a process
@@ -62,8 +60,8 @@ def arithmetic(diagnosis: Diagnosis) -> str:
 
 
 _SOME = 0.005
-"""Of a step's operations: a format in which less is done is not named. Where it is 15 times as slow as the others, as
-fp32 beside bfloat16 on an H100, so much of it takes 7 % of their time, and of the peak of all together."""
+"""A share of a step's operations: a format in which less is done is not named. Where it is 15 times as slow as the
+others, as fp32 beside bfloat16 on an H100, so much of it takes 7 % of their time, and of the peak of all together."""
 
 
 def _formats(work: StepWork) -> str:
@@ -79,7 +77,7 @@ def _formats(work: StepWork) -> str:
 ON_PATH = {"comm": "communication", "copy": "copies", "gap": "gaps between kernels", "launch": "launch delays"}
 """Classes of a critical path that the accounting of a step does not have under that name."""
 _OF_THE_PATH = 0.05
-"""Of the critical path: less is not worth a word, as a finding of less is of no weight."""
+"""A share of the critical path: less is not worth a word, as a finding of less is of no weight."""
 
 
 def awaited(diagnosis: Diagnosis) -> str:
@@ -170,14 +168,9 @@ def interval(saving: Interval) -> str:
     return f"{signed_percent(saving.estimate)} [{low}, {high}]"
 
 
-def setting(values: Mapping[str, Scalar]) -> str:
-    """The knobs of a fix: `num_workers=2, pin_memory=True`."""
-    return ", ".join(f"{name}={value}" for name, value in values.items())
-
-
 def chosen(verdict: Verdict) -> str:
     """A fix with the setting that was chosen: `loader-workers (num_workers=2)`."""
-    return verdict.fixer + (f" ({setting(verdict.setting)})" if verdict.setting else "")
+    return verdict.fixer + (f" ({format_setting(verdict.setting)})" if verdict.setting else "")
 
 
 def together(state: State) -> str:
@@ -231,7 +224,7 @@ def particulars(verdict: Verdict) -> list[tuple[str, str]]:
     """All that a verdict rests on, as names and sentences."""
     said = []
     if verdict.setting:
-        said.append(("setting", setting(verdict.setting)))
+        said.append(("setting", format_setting(verdict.setting)))
     if verdict.saving is not None:
         said.append(("saving", f"{interval(verdict.saving)} of a step, 95 % interval{_pairs(verdict)}"))
     if prediction := compared(verdict):

@@ -104,7 +104,6 @@ def _read_rank(folder: Path, read_profile: ReadProfile) -> Trace:
         step_log=StepLog.build(
             {
                 "end_ns": [step.end_ns for step in records.steps],
-                "backwards": [step.backwards for step in records.steps],
                 "input_ns": [step.input_ns for step in records.steps],
             }
         ).sorted_by_start(),

@@ -25,7 +25,8 @@ MOST_SIDE_BY_SIDE = 4
 _MOST_OF_REST = 4
 """Whole runs of one fix may take one part in so many of a budget's rest, where they can wait for those of all kept
 fixes at once. Chosen, not measured."""
-_PUT_OFF = "left to the end, for all kept fixes together"
+PUT_OFF = "left to the end, for all kept fixes together"
+"""Said of whole runs that were not made; replaced once they were."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class NumericsChecks:
         on_sure(sure)
         if may_wait and fixer.gate is not Gate.TRAINING and self._takes_most_of_rest():
             self.costs.owes_whole_runs = True
-            put_off = GateCheck(WHOLE, GateAnswer.UNVERIFIED, _PUT_OFF)
+            put_off = GateCheck(WHOLE, GateAnswer.UNVERIFIED, PUT_OFF)
             return ruled(verdict, fixer, found, with_checks(_joined(answers), (put_off,)))
         for place, (part, before, after) in enumerate(parts):
             gate, loading = answers[place].gate, part.changes_loading

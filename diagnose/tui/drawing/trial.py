@@ -12,12 +12,12 @@ from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.paths import place
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import MUTED, Look, named_count
-from diagnose.report.wording.phrases import begun, particulars, sentence, setting
+from diagnose.report.wording.phrases import begun, particulars, sentence
 from diagnose.session import TrialBlock, TrialState
 from diagnose.tui.drawing.chart import narrowing
 from diagnose.tui.drawing.diff_lines import diff_lines
 from diagnose.tui.theme import FAINT, STEP
-from diagnose.units import format_ns
+from diagnose.units import format_ns, format_setting
 
 _CHART, _HIGHEST_CHART = 7, 15  # rows
 _NAME = 12
@@ -71,7 +71,7 @@ def _untried(verdict: Verdict, root: str | None) -> list[tuple[str, str]]:
 def _so_far(trial: TrialState) -> list[tuple[str, str]]:
     said = []
     if trial.started.setting:
-        said.append(("setting", setting(trial.started.setting)))
+        said.append(("setting", format_setting(trial.started.setting)))
     if trial.started.predicted_ns:
         said.append(("prediction", f"{format_ns(trial.started.predicted_ns)} less of each step"))
     if not trial.blocks:

@@ -30,7 +30,7 @@ Explain = Callable[[str], str]
 _PLACES = 3
 _MOST_AROUND = 14
 _ROWS_OF_REST = 30
-"""Of the details beside the code: evidence, and what the rule says."""
+"""Rows of the details beside the code: evidence, and what the rule says."""
 _NAMES = 12  # columns
 
 

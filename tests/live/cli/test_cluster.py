@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 from watching import LIMIT_S, left_of
 
 from diagnose import plugins
+from diagnose.analysis.rank_digest import digest_of
 from diagnose.cluster import Cluster, diagnose_on, parse, workers
 from diagnose.cluster.rules import Rules, catalogue_of, fingerprint
 from diagnose.cluster.workers import Workers, local_scheduler, workers_of
 from diagnose.engine import diagnose, diagnose_digests
 from diagnose.errors import DiagnoseError, EnvironmentLacks, UsageError
 from diagnose.model import Diagnosis
-from diagnose.rank_digest import digest_of
 from diagnose.rule import Trace
 from diagnose.trace.readers import open_traces
 

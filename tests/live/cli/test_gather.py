@@ -363,7 +363,7 @@ def test_the_slowest_rank_ends_its_steps_last_or_waits_for_its_input() -> None:
 
 def test_ranks_that_were_watched_only_are_named_and_answer_for_nothing() -> None:
     picture = "gpu : kkk.\nopt :   O."
-    ends = {"end_ns": [step * 9_000_000 for step in range(1, 20)], "backwards": [1] * 19, "input_ns": [0] * 19}
+    ends = {"end_ns": [step * 9_000_000 for step in range(1, 20)], "input_ns": [0] * 19}
     traced = [drawn(picture, repeat=4, rank=rank, world_size=3) for rank in (0, 2)]
     watched = drawn("opt : ...O", repeat=1, rank=1, world_size=3, step_log=StepLog.build(ends))
     diagnosis = diagnose([traced[0], watched, traced[1]], load_rules())

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import journals
 import pytest
 import tinygpt
-from screens import drawn_at_once  # noqa: F401 - it holds for each test here
+from screens import drawn_at_once, driven, settled  # noqa: F401 - `drawn_at_once` holds for each test here
 from textual.command import CommandPalette
-from textual.pilot import Pilot
 from textual.widgets import Input
 from watching import LIMIT_S
 
@@ -35,16 +31,6 @@ from diagnose.tui.widgets.lines import Lines
 BEFORE, AFTER = "workers = 0\n", "workers = 4\n"
 
 
-def driven(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that drives a screen, run to its end."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
-
-
 @pytest.fixture
 def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run with a patch for `train.py` of the working directory."""
@@ -58,11 +44,6 @@ def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def screen(events: list[AnyEvent], actions: RunActions | None = None) -> DiagnoseApp:
     return DiagnoseApp(Feed(fold(events), events[-1].at_ns), read=tinygpt.SOURCES.get, actions=actions)
-
-
-async def settled(pilot: Pilot[int], condition: Callable[[], bool]) -> None:
-    while not condition():
-        await pilot.pause()
 
 
 def told(app: DiagnoseApp) -> str:

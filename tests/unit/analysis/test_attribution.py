@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose import plugins
-from diagnose.attribution import AttributedClaim, attribute
+from diagnose.analysis.attribution import AttributedClaim, attribute
+from diagnose.analysis.rank_digest import digest_of
 from diagnose.engine import diagnose
 from diagnose.measure.replay.replay import Cut
 from diagnose.measure.replay.savings import gained_ns, sped_up
 from diagnose.model import Confidence, Facts
-from diagnose.rank_digest import digest_of
 from diagnose.rule import Claim, Intervals, Measures, Rule, Trace, drawn
 from diagnose.trace.schema import Counters
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from diagnose.ladder import ladder_of
+from diagnose.analysis.ladder import ladder_of
 from diagnose.measure import Measures
 from diagnose.measure.steps.loader_capacity import busy_loader_ns
 from diagnose.model import Accounting, Confidence, Diagnosis, Facts, Finding, RankAccounting, Severity, Site, Steps

@@ -173,7 +173,7 @@ def test_numbers_are_held_against_the_original_while_only_bitwise_fixes_are_kept
     stage = Stage(tmp_path, fixers, findings, {one.name: Decision.KEPT for one in fixers})
     stage.run()
     alone = [at for at, (name, _, _) in enumerate(stage.bench.attempts) if name != TOGETHER]
-    assert [stage.bench.numbers[at] for at in alone] == [SOURCE, SOURCE, stage.bench.attempts[alone[2]][1]]
+    assert [stage.bench.held_against[at] for at in alone] == [SOURCE, SOURCE, stage.bench.attempts[alone[2]][1]]
 
 
 def test_a_fixer_is_tried_once_however_many_findings_name_it(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ from diagnose.compose.search import budget_fit
 from diagnose.compose.search.budget import Budget
 from diagnose.compose.search.budget_fit import affordable
 from diagnose.compose.search.bundle import Bundle
-from diagnose.compose.search.trials import Trials
 from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Edits, Fixer
 from diagnose.model import TOGETHER, Decision, Gate, GateResult
 from diagnose.session import PatchAccepted, fold
+from diagnose.trial.bench import Bench
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.schedule import Deadline
 
@@ -55,7 +55,7 @@ class Costly:
 
 
 def budget(left_ns: int, *kept: Fixer) -> Budget:
-    made = Budget(cast("Trials", Costly()), Deadline(left_ns, lambda: 0))
+    made = Budget(cast("Bench", Costly()), Deadline(left_ns, lambda: 0))
     for one in kept:
         made.grew(one, GateResult(one.gate, True, ""))
     return made
@@ -116,7 +116,7 @@ def test_what_only_an_assumption_stands_against_is_begun_where_it_promises_much(
 ) -> None:
     told: list[str] = []
     made = Budget(
-        cast("Trials", Costly()), Deadline(left_ns, lambda: 0), on_risk=lambda *words: told.append(": ".join(words))
+        cast("Bench", Costly()), Deadline(left_ns, lambda: 0), on_risk=lambda *words: told.append(": ".join(words))
     )
     ready, reason = made.affordable(answers(share, ROUNDS, ROUNDS))
     assert (reason is None) is begun
@@ -133,12 +133,12 @@ def test_what_only_an_assumption_stands_against_is_begun_where_it_promises_much(
 
 def test_nothing_that_promises_much_is_given_up_with_a_third_of_the_budget_left() -> None:
     left_ns = 90
-    made = Budget(cast("Trials", Costly()), Deadline(90, lambda: 90 - left_ns), kept=(ROUNDS,))
+    made = Budget(cast("Bench", Costly()), Deadline(90, lambda: 90 - left_ns), kept=(ROUNDS,))
     made.begins()
     large, small = Plan(ROUNDS, promised=0.1), Plan(ROUNDS, promised=0.08)
     left_ns = 14  # of which the last run takes ten, and a trial five at best
     assert not made.risks(large) and not made.risks(small)
-    made = Budget(cast("Trials", Costly()), Deadline(42, lambda: 0), kept=(ROUNDS,))
+    made = Budget(cast("Bench", Costly()), Deadline(42, lambda: 0), kept=(ROUNDS,))
     made.begins()
     made.deadline = Deadline(14, lambda: 0)
     assert made.risks(large) and not made.risks(small)
@@ -171,7 +171,7 @@ def test_what_compiles_nothing_goes_first_where_it_saves_more_for_its_time(
 
     monkeypatch.setattr(budget_fit, "gather", gathered)
     queue = [Candidate(one.proposal.findings[0], one.proposal.fixer) for one in members]
-    made = Budget(cast("Trials", Slow()), Deadline(left_ns, lambda: 0))
+    made = Budget(cast("Bench", Slow()), Deadline(left_ns, lambda: 0))
     found = affordable(Bundle(tuple(members), stack, stack), stack, queue, frozenset(Gate), made)
     assert found is not None and set(found.names) == tried
 
@@ -184,7 +184,7 @@ def test_no_bundle_is_risked_that_would_not_end_where_one_of_its_fixes_promises_
         def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
             return 60 if plan.fixer.name == TOGETHER or not at_best else 20
 
-    made = Budget(cast("Trials", Dear()), Deadline(30, lambda: 0))
+    made = Budget(cast("Bench", Dear()), Deadline(30, lambda: 0))
     members = [promising(EXACT, promised_ns, "one"), *(promising(ROUNDS, 1, rule) for rule in ("two", "three"))]
     bundle = Bundle(tuple(members), cast("Stack", None), cast("Stack", None))
     stack = cast("Stack", SimpleNamespace(kept=()))

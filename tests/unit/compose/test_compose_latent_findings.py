@@ -179,9 +179,12 @@ def test_the_part_that_keeps_the_numbers_has_it_too(tmp_path: Path, monkeypatch:
 def test_what_changes_the_training_rides_along_for_a_clear_saving_where_the_training_is_judged(
     share: float, trains: bool, rides: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its class promises the same bits, and its answer says that it changes the training here."""
+    """Its class promises the same bits, and its answer says that it changes the training here: it is asked once for it
+    before the first trial."""
+    asked_before: list[int] = []
 
     def rewrite(request: Request) -> Edits:
+        asked_before.append(len(made.bench.attempts))
         files = {
             path: text.replace("import torch\n", "import torch  # pin\n") for path, text in request.sources.items()
         }
@@ -193,6 +196,7 @@ def test_what_changes_the_training_rides_along_for_a_clear_saving_where_the_trai
     made, _ = stage(tmp_path, monkeypatch, foreseen, draws, trying=trying, allow=frozenset(Gate))
     made.run()
     assert ("# pin" in common(made)) is rides
+    assert asked_before.count(0) == 1
     assert all("# pin" not in text for text in made.bench.halfway if text)
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from composing import ITEM, LOADER, Stage, finding, fixer, replacing
 
 from diagnose.compose.proposals import candidates
-from diagnose.model import Decision, Gate, GateAnswer
+from diagnose.model import Decision, Gate, GateAnswer, GateCheck
+from diagnose.trial.bench import Trial
+from diagnose.trial.planning.numerics_check import PUT_OFF, with_checks
+from diagnose.trial.whole_run.gate import WHOLE
 
 MODEL = fixer("narrow-model", replacing("model = 3", "model = 30"), Gate.TRAINING)
 
@@ -33,6 +37,26 @@ def test_beside_a_fix_that_changes_the_training_the_others_run_whole_without_it(
     assert outcome.final is not None
     assert outcome.final.gate is not None
     assert [check.answer for check in outcome.final.gate.checks] == [GateAnswer.PASSED]
+
+
+def test_a_verdict_that_left_whole_runs_to_the_end_tells_of_them_then(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_off = GateCheck(WHOLE, GateAnswer.UNVERIFIED, PUT_OFF)
+    attempt = stage.bench.attempt
+
+    def with_put_off(*args: Any, **options: Any) -> Trial:
+        verdict = attempt(*args, **options).verdict
+        assert verdict.gate is not None
+        gate = with_checks(verdict.gate, (put_off,))
+        return Trial(replace(verdict, gate=gate, summary=f"as told; {gate.detail}"))
+
+    monkeypatch.setattr(stage.bench, "attempt", with_put_off)
+    stage.bench.owes_whole_runs = True
+    verdicts = stage.run().verdicts
+    assert not [one.summary for one in verdicts if PUT_OFF in one.summary]
+    checks = [check for one in verdicts if one.gate is not None for check in one.gate.checks]
+    assert checks and {check.answer for check in checks} == {GateAnswer.PASSED}
 
 
 def test_what_was_not_put_off_is_not_run_again(stage: Stage) -> None:

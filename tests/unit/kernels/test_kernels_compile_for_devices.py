@@ -155,24 +155,3 @@ def test_softmax(target: str, causal: bool, turns: int) -> None:
     types = dict.fromkeys(("by_shares", "shares", "by_scores"), "*bf16") | {"scale": "fp64"}
     types |= dict.fromkeys(("rows", "tokens", "columns"), "i32")
     assert binary <= compiled(masked_softmax.backward_kernel, target, types, options)
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("masters", [False, True])
-def test_adamw(target: str, scaled: bool, masters: bool) -> None:
-    """Whole blocks go 16 bytes at a time, though addresses come out of a table."""
-    from diagnose.kernels.gpu import adamw
-
-    options = {"PARAM": triton.language.bfloat16, "GRAD": triton.language.bfloat16, "MASTER": masters}
-    options |= {"LARGEST": scaled, "MAXIMIZE": False, "ALIGNED": 16, "COLUMNS": adamw.COLUMNS, "BLOCK": adamw.BLOCK}
-    types = {"table": "*i64", "tensor_of_block": "*i32"}
-    optional = {"lr_on_device": "*fp32", "grad_scale": "*fp32", "found_inf": "*fp32"}
-    if scaled:
-        types |= optional
-    else:
-        options |= dict.fromkeys(optional, None)
-    types |= {name: "fp32" for name in adamw.adamw_kernel.arg_names if name not in types | options}
-    found = lowered(adamw.adamw_kernel, target, types, options, aligned=("table", "tensor_of_block"))
-    text, wide = (found["ptx"], "ld.global.v4") if target == "sm_90" else (found["amdgcn"], "load_dwordx4")
-    assert text.count(wide) >= 4

@@ -184,53 +184,6 @@ def test_compiled_by_inductor(make: Callable[[], Any]) -> None:
         assert torch.allclose(one, other, rtol=2e-2, atol=2e-3)
 
 
-def _stepped(replay: bool) -> list[torch.Tensor]:
-    """Parameters after four steps of the same gradients, the last two of them replayed or not."""
-    torch.manual_seed(1)
-    params = [numbers(WIDTH, WIDTH).detach() for _ in range(3)]
-    for param in params:
-        param.grad = torch.randn_like(param)
-    optimizer = kernels.AdamW(params, lr=0.1, master_weights=True)
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        optimizer.step()
-        optimizer.step()
-    torch.cuda.current_stream().wait_stream(stream)
-    call: Callable[[], Any] = optimizer.step
-    if replay:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            optimizer.step()
-        call = graph.replay
-    for _ in range(2):
-        call()
-    return [param.float() for param in params]
-
-
-def test_steps_of_adamw_in_a_captured_graph() -> None:
-    for one, other in zip(_stepped(replay=True), _stepped(replay=False), strict=True):
-        assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_steps_of_adamw_wait_for_nothing(dtype: torch.dtype) -> None:
-    """Not where gradients come to lie elsewhere either."""
-    params = [numbers(WIDTH, WIDTH, dtype=dtype) for _ in range(3)]
-    optimizer = kernels.AdamW(params, lr=torch.tensor(0.1, device="cuda"), master_weights=True)
-    before = torch.cuda.get_sync_debug_mode()
-    kept = []
-    for turn in range(3):
-        for param in params:
-            param.grad = torch.randn_like(param)
-            kept.append(param.grad)
-        torch.cuda.set_sync_debug_mode("error" if turn else before)
-        try:
-            optimizer.step()
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
-
-
 def test_softmax_of_more_than_two_to_the_31_scores() -> None:
     """The last rows lie beyond 2³¹ elements; they are held against the same rows by themselves."""
     rows, columns = 17_000, 131_071

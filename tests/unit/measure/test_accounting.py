@@ -73,7 +73,7 @@ def traces(draw: st.DrawFn, *, device: bool = True) -> Trace:
         ops=Ops.build(draw(operators)),
         ranges=Ranges.build(draw(ranges)),
         samples=Samples.build({"time_ns": times, "stack": [draw(st.integers(0, 1)) for _ in times]}),
-        step_log=StepLog.build({"end_ns": logged, "backwards": [1 for _ in logged], "input_ns": [3 for _ in logged]}),
+        step_log=StepLog.build({"end_ns": logged, "input_ns": [3 for _ in logged]}),
     )
 
 

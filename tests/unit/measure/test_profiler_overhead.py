@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from diagnose import plugins
-from diagnose.doubt import doubtful_ns, hidden_ns
+from diagnose.analysis.doubt import doubtful_ns, hidden_ns
 from diagnose.engine import diagnose
 from diagnose.measure import Measures
 from diagnose.measure.replay.overhead import SPREAD, SPREAD_OF_COMPILED, spread_of

@@ -83,7 +83,7 @@ def test_the_fraction_of_the_nearer_ceiling() -> None:
     assert roofline.device_ns.tolist() == [4_000_000]
     np.testing.assert_allclose(roofline.compute_ns, FLOPS / 989.4e12 * 1e9)
     np.testing.assert_allclose(roofline.memory_ns, 3 * 2 * 4096**2 / 4.8e12 * 1e9)
-    np.testing.assert_allclose(roofline.fraction, FLOPS / 989.4e12 * 1e9 / 4e6)
+    np.testing.assert_allclose(roofline.least_ns / roofline.device_ns, FLOPS / 989.4e12 * 1e9 / 4e6)
 
 
 def test_the_utilisation_is_of_the_whole_step() -> None:

@@ -153,14 +153,14 @@ def test_a_first_step_slowed_by_opening_the_profiler_is_not_counted() -> None:
 
 
 def test_the_live_log_knows_steps_that_the_trace_does_not_mark() -> None:
-    log = {"end_ns": [-6 * MS, 0, 6 * MS, 12 * MS, 18 * MS, 24 * MS], "backwards": [1] * 6, "input_ns": [0] * 6}
+    log = {"end_ns": [-6 * MS, 0, 6 * MS, 12 * MS, 18 * MS, 24 * MS], "input_ns": [0] * 6}
     trace = replace(drawn("host: .ooooo.ooooo.ooooo"), step_log=StepLog.build(log))
     assert spans(trace) == [(1, 6), (6, 12), (12, 18)]
 
 
 def test_a_log_alone_counts_its_steady_steps() -> None:
     ends = [step * 10 * MS for step in range(41)]
-    log = StepLog.build({"end_ns": ends, "backwards": [1] * 41, "input_ns": [4 * MS] * 41})
+    log = StepLog.build({"end_ns": ends, "input_ns": [4 * MS] * 41})
     measures = Measures(Trace(source="log", step_log=log))
     assert measures.step_count == 30
     assert measures.accounting_of(0).idle["input"] == 4 * MS

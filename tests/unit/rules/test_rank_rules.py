@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from diagnose import plugins
+from diagnose.analysis.job import ask_job_rules
+from diagnose.analysis.rank_digest import digest_of
 from diagnose.engine import diagnose, diagnose_digests
-from diagnose.job import ask_job_rules
 from diagnose.measure import Measures
 from diagnose.measure.comm.collective_lines import places_by_cost
 from diagnose.measure.comm.collectives import Phase, kind_of
@@ -21,7 +22,6 @@ from diagnose.measure.job.ranks import Job
 from diagnose.measure.steps.backward_passes import backward_passes
 from diagnose.model import Facts
 from diagnose.plugins import Catalogue
-from diagnose.rank_digest import digest_of
 from diagnose.rule import CannotTell, Claim, JobClaim, Rule, nothing_alone
 from diagnose.trace import Collective, StackFrame, Thread, Trace
 from diagnose.trace.drawn import drawn

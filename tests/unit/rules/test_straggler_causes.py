@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from diagnose import plugins
+from diagnose.analysis.rank_digest import digest_of
 from diagnose.engine import diagnose, diagnose_digests
 from diagnose.model import CannotTell, Confidence, Diagnosis, Finding, Severity
-from diagnose.rank_digest import digest_of
 from diagnose.trace import Collective, Trace
 from diagnose.trace.drawn import drawn
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import journals
 import pytest
+import rank_journals
 import tinygpt
 
 from diagnose.session import AnyEvent, fold
@@ -57,8 +58,8 @@ SITUATIONS: dict[str, tuple[Callable[[], list[AnyEvent]], list[str]]] = {
     "healthy": (journals.healthy, []),
     "cpu-only": (journals.cpu, []),
     "failed": (journals.failed, []),
-    "ranks": (journals.ranks, []),
-    "ranks-diagnosed": (journals.ranks_diagnosed, []),
+    "ranks": (rank_journals.ranks, []),
+    "ranks-diagnosed": (rank_journals.ranks_diagnosed, []),
 }
 
 

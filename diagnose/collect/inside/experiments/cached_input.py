@@ -48,7 +48,7 @@ class _First:
     """The loader's sampler, None once that is gone."""
     batch: Any
     versions: list[int]
-    """Of its tensors, when it came."""
+    """Versions of its tensors when it came."""
 
 
 class _Batches:

@@ -42,20 +42,16 @@ if TYPE_CHECKING:
     from ..process_hooks import ProcessHooks
 
 ELEMENTS = 65_536
-"""Of each tensor, kept for the rounding gate: enough that its root mean square error is known within a percent."""
+"""Elements of each tensor that are kept for the rounding gate: enough that its root mean square error is known within a
+percent."""
 WAITING_BYTES = 2 << 30
-"""Of copies that wait to be hashed: a step of a large model is not copied to the host as a whole."""
+"""Bytes of copies that may wait to be hashed: a step of a large model is not copied to the host as a whole."""
 
 
 def start(recipe: dict[str, Any], hub: ProcessHooks) -> None:
     """Capture `recipe["steps"]` steps; `values` keeps elements, `precision` "float64" makes it the reference,
     which may keep `host_bytes` of saved tensors on the host."""
-    pass_over_torch(hub)
-    protect(recipe, hub)
-    meet_apart(recipe, hub)
-    seed = int(recipe.get("seed", 0))
-    _seed(seed)
-    capture = _Capture(recipe, hub, seed)
+    capture = _Capture(recipe, hub, prepare(recipe, hub))
     hub.on_torch(capture.torch_imported)
     hub.on_restart(capture.clear)
     hub.on_step(capture.step_ended)
@@ -90,14 +86,11 @@ class _Capture:
 
     def _prepare(self, torch: ModuleType) -> None:
         self._torch = torch
-        _seed(self._seed)
-        self._torch.manual_seed(self._seed)
-        self._torch.use_deterministic_algorithms(True, warn_only=True)
+        make_repeatable(torch, self._seed)
         if self._recipe.get("precision") == "float64":
             from .float64_reference import install
 
             install(torch, self._recipe.get("rounds_to"), int(self._recipe.get("host_bytes", 0)))
-        after_import("torch._inductor.config", _draw_as_eager_does)
         stand_before_steps(self._hub, torch)
         self._watch(self._torch)
 
@@ -250,6 +243,24 @@ class Hashing:
 def _sha256(held: Any, count: int) -> str:
     content = (ctypes.c_char * count).from_address(held.data_ptr()) if count else b""
     return hashlib.sha256(content).hexdigest()
+
+
+def prepare(recipe: dict[str, Any], hub: ProcessHooks) -> int:
+    """Keep a process from the files and ports of others, and seed it; return the seed."""
+    pass_over_torch(hub)
+    protect(recipe, hub)
+    meet_apart(recipe, hub)
+    seed = int(recipe.get("seed", 0))
+    _seed(seed)
+    return seed
+
+
+def make_repeatable(torch: Any, seed: int) -> None:
+    """Let torch draw the same numbers and sum in the same order in each run."""
+    _seed(seed)
+    torch.manual_seed(seed)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    after_import("torch._inductor.config", _draw_as_eager_does)
 
 
 def _draw_as_eager_does(config: Any) -> None:

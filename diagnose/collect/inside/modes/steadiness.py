@@ -16,7 +16,7 @@ TOLERANCE = 0.10
 MOST_STEPS = 200
 MOST_NS = 60_000_000_000
 FEWEST_STEPS = 3
-"""Of measured length, before the time limit may decide."""
+"""The fewest steps of measured length before the time limit may decide."""
 STOCK_BLOCKS = 4
 """So many blocks show whether a loader's stock shrinks: batches of workers that began together come in waves, of which
 fewer blocks may hold one more or less."""

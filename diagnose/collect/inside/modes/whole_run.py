@@ -38,29 +38,21 @@ from ...records import STDERR, STDOUT, WHOLE_RUN
 from ..imports import after_import
 from ..probes.compilation import Compiling
 from ..probes.file_events import FileEvents
-from ..process.garbage_collection import pass_over_torch
-from ..process.rendezvous import meet_apart
-from ..process.write_protection import protect
 from ..transparency import unseen
-from .capture import _bytes_of, _draw_as_eager_does, _seed, leave
+from .capture import _bytes_of, leave, make_repeatable, prepare
 
 if TYPE_CHECKING:
     from ..process_hooks import ProcessHooks
 
 MESSAGE = "raised by diagnose to see what the program leaves behind"
 _MORE_CALLS = 10
-"""Of an optimizer, after which a program that was interrupted is taken to train on."""
+"""Calls of an optimizer after which a program that was interrupted is taken to train on."""
 _NS_PER_S = 1_000_000_000
 
 
 def start(recipe: dict[str, Any], hub: ProcessHooks) -> None:
     """Record the whole run under the recipe."""
-    pass_over_torch(hub)
-    protect(recipe, hub)
-    meet_apart(recipe, hub)
-    seed = int(recipe.get("seed", 0))
-    _seed(seed)
-    run = _WholeRun(recipe, hub, seed)
+    run = _WholeRun(recipe, hub, prepare(recipe, hub))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a job in the background of a shell inherits it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _number_temporary_files()
@@ -97,10 +89,7 @@ class _WholeRun:
 
     def torch_imported(self, torch: ModuleType) -> None:
         self._torch = torch
-        _seed(self._seed)
-        self._torch.manual_seed(self._seed)
-        self._torch.use_deterministic_algorithms(True, warn_only=True)
-        after_import("torch._inductor.config", _draw_as_eager_does)
+        make_repeatable(torch, self._seed)
         self._files.watch_torch(torch)
         if self._batches is not None:
             after_import("torch.utils.data.dataloader", lambda module: _shorten_loaders(module, self._batches or 0))

@@ -36,11 +36,11 @@ GROWING = 100
 SNAPSHOTS = 8
 """Moments without memory that are looked at, whatever that costs; a program may try sizes until one fits."""
 MOST_SHARE = 0.02
-"""Of the time since the first of them, that further ones may take."""
+"""The share of the time since the first of them that further ones may take."""
 _SWITCHES = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
-"""Of the allocator; a torch without devices has none."""
+"""Switches of the allocator; a torch without devices has none."""
 KEY = "diagnose"
-"""Of a snapshot, what we add to it: why it was taken, and what pieces serve as."""
+"""The entry that is added to a snapshot: why it was taken, and what pieces serve as."""
 
 
 class Allocations:

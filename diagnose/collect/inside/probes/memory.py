@@ -45,7 +45,7 @@ class MemoryReadings:
         self._page_bytes = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
         self._statm: int | None = None
         self.peak_bytes: int | None = None
-        """Of what tensors held, the most that was ever read: the program may reset the allocator's own peak."""
+        """The most that tensors were ever read to hold: the program may reset the allocator's own peak."""
         self.held_bytes: int | None = None
         """What tensors held when last read."""
         self.step_ended: Callable[[int], None] = guarded(self._step_ended)

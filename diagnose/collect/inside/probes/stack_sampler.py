@@ -30,7 +30,8 @@ RESTING_S = 0.020
 """After the trace, when nobody but a live screen reads samples: each one takes the interpreter away for a moment."""
 SLOWEST_S = 0.1
 SHARE = 0.005
-"""Of the time that the sampler may hold the interpreter: above it the period is doubled, below a third halved again."""
+"""The share of the time that the sampler may hold the interpreter: above it the period is doubled, below a third halved
+again."""
 DEPTH = 64
 """Innermost frames kept of a stack."""
 _REVIEW_EVERY = 64

@@ -29,7 +29,8 @@ TimeOf = Callable[[Int64], Float64]
 """Bytes of messages → what each takes, in ns."""
 
 _MOST_BUCKETS = 6
-"""Of a plan: more could be no better where so many already keep the link busy, and nobody would read the list."""
+"""The most buckets of a plan: more could be no better where so many already keep the link busy, and nobody would read
+the list."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,11 @@ class GradientBucket:
     start_ns: int
     end_ns: int
     transfer_ns: int
-    """Of its duration, what the fastest of its size takes: the rest is waiting for other ranks."""
+    """The part of its duration that the fastest of its size takes: the rest is waiting for other ranks."""
     exposed_ns: int
-    """Of its duration, what no compute hides; while several are sent at once, of the one that began first."""
+    """The part of its duration that no compute hides; while several are sent at once, of the one that began first."""
     tail_ns: int
-    """Of that, what lies after the backward pass has computed everything."""
+    """The part of the exposed time after the backward pass has computed everything."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,7 +44,7 @@ class GradientRounds:
     rows: Int64
     """Round × bucket: rows of `measures.communication`."""
     passes: Int64 | None
-    """Of `measures.backward_passes`, the one whose gradients they are; None where passes are not known."""
+    """Rows of `measures.backward_passes`, whose gradients they are; None where passes are not known."""
     begin_ns: Int64
     """When each backward pass began to compute, and ended."""
     end_ns: Int64

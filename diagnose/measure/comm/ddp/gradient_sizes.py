@@ -25,7 +25,8 @@ from diagnose.trace.schema import Int64
 _ACCUMULATES = re.compile(r"^torch::autograd::AccumulateGrad$")
 
 _FINEST = 256
-"""Of all gradients; one so small (a bias, a norm) goes with its small neighbours, as no plan needs a cut there."""
+"""The finest part of all gradients; one so small (a bias, a norm) goes with its small neighbours, as no plan needs a
+cut there."""
 _EVENLY = 64
 """Pieces where single gradients are not known."""
 _WIDEST_BYTES = 8  # of an element: float64

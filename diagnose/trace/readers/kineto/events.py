@@ -45,9 +45,9 @@ class Args(Struct, gc=False, frozen=True):
     wait_on_stream: Scalar = -1
     wait_on_correlation: Scalar = field(default=-1, name="wait_on_cuda_event_record_corr_id")
     rank: Scalar = None
-    """Of a merged file."""
+    """The rank, in a merged file."""
     pid_raw: Scalar = None
-    """Of a merged file: the process id before merging."""
+    """The process id before merging, in a merged file."""
 
 
 class MetadataArgs(Struct, gc=False, frozen=True):

@@ -203,7 +203,7 @@ class RankTables:
             len(events),
             **rows.times(),
             kind=int(_DEVICE_KINDS[lane]),
-            device=_ordinals(device),
+            device=ordinals(device),
             stream=stream,
             correlation=ids_of([a.correlation for a in args]),
             external_id=_external_ids(args),
@@ -241,7 +241,7 @@ class RankTables:
             start_ns=rows.starts,
             end_ns=rows.ends,
             kind=np.asarray([wait_kind(event.name) for event in rows.events], np.int64),
-            device=_ordinals(ids_of([a.device for a in args])),
+            device=ordinals(ids_of([a.device for a in args])),
             stream=_streams(ids_of([a.stream for a in args])),
             correlation=ids_of([a.correlation for a in args]),
             wait_on_stream=_streams(ids_of([a.wait_on_stream for a in args])),
@@ -330,7 +330,7 @@ def _shapes(args: Sequence[Args]) -> list[Raw]:
     return [a.old_shapes if a.shapes is ABSENT else a.shapes for a in args] if ABSENT in shapes else shapes
 
 
-def _ordinals(devices: Int64) -> Int64:
+def ordinals(devices: Int64) -> Int64:
     """Ordinals of devices; an id that is far from one (a process's, a handle) is unknown."""
     return np.where((devices >= 0) & (devices < 1 << 16), devices, MISSING)
 

@@ -225,23 +225,11 @@ def _segments(listed: object) -> Segments:
             "size_bytes": column("total_size"),
             "allocated_bytes": column("allocated_size"),
             "active_bytes": column("active_size"),
-            "largest_free_bytes": np.fromiter((_largest_free(one.get("blocks")) for one in segments), np.int64),
             "device": np.clip(column("device"), MISSING, (1 << 31) - 1),
             "stream": column("stream"),
             "expandable": [one.get("is_expandable") is True for one in segments],
         }
     )
-
-
-def _largest_free(blocks: object) -> int:
-    sizes = [
-        size
-        for block in (blocks if isinstance(blocks, list) else ())
-        if isinstance(block, dict)
-        and block.get("state") == "inactive"
-        and 0 <= (size := whole(block.get("size"))) < 1 << 63
-    ]
-    return max(sizes, default=0)
 
 
 def _annotations(listed: object) -> tuple[Ranges, tuple[str, ...]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from diagnose.trace.readers.io.sqlite_file import Database
 from diagnose.trace.readers.io.sqlite_numbers import ABSENT, Damaged, file_bytes, numbers
-from diagnose.trace.readers.kineto.tables import Growing, Interned
+from diagnose.trace.readers.kineto.tables import Growing, Interned, ordinals
 from diagnose.trace.readers.nsight.meaning import call_name, copy_path
 from diagnose.trace.schema import MISSING, Bool, DeviceWork, HostCalls, Int64, Ops, Ranges, WorkKind
 
@@ -131,7 +131,7 @@ class Activities:
         given: dict[str, Int64 | int] = {"size_bytes": MISSING, "direction": 0, "host_memory": 0, **more}
         columns: dict[str, Int64 | int] = {
             "name": names,
-            "device": _small(rows["deviceId"]),
+            "device": ordinals(rows["deviceId"]),
             "stream": _id(rows["streamId"]),
             "correlation": _id(rows["correlationId"]),
             **given,
@@ -230,11 +230,6 @@ def _near(times: Int64) -> Bool:
 
 def _id(values: Int64) -> Int64:
     return np.where(values == ABSENT, MISSING, values)
-
-
-def _small(values: Int64) -> Int64:
-    """Ordinals; what is none is unknown."""
-    return np.where((values >= 0) & (values < 1 << 16), values, MISSING)
 
 
 def _graph_of(rows: Rows) -> Int64:

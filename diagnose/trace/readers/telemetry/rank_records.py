@@ -44,7 +44,6 @@ _LONGEST_OBJECT_BYTES = 16 << 20
 
 class _StepLine(Struct):
     t: _Whole
-    b: _Narrow = MISSING
     w: _Whole = MISSING
     n: _Whole | None = None
 
@@ -94,7 +93,6 @@ class Step:
     """One line of the step log."""
 
     end_ns: int
-    backwards: int
     input_ns: int
 
 
@@ -147,9 +145,7 @@ class RankRecords:
         window = records._object(folder / WINDOW)
         records._take_facts(said, window)
         owned = Ownership.of(said.get("owned_roots"))
-        records.steps = [
-            Step(line.t, line.b, line.w) for line in records._lines(folder / STEPS, _StepLine) if line.n is None
-        ]
+        records.steps = [Step(line.t, line.w) for line in records._lines(folder / STEPS, _StepLine) if line.n is None]
         records.ranges = [
             Range(_range_kind(line.k), line.s, line.e, line.n or line.k, line.t)
             for line in records._lines(folder / RANGES, _RangeLine)

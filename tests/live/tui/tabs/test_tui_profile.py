@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import journals
 import pytest
-from screens import drawn_at_once  # noqa: F401 - it holds for each test here
+from screens import drawn_at_once, driven  # noqa: F401 - `drawn_at_once` holds for each test here
 from textual.widgets import DataTable
 
 from diagnose import plugins
@@ -37,16 +34,6 @@ def state() -> State:
     trace = drawn(PICTURE, repeat=5, kernels=KERNELS)
     diagnosis = diagnose([trace], plugins.load_rules())
     return State(diagnosis=diagnosis, profile=slowest_profile([trace], diagnosis))
-
-
-def driven(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that drives a screen, run to its end."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
 
 
 def seen(app: DiagnoseApp) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import journals
 import pytest
+import rank_journals
 
 from diagnose.session import AnyEvent, fold
 from diagnose.tui.app import DiagnoseApp
@@ -32,20 +33,20 @@ def told(events: list[AnyEvent], keys: list[str]) -> tuple[int, str]:
 
 
 def test_it_is_there_for_more_than_one_rank() -> None:
-    assert "ranks" in present(fold(journals.ranks()))
-    assert rank_numbers(fold(journals.ranks_diagnosed())) == list(range(journals.RANKS))
+    assert "ranks" in present(fold(rank_journals.ranks()))
+    assert rank_numbers(fold(rank_journals.ranks_diagnosed())) == list(range(rank_journals.RANKS))
     assert "ranks" not in present(fold(journals.fixed()))
 
 
-@pytest.mark.parametrize("events", [journals.ranks, journals.ranks_diagnosed])
+@pytest.mark.parametrize("events", [rank_journals.ranks, rank_journals.ranks_diagnosed])
 def test_it_lists_every_rank(events: Callable[[], list[AnyEvent]]) -> None:
-    assert told(events(), [])[0] == journals.RANKS
+    assert told(events(), [])[0] == rank_journals.RANKS
 
 
 def test_the_rank_under_the_cursor_is_told_per_step_with_whom_it_waits_for() -> None:
-    _, first = told(journals.ranks_diagnosed(), [])
+    _, first = told(rank_journals.ranks_diagnosed(), [])
     assert "22.8 ms of each step for rank 5" in first
-    _, late = told(journals.ranks_diagnosed(), ["down"] * journals.LATE_RANK)
+    _, late = told(rank_journals.ranks_diagnosed(), ["down"] * rank_journals.LATE_RANK)
     assert "23.0 ms" in late, "of a step, not of the four that were traced"
     assert "waited for     22.8 ms" in late
     assert "straggler" in late

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import journals
 import pytest
+import rank_journals
 import tinygpt
 
 from diagnose.errors import ProgramFailed
@@ -65,7 +66,7 @@ class Page(HTMLParser):
 
 @pytest.mark.parametrize(
     "journal", [journals.fixed, journals.cpu, journals.healthy, journals.full, journals.diagnosed,
-                journals.ranks_diagnosed, journals.failed, journals.watching, journals.waiting],
+                rank_journals.ranks_diagnosed, journals.failed, journals.watching, journals.waiting],
 )  # fmt: skip
 def test_every_run_makes_a_page_that_needs_nothing_beside_it(journal: Callable[[], list[AnyEvent]]) -> None:
     page = Page(html.render(fold(journal())))

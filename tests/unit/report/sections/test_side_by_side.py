@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import journals
 import pytest
+import rank_journals
 
 from diagnose.engine import diagnose
 from diagnose.model import RankWait
@@ -15,7 +16,7 @@ from diagnose.trace import Collective
 from diagnose.trace.drawn import drawn
 
 MS = 1_000_000
-DIAGNOSED = fold(journals.ranks_diagnosed())
+DIAGNOSED = fold(rank_journals.ranks_diagnosed())
 KERNELS = {"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"}
 EARLY = "gpu   : kkbbbb     xx\ngpu 20:     gggggg\nbwd   :   BBBB\nopt   :             O"
 LATE = "gpu   : kkbbbb     xx\ngpu 20:         gg\nbwd   :   BBBB\nopt   :             O"
@@ -40,10 +41,10 @@ def test_a_diagnosis_says_whom_each_rank_waits_for() -> None:
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_each_rank_is_a_line_that_fits(width: int) -> None:
     lines = plain(DIAGNOSED, width, 16)
-    assert len(lines) == journals.RANKS
+    assert len(lines) == rank_journals.RANKS
     assert all(len(line) <= width for line in lines)
-    assert all("for rank 5" in line for at, line in enumerate(lines) if at != journals.LATE_RANK)
-    assert "waits" not in lines[journals.LATE_RANK]
+    assert all("for rank 5" in line for at, line in enumerate(lines) if at != rank_journals.LATE_RANK)
+    assert "waits" not in lines[rank_journals.LATE_RANK]
 
 
 def test_of_many_ranks_the_late_one_is_never_left_out() -> None:

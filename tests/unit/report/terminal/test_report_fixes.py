@@ -20,7 +20,7 @@ from diagnose.report.wording.phrases import particulars
 from diagnose.session import ControlMeasured, PatchAccepted, RunEnded, RunStarted, State, TrialStarted, TrialState, fold
 
 if TYPE_CHECKING:
-    from diagnose.compose.search.trials import Trials
+    from diagnose.trial.bench import Bench
     from diagnose.trial.schedule import Deadline
 
 STARTED = RunStarted(command="fix", program="train.py --big", cwd="/home/user", version="0.1.0")
@@ -155,7 +155,7 @@ def test_what_the_budget_left_no_time_for_is_what_to_do_next() -> None:
 @pytest.mark.parametrize("left_ns", [0, 5])
 def test_the_budget_s_reasons_are_known_by_their_words(left_ns: int) -> None:
     bench = SimpleNamespace(final_ns=lambda **_: 0, check_ns=lambda: 10)
-    reason = Budget(cast("Trials", bench), cast("Deadline", SimpleNamespace(left_ns=left_ns))).refused_check()
+    reason = Budget(cast("Bench", bench), cast("Deadline", SimpleNamespace(left_ns=left_ns))).refused_check()
     assert reason is not None
     assert verdict_table.out_of_time(State(verdicts=(Verdict("late", Decision.NOT_TRIED, reason),)))
 

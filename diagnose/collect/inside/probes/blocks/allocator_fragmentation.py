@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _PAGE = {"small": 2 << 20, "large": 20 << 20}
-"""Of segments that expand, by the kind of their pool (c10's `kSmallBuffer` and `kLargeBuffer`)."""
+"""Page sizes of segments that expand, by the kind of their pool (c10's `kSmallBuffer` and `kLargeBuffer`)."""
 
 
 def fragments(segments: Iterable[Mapping[str, Any]]) -> int:

@@ -41,9 +41,9 @@ class Operator:
         self.sizes: dict[int, int] = {}
         """Bytes of the new memory that it returned, by address."""
         self.bytes = 0
-        """Of it, all but the block's own output."""
+        """Bytes of that memory, all but the block's own output."""
         self.kept_bytes = 0
-        """Of that, what autograd keeps."""
+        """The part of those bytes that autograd keeps."""
         self.fixed = False
         """Whether its result cannot be kept by itself."""
 

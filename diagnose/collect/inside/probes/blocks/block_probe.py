@@ -58,7 +58,7 @@ class Blocks:
         self._blocks: list[tuple[Any, int, Any]] = []
         """Container, place in it, block: kept alive, so that no other module gets the id of one."""
         self._names: list[str] = []
-        """Of their containers, from the module that the program calls: `transformer.h`."""
+        """Names of their containers, from the module that the program calls: `transformer.h`."""
         self._saved: SavedTensors | None = None
         self._calls: list[Call] = []
         self._memory: list[Call] = []

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from diagnose.analysis.rank_digest import SMALLEST_SHARE, Digest
 from diagnose.measure.job.ranks import Job, job_of_records
 from diagnose.measure.job.waits import who_waits
 from diagnose.model import CannotTell, Evidence, Finding, RankWait, Severity
 from diagnose.plugins import Catalogue
-from diagnose.rank_digest import SMALLEST_SHARE, Digest
 from diagnose.rule import JobClaim, Rule
 from diagnose.trace.intervals import Intervals
 from diagnose.units import format_ns

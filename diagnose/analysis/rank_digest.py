@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from diagnose.attribution import AttributedClaim, attribute
-from diagnose.doubt import MUCH, doubtful_ns, hidden_ns, unreplayed
+from diagnose.analysis.attribution import AttributedClaim, attribute
+from diagnose.analysis.doubt import MUCH, doubtful_ns, hidden_ns, unreplayed
 from diagnose.measure import Measures
 from diagnose.measure.job.rank_record import RankRecord, record_of
 from diagnose.measure.lines.compute_parts import compute_parts
