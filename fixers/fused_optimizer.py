@@ -15,10 +15,11 @@ Why it helps
 Fix safety
     Rounding. The same formulas, evaluated in another order inside one kernel. Left alone: sparse gradients and
     `differentiable=True`, which the fused form does not take; optimizers that have no fused form and, with advice,
-    classes of the program's own; programs that print an optimizer or all of its options, which name its form. A
-    checkpoint of the optimizer's state loads in either form, and brings that form along. With a GradScaler, the fused
-    form takes the scale into its kernel, and the host need not wait; a state of the other form could then not step, so
-    that programs which load one are left alone.
+    classes of the program's own; SGD with momentum where some parameters may get their first gradient in a later step
+    than others, for which its fused form fails; programs that print an optimizer or all of its options, which name its
+    form. A checkpoint of the optimizer's state loads in either form, and brings that form along. With a GradScaler, the
+    fused form takes the scale into its kernel, and the host need not wait; a state of the other form could then not
+    step, so that programs which load one are left alone.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ from diagnose.fixer import (
 )
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.device.cuda_switches import also_without_cuda
+from diagnose.source.optimizers.late_gradients import late_gradients
 from diagnose.source.optimizers.optimizer_values import Optimizers
 from diagnose.source.tree.arguments import argument, has_star, remove_argument, set_keywords
 from diagnose.source.tree.edits import Source, Splice, call_at, call_name, parse, replace
+from diagnose.source.tree.literals import literal as literal_of
 
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _FOREACH_ONLY = ("Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
@@ -55,6 +58,8 @@ _COMPLEX = frozenset(
 _FOREACH_POSITION = {"Adagrad": 6}
 _SPARSE_POSITION = 6
 """Of `sparse` among the parameters of `torch.nn.Embedding` and of `torch.nn.EmbeddingBag`."""
+_MOMENTUM_POSITION = 2
+"""Of `momentum` among the parameters of `torch.optim.SGD`."""
 _FORMS = frozenset({"fused", "foreach"})
 _FUSES = re.compile(r"""dict\(fused=True\)|\{["']fused["']: *True\}""")
 _DOES_NOT = re.compile(r"""dict\(\)|\{\}|dict\(foreach=\w+\)|\{["']foreach["']: *\w+\}""")
@@ -187,6 +192,12 @@ def _set_fused(request: Request, site: Site, source: Source, call: cst.Call, kin
         return f"{where}: the fused form takes no complex numbers, and `{parameter}` makes a parameter of them."
     if _lightning_refuses(request):
         return f"{where}: in mixed precision, Lightning does not clip the gradients of a fused optimizer."
+    late = late_gradients(request.sources) if _has_momentum(call, kind) else None
+    if late is not None:
+        return (
+            f"{late} may leave parameters without a gradient in the first steps: the fused form of SGD with momentum "
+            "fails where one gets its first gradient later than others."
+        )
     if has_star(call):
         return _over_options(site, source, call)
     for keyword, literal in (("differentiable", "False"), ("foreach", None), ("fused", "False")):
@@ -203,6 +214,13 @@ def _set_fused(request: Request, site: Site, source: Source, call: cst.Call, kin
     if position is not None and argument(call, "foreach", position) is not argument(call, "foreach"):
         return f"{where} passes foreach by its position: name it, then fused=True can take its place."
     return set_keywords(source, call, {"fused": "True"}, remove=["foreach"])
+
+
+def _has_momentum(call: cst.Call, kind: str) -> bool:
+    """Whether an optimizer is SGD that may have momentum."""
+    given = argument(call, "momentum", _MOMENTUM_POSITION)
+    told = literal_of(given.value) if given is not None else None
+    return kind == "SGD" and (has_star(call) or (given is not None and (told is None or told.value != 0)))
 
 
 def _is_sparse(request: Request) -> bool:
