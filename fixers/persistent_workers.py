@@ -40,7 +40,7 @@ def rewrite(request: Request) -> Answer:
         if reason:
             reasons.append(f"{loader.where} {reason}")
             continue
-        placed = loader.options.place("persistent_workers", True, code=loader.has_workers, beside="num_workers")
+        placed = loader.options.place("persistent_workers", True, code=loader.has_workers)
         edits += placed.edits.items()
         reasons += [placed.reason] if placed.reason else []
     files = request.edited(edits)
