@@ -7,7 +7,9 @@ from rewriting import imported
 
 from diagnose.fixer import Advice, Edits, Facts, Site, example_request
 from diagnose.plugins import load
+from diagnose.source.settings.other_readers import has_other_readers
 from diagnose.source.settings.shown_options import shows_mapping
+from diagnose.source.tree.edits import parse
 
 FIXER = load().fixers["loader-workers"]
 _TOP = "from torch.utils.data import DataLoader\n\nrows = list(range(64))\n"
@@ -347,3 +349,27 @@ def test_kept_workers_are_not_asked_for_where_another_number_may_take_them_away(
     assert isinstance(fixer.rewrite(example_request("input-bound", text, sites=[site])), Edits)
     answer = fixer.rewrite(example_request("input-bound", text + _OVERRIDDEN["starred"], sites=[site]))
     assert isinstance(answer, Advice), answer
+
+
+@pytest.mark.parametrize(
+    ("line", "other"),
+    [
+        ("batch = 8 * args.workers", True),
+        ("batch = 8 * getattr(args, 'workers', 1)", True),
+        ("batch = 8 * vars(args).get('workers')", True),
+        ("batch = 8 * vars(args).pop('workers')", True),
+        ("others = getattr(args, 'seed', 1) * 2", False),
+        ("print(getattr(args, 'workers'))", False),
+        ("test_loader = DataLoader(rows, num_workers=getattr(args, 'workers', 0))", False),
+    ],
+)
+def test_a_setting_may_have_other_readers_by_its_name_as_text(line: str, other: bool) -> None:
+    source = parse(_TOP + _ARGS.format(line))
+    assert source is not None
+    given = next(
+        arg.value
+        for call in source.calls_named("DataLoader")
+        for arg in call.args
+        if source.code(arg.value) == "args.workers"
+    )
+    assert has_other_readers({"train.py": source.text}, source, given) is other
