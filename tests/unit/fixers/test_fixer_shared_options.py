@@ -373,3 +373,18 @@ def test_a_setting_may_have_other_readers_by_its_name_as_text(line: str, other: 
         if source.code(arg.value) == "args.workers"
     )
     assert has_other_readers({"train.py": source.text}, source, given) is other
+
+
+@pytest.mark.parametrize(
+    ("made", "edited"), [("DataLoader, shuffle=False", True), ("DataLoader, **options", False)], ids=["own", "shared"]
+)
+def test_a_partial_loader_gets_no_workers_where_its_samples_leave_notes(made: str, edited: bool) -> None:
+    text = "from functools import partial\nfrom torch.utils.data import DataLoader\n" + _COUNTING.replace(
+        "WORKERS = 0", "options = dict(num_workers=0)"
+    )
+    text = text.replace("num_workers=WORKERS", "**options").replace(
+        "DataLoader(held_out, num_workers={})", "make(held_out)"
+    )
+    text = text.replace("train_loader =", f"make = partial({made})\ntrain_loader =")
+    answer = FIXER.rewrite(example_request("input-bound", text, setting={"num_workers": 2}))
+    assert isinstance(answer, Edits) is edited, answer
