@@ -242,7 +242,9 @@ def _freed(code: EveryStep) -> Iterator[str]:
             given = assign.value if isinstance(assign, cst.Assign) else None
         elif node.attr.value == "requires_grad_" and isinstance(above, cst.Call):
             given = above.args[0].value if above.args else cst.Name("True")
-        if given is not None and literal(given) is not False and _is_parameter(source, node.value):
+        told = literal(given) if given is not None else None
+        frees = given is not None and (told is None or told.value is not False)
+        if frees and _is_parameter(source, node.value):
             yield f"{path}:{source.lines_of(node)[0]}"
 
 

@@ -118,6 +118,7 @@ def test_a_module_that_calls_the_same_layers_in_every_step(forward: str) -> None
         ONCE + "\nif step % 10 == 0:\n    with torch.no_grad():\n        print(helper(x).mean())",
         ONCE + "\nif step % 10 == 0:\n    evaluate(model, loader)",
         "x.requires_grad_(True)\n" + ONCE,
+        "if epoch == 3:\n    model.first.requires_grad_(False)\n" + ONCE,
     ],
 )
 def test_a_step_that_takes_the_same_layers_each_time(step: str) -> None:
