@@ -25,6 +25,7 @@ Fix safety
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import libcst as cst
 
@@ -227,41 +228,36 @@ def _is_sparse(request: Request) -> bool:
     """Whether an embedding may give sparse gradients: where it is told so, or by what comes from elsewhere."""
     if any("sparse=True" in text for text in request.sources.values()):
         return True
-    of_embeddings = ("sparse", "Embedding")
-    sources = (
-        source
-        for text in request.sources.values()
-        if any(word in text for word in of_embeddings) and (source := parse(text)) is not None
-    )
-    return any(_may_be_sparse(source, call) for source in sources for call in source.every(cst.Call))
+    parsed = [source for text in request.sources.values() if (source := parse(text)) is not None]
+    of_embeddings = [source for source in parsed if source.mentions("sparse") or source.mentions("Embedding")]
+    return any(_may_be_sparse(parsed, source, call) for source in of_embeddings for call in source.every(cst.Call))
 
 
-def _may_be_sparse(source: Source, call: cst.Call) -> bool:
+def _may_be_sparse(parsed: Sequence[Source], source: Source, call: cst.Call) -> bool:
     """Whether a call is told, or may be told, to give sparse gradients."""
     builds = call_name(call) in {"Embedding", "EmbeddingBag"}
     given = argument(call, "sparse", _SPARSE_POSITION if builds else None)
     if given is not None:
-        return not _is_false(source, given.value)
+        return not _is_false(parsed, source, given.value)
     return builds and has_star(call)
 
 
-def _is_false(source: Source, value: cst.BaseExpression) -> bool:
-    """Whether it is False, or a parameter that is False by default and is not given by position in any call."""
+def _is_false(parsed: Sequence[Source], source: Source, value: cst.BaseExpression) -> bool:
+    """Whether it is False, or a parameter that is False by default and that no call gives another value."""
     bound = binding_of(source, value) if isinstance(value, cst.Name) else None
     parameter = bound.parameter if bound is not None else None
-    if parameter is None or parameter.default is None:
+    function = source.inside(parameter, cst.FunctionDef) if parameter is not None else None
+    if parameter is None or parameter.default is None or function is None:
         return source.code(value) == "False"
-    function = source.inside(parameter, cst.FunctionDef)
-    named = {"super", function.name.value} if function is not None else {"super"}
-    within = source.inside(function, cst.ClassDef) if function is not None else None
-    named |= {within.name.value} if within is not None else set()
-    params = list(function.params.params) if function is not None else []
-    position = params.index(parameter) if parameter in params else len(params)
-    position -= within is not None
+    within = source.inside(function, cst.ClassDef)
+    own = within.name.value if within is not None else function.name.value
+    params = list(function.params.params)
+    position = params.index(parameter) - (within is not None) if parameter in params else None
     told = (
-        has_star(call) or sum(arg.keyword is None for arg in call.args) > position
-        for call in source.every(cst.Call)
-        if call_name(call) in named
+        has_star(call)
+        or ((given := argument(call, parameter.name.value, position)) and other.code(given.value) != "False")
+        for other in parsed
+        for call in other.calls_named("super", function.name.value, own, *other.imported_as(own))
     )
     return source.code(parameter.default) == "False" and not any(told)
 

@@ -293,6 +293,25 @@ def test_embeddings_that_may_be_sparse_keep_the_plain_form(table: str, edited: b
     assert isinstance(fixed(text, "SGD("), Edits) is edited
 
 
+@pytest.mark.parametrize(
+    ("use", "edited"),
+    [
+        ("from tables import table\nmodel = table(9, True)\n", False),
+        ("import tables\nmodel = tables.table(9, few=True)\n", False),
+        ("from tables import table as build\nmodel = build(9, few=args.few)\n", False),
+        ("from tables import table\nmodel = table(9)\n", True),
+        ("from tables import table\nmodel = table(n=9, few=False)\n", True),
+    ],
+)
+def test_embeddings_that_another_file_asks_to_be_sparse_keep_the_plain_form(use: str, edited: bool) -> None:
+    text = "import torch\n" + use + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    tables = "from torch import nn\n\n\ndef table(n, few=False):\n    return nn.Embedding(n, 9, sparse=few)\n"
+    line = text.count("\n")
+    request = example_request("slow-optimizer", text, sites=[Site("optimizer", "train.py", line)])
+    request = replace(request, sources={"train.py": text, "tables.py": tables})
+    assert isinstance(FIXER.rewrite(request), Edits) is edited
+
+
 IDLE_HEAD = """import torch
 from torch import nn
 
