@@ -210,9 +210,33 @@ def _outlives(code: SampleCode, path: str, function: cst.FunctionDef | cst.Lambd
         return False
     if _is_mutable_default(source, function, root.value):
         return True
+    if _changes_element(source, target) and any(
+        is_alias(code, path, function, each) for each in _gathered(source, function, root.value)
+    ):
+        return True
     if _is_made_anew(source, function, root, lambda value: is_alias(code, path, function, value)):
         return False
     return is_alias(code, path, function, root)
+
+
+def _gathered(source: Source, function: cst.CSTNode, name: str) -> Iterator[cst.BaseExpression]:
+    """Yield the elements of the lists, tuples and dictionaries that a function writes out for a variable."""
+    for assign in source.every(cst.Assign, function):
+        if any(name == getattr(each.target, "value", None) for each in assign.targets) and isinstance(
+            assign.value, cst.List | cst.Tuple | cst.Dict
+        ):
+            yield from (each.value for each in assign.value.elements)
+
+
+def _changes_element(source: Source, target: cst.BaseExpression) -> bool:
+    """Whether a statement changes what a container holds, and not which objects: `rows[0] += 1`, `rows[0].sort()`."""
+    part: cst.CSTNode | None = target
+    if isinstance(target, cst.Name):  # of `rows[0].add_(1)`, whose memory is seen as that of `rows`
+        part = source.parent(target)
+    if not isinstance(part, cst.Subscript | cst.Attribute):
+        return False
+    inner = part is target and isinstance(part.value, cst.Subscript | cst.Attribute)
+    return inner or isinstance(source.parent(part), cst.AugAssign | cst.Attribute | cst.Arg | cst.Subscript)
 
 
 def _is_mutable_default(source: Source, function: cst.FunctionDef | cst.Lambda, name: str) -> bool:
