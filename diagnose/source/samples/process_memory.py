@@ -67,10 +67,11 @@ def _only_binds(files: Iterable[Source], source: Source, setter: cst.FunctionDef
 def _is_of_class(source: Source, name: str) -> bool:
     """Whether a class binds a name to what a call makes, as `level = property(None, fill)`, which may be a setter."""
     return any(
-        isinstance(bound.value, cst.Call)
+        isinstance(bound, cst.Assign | cst.AnnAssign)
+        and isinstance(bound.value, cst.Call)
         and isinstance(source.inside(bound, (cst.FunctionDef, cst.Lambda, cst.ClassDef)), cst.ClassDef)
         and any(isinstance(each, cst.Name) and each.value == name for each in _targets(bound))
-        for bound in (*source.every(cst.Assign), *source.every(cst.AnnAssign))
+        for bound in source.walk(None, cst.Assign, cst.AnnAssign)
     )
 
 
