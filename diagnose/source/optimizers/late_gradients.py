@@ -66,7 +66,7 @@ def _ways(code: EveryStep, source: Source, written: cst.ClassDef) -> Iterator[cs
         if method.name.value == "__init__":
             continue
         for node in source.walk(method):
-            if isinstance(node, _Choice) and not is_settled(code, source, node.test):
+            if isinstance(node, _Choice) and not _is_settled_way(code, source, method, node.test):
                 sides = [_layers(source, method, side) for side in (node.body, node.orelse) if side is not None]
                 alike = len(sides) == 2 and sides[0] == sides[1]
                 left = any(isinstance(each, _LEAVES) for each in source.walk(node)) and not isinstance(node, cst.IfExp)
@@ -80,6 +80,31 @@ def _ways(code: EveryStep, source: Source, written: cst.ClassDef) -> Iterator[cs
                     yield node
             elif isinstance(node, cst.Call) and call_name(node) == "set_grad_enabled":
                 yield node
+
+
+def _is_settled_way(code: EveryStep, source: Source, method: cst.FunctionDef, test: cst.BaseExpression) -> bool:
+    """Whether a test has the same answers in all steps: about options, about what there is, by the count of layers."""
+    if is_settled(code, source, test):
+        return True
+    if isinstance(test, cst.Call):
+        return call_name(test) == "hasattr"
+    if not isinstance(test, cst.Comparison):
+        return False
+    counters = {
+        name.value
+        for loop in source.every(cst.For, method)
+        if isinstance(loop.iter, cst.Call) and call_name(loop.iter) in {"range", "enumerate"}
+        for name in source.every(cst.Name, loop.target if call_name(loop.iter) == "range" else _first(loop.target))
+    }
+    sides = (test.left, *(each.comparator for each in test.comparisons))
+    return all(
+        (isinstance(side, cst.Name) and side.value in counters) or _is_settled_number(code, source, side)
+        for side in sides
+    )
+
+
+def _first(target: cst.BaseExpression) -> cst.BaseExpression:
+    return target.elements[0].value if isinstance(target, cst.Tuple) else target
 
 
 def _is_cut(code: EveryStep, source: Source, iterated: cst.BaseExpression) -> bool:
@@ -106,8 +131,11 @@ def _layers(source: Source, method: cst.FunctionDef, side: cst.CSTNode) -> set[s
     for call in source.every(cst.Call, side):
         if call_name(call) == "detach":
             found.add("detach")
-        if _is_layer(source, method, call.func) and not _is_without_graph(source, call):
-            found.add(source.code(call.func))
+        computed = call.func
+        if call_name(call) == "checkpoint" and call.args:
+            computed = call.args[0].value
+        if _is_layer(source, method, computed) and not _is_without_graph(source, call):
+            found.add(source.code(computed))
     return found
 
 

@@ -96,6 +96,11 @@ def test_a_function_that_frees_parameters_between_epochs() -> None:
         "for i in range(len(self.layers)):\n    x = self.layers[i](x)\nreturn x",
         "for layer in self.layers[:-1]:\n    x = layer(x).relu()\nreturn self.layers[-1](x)",
         "if features:\n    return x\nreturn self.first(x)",
+        "return x + (self.second(x) if hasattr(self, 'second') else x)",
+        "if len(self.layers) > 1:\n    x = self.second(x)\nreturn self.first(x)",
+        "for i, layer in enumerate(self.layers):\n    x = layer(x)\n    if i != len(self.layers) - 1:\n"
+        "        x = self.second(x)\nreturn x",
+        "if x.requires_grad:\n    x = checkpoint(self.first, x)\nelse:\n    x = self.first(x)\nreturn x",
         "if not self.training:\n    return self.first(x).softmax(-1)\nreturn self.first(x)",
         "if x.shape[1] != 4:\n    raise ValueError(x.shape)\nreturn self.first(x)",
     ],
