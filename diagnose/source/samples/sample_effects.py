@@ -260,8 +260,11 @@ def _changers(code: SampleCode) -> set[str]:
     return names
 
 
-def _changes_what_it_gets(source: Source, function: cst.FunctionDef | cst.Lambda, changers: set[str]) -> bool:
-    parts = parts_of(source, function, parameters(source, function))
+def _changes_what_it_gets(
+    source: Source, function: cst.FunctionDef | cst.Lambda, changers: set[str], given: set[str] | None = None
+) -> bool:
+    """Whether a function changes in place what it gets for any of its parameters, or for those that are `given`."""
+    parts = parts_of(source, function, parameters(source, function) if given is None else given)
     for target in changed_by(source, function):
         root = root_of(target)
         if not isinstance(root, cst.Name) or root.value not in parts:
@@ -299,7 +302,24 @@ def _given_to(
 ) -> Iterator[cst.BaseExpression]:
     """Yield what a function gives functions of these names, as far as it is an object that is kept."""
     for call in _calls_named(code.sources[path], function, names):
-        yield from (arg.value for arg in call.args if is_alias(code, path, function, arg.value))
+        for arg in call.args:
+            if is_alias(code, path, function, arg.value) and _is_changed_by(code, call, arg, names):
+                yield arg.value
+
+
+def _is_changed_by(code: SampleCode, call: cst.Call, arg: cst.Arg, names: set[str]) -> bool:
+    """Whether a function of the called name may change what it gets by an argument."""
+    for node, path in code.sampling.items():
+        if not isinstance(node, cst.FunctionDef) or node.name.value != call_name(call):
+            continue
+        listed = [each.name.value for each in node.params.params]
+        listed = listed[1:] if listed[:1] in (["self"], ["cls"]) else listed
+        at = call.args.index(arg)
+        plain = not any(each.star for each in call.args) and arg.keyword is None and at < len(listed)
+        given = {listed[at]} if plain else None
+        if _changes_what_it_gets(code.sources[path], node, names, given):
+            return True
+    return False
 
 
 def _calls_named(source: Source, below: cst.CSTNode, names: set[str]) -> Iterator[cst.Call]:

@@ -7,7 +7,7 @@ from dataset_programs import asked, program, refused
 
 from diagnose.fixer import Edits
 
-TOP = "POOL = torch.zeros(3)\nSCALE = 3\nSIZE = (3, 4)\n"
+TOP = "POOL = torch.zeros(3)\nSCALE = 3\nSIZE = (3, 4)\ndef shift(x, by):\n    x.sub_(by)\n    return x\n"
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ TOP = "POOL = torch.zeros(3)\nSCALE = 3\nSIZE = (3, 4)\n"
         "rows = [POOL]\nrows[0] += 1  # !\nreturn rows[0], i",
         "rows = {'a': self.pool}\nrows['a'] += 1  # !\nreturn rows['a'], i",
         "rows = [self.pool]\nrows[0].add_(1)  # !\nreturn rows[0], i",
+        "x = torch.rand(3)\nshift(POOL, x)  # !\nreturn x, i",
         "rows = torch.zeros(3, out=POOL)  # !\nreturn rows, i",
         "rows = torch.add(POOL, 1, out=self.pool)  # !\nreturn rows, i",
     ],
@@ -30,6 +31,7 @@ def test_an_object_that_is_kept_is_changed(sample: str) -> None:
     "sample",
     [
         "x = POOL + 0\nx += 1\nreturn x, i",
+        "return shift(torch.rand(3), POOL), i",
         "x = SCALE\nx += 1\nreturn x, i",
         "h, w = SIZE\nh += 1\nreturn h * w, i",
         "rows = [0, 0]\nrows[0] += 1\nreturn rows[0], i",
