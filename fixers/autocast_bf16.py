@@ -24,7 +24,7 @@ Fix safety
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
@@ -223,7 +223,7 @@ def _around(request: Request, sources: dict[str, Source]) -> Answer:
     for path, steps in _steps(request, sources).items():
         done: list[cst.CSTNode] = []
         for step in steps:
-            edits = _wrap(step, done)
+            edits = _wrap(sources, step, done)
             if isinstance(edits, str):
                 reasons.append(f"{path}:{step.source.lines_of(step.backward)[0]}: {edits}.")
             else:
@@ -249,14 +249,14 @@ def _covers(step: TrainingStep, path: str, line: int) -> bool:
     return step.path == path and first <= line <= last
 
 
-def _wrap(step: TrainingStep, done: list[cst.CSTNode]) -> list[Splice] | str:
+def _wrap(sources: Mapping[str, Source], step: TrainingStep, done: list[cst.CSTNode]) -> list[Splice] | str:
     source = step.source
     region = forward_region(step)
     if isinstance(region, str):
         return region
     if any(statement in done for statement in region.statements):
         return [] if all(statement in done for statement in region.statements) else "two losses share a part of it"
-    if (reason := region_refuses(step, region)) is not None:
+    if (reason := region_refuses(sources, step, region)) is not None:
         return reason
     done += region.statements
     torch, imports = ensure_import(source, "torch")

@@ -15,15 +15,17 @@ Why it helps
 Fix safety
     Rounding. The same formulas, evaluated in another order inside one kernel. Left alone: sparse gradients and
     `differentiable=True`, which the fused form does not take; optimizers that have no fused form and, with advice,
-    classes of the program's own; programs that print an optimizer or all of its options, which name its form. A
-    checkpoint of the optimizer's state loads in either form, and brings that form along. With a GradScaler, the fused
-    form takes the scale into its kernel, and the host need not wait; a state of the other form could then not step, so
-    that programs which load one are left alone.
+    classes of the program's own; SGD with momentum where some parameters may get their first gradient in a later step
+    than others, for which its fused form fails; programs that print an optimizer or all of its options, which name its
+    form. A checkpoint of the optimizer's state loads in either form, and brings that form along. With a GradScaler, the
+    fused form takes the scale into its kernel, and the host need not wait; a state of the other form could then not
+    step, so that programs which load one are left alone.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import libcst as cst
 
@@ -42,9 +44,11 @@ from diagnose.fixer import (
 )
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.device.cuda_switches import also_without_cuda
+from diagnose.source.optimizers.late_gradients import late_gradients
 from diagnose.source.optimizers.optimizer_values import Optimizers
 from diagnose.source.tree.arguments import argument, has_star, remove_argument, set_keywords
 from diagnose.source.tree.edits import Source, Splice, call_at, call_name, parse, replace
+from diagnose.source.tree.literals import literal as literal_of
 
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _FOREACH_ONLY = ("Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
@@ -55,6 +59,8 @@ _COMPLEX = frozenset(
 _FOREACH_POSITION = {"Adagrad": 6}
 _SPARSE_POSITION = 6
 """Of `sparse` among the parameters of `torch.nn.Embedding` and of `torch.nn.EmbeddingBag`."""
+_MOMENTUM_POSITION = 2
+"""Of `momentum` among the parameters of `torch.optim.SGD`."""
 _FORMS = frozenset({"fused", "foreach"})
 _FUSES = re.compile(r"""dict\(fused=True\)|\{["']fused["']: *True\}""")
 _DOES_NOT = re.compile(r"""dict\(\)|\{\}|dict\(foreach=\w+\)|\{["']foreach["']: *\w+\}""")
@@ -187,6 +193,12 @@ def _set_fused(request: Request, site: Site, source: Source, call: cst.Call, kin
         return f"{where}: the fused form takes no complex numbers, and `{parameter}` makes a parameter of them."
     if _lightning_refuses(request):
         return f"{where}: in mixed precision, Lightning does not clip the gradients of a fused optimizer."
+    late = late_gradients(request.sources) if _has_momentum(call, kind) else None
+    if late is not None:
+        return (
+            f"{late} may leave parameters without a gradient in the first steps: the fused form of SGD with momentum "
+            "fails where one gets its first gradient later than others."
+        )
     if has_star(call):
         return _over_options(site, source, call)
     for keyword, literal in (("differentiable", "False"), ("foreach", None), ("fused", "False")):
@@ -205,45 +217,47 @@ def _set_fused(request: Request, site: Site, source: Source, call: cst.Call, kin
     return set_keywords(source, call, {"fused": "True"}, remove=["foreach"])
 
 
+def _has_momentum(call: cst.Call, kind: str) -> bool:
+    """Whether an optimizer is SGD that may have momentum."""
+    given = argument(call, "momentum", _MOMENTUM_POSITION)
+    told = literal_of(given.value) if given is not None else None
+    return kind == "SGD" and (has_star(call) or (given is not None and (told is None or told.value != 0)))
+
+
 def _is_sparse(request: Request) -> bool:
     """Whether an embedding may give sparse gradients: where it is told so, or by what comes from elsewhere."""
     if any("sparse=True" in text for text in request.sources.values()):
         return True
-    of_embeddings = ("sparse", "Embedding")
-    sources = (
-        source
-        for text in request.sources.values()
-        if any(word in text for word in of_embeddings) and (source := parse(text)) is not None
-    )
-    return any(_may_be_sparse(source, call) for source in sources for call in source.every(cst.Call))
+    parsed = [source for text in request.sources.values() if (source := parse(text)) is not None]
+    of_embeddings = [source for source in parsed if source.mentions("sparse") or source.mentions("Embedding")]
+    return any(_may_be_sparse(parsed, source, call) for source in of_embeddings for call in source.every(cst.Call))
 
 
-def _may_be_sparse(source: Source, call: cst.Call) -> bool:
+def _may_be_sparse(parsed: Sequence[Source], source: Source, call: cst.Call) -> bool:
     """Whether a call is told, or may be told, to give sparse gradients."""
     builds = call_name(call) in {"Embedding", "EmbeddingBag"}
     given = argument(call, "sparse", _SPARSE_POSITION if builds else None)
     if given is not None:
-        return not _is_false(source, given.value)
+        return not _is_false(parsed, source, given.value)
     return builds and has_star(call)
 
 
-def _is_false(source: Source, value: cst.BaseExpression) -> bool:
-    """Whether it is False, or a parameter that is False by default and is not given by position in any call."""
+def _is_false(parsed: Sequence[Source], source: Source, value: cst.BaseExpression) -> bool:
+    """Whether it is False, or a parameter that is False by default and that no call gives another value."""
     bound = binding_of(source, value) if isinstance(value, cst.Name) else None
     parameter = bound.parameter if bound is not None else None
-    if parameter is None or parameter.default is None:
+    function = source.inside(parameter, cst.FunctionDef) if parameter is not None else None
+    if parameter is None or parameter.default is None or function is None:
         return source.code(value) == "False"
-    function = source.inside(parameter, cst.FunctionDef)
-    named = {"super", function.name.value} if function is not None else {"super"}
-    within = source.inside(function, cst.ClassDef) if function is not None else None
-    named |= {within.name.value} if within is not None else set()
-    params = list(function.params.params) if function is not None else []
-    position = params.index(parameter) if parameter in params else len(params)
-    position -= within is not None
+    within = source.inside(function, cst.ClassDef)
+    own = within.name.value if within is not None else function.name.value
+    params = list(function.params.params)
+    position = params.index(parameter) - (within is not None) if parameter in params else None
     told = (
-        has_star(call) or sum(arg.keyword is None for arg in call.args) > position
-        for call in source.every(cst.Call)
-        if call_name(call) in named
+        has_star(call)
+        or ((given := argument(call, parameter.name.value, position)) and other.code(given.value) != "False")
+        for other in parsed
+        for call in other.calls_named("super", function.name.value, own, *other.imported_as(own))
     )
     return source.code(parameter.default) == "False" and not any(told)
 

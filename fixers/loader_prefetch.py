@@ -59,7 +59,7 @@ def rewrite(request: Request) -> Answer:
         if reason is not None:
             reasons.append(f"{loader.where} {reason}")
             continue
-        placed = loader.options.place("prefetch_factor", wanted, code=_code(loader, wanted), beside="num_workers")
+        placed = loader.options.place("prefetch_factor", wanted, code=_code(loader, wanted))
         edits += placed.edits.items()
         reasons += [placed.reason] if placed.reason else []
     files = request.edited(edits)

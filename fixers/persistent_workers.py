@@ -24,9 +24,10 @@ from collections.abc import Sequence
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Site, example_request, lines_with
 from diagnose.source.batches.loader import Loader
+from diagnose.source.samples.changing_samples import changes_by_name
 from diagnose.source.tree.edits import Splice
 
-_CHANGES = re.compile(r"(?:dataset|data|ds|trainset|train_set)\w*\.(?:set_epoch\(|(?!self)\w+\s*=[^=])")
+_CHANGES = re.compile(r"\b\w*(?:dataset|data|ds|trainset|train_set)\w*\.(?:set_epoch\(|(?!self)\w+\s*=[^=])")
 
 
 def rewrite(request: Request) -> Answer:
@@ -40,7 +41,7 @@ def rewrite(request: Request) -> Answer:
         if reason:
             reasons.append(f"{loader.where} {reason}")
             continue
-        placed = loader.options.place("persistent_workers", True, code=loader.has_workers, beside="num_workers")
+        placed = loader.options.place("persistent_workers", True, code=loader.has_workers)
         edits += placed.edits.items()
         reasons += [placed.reason] if placed.reason else []
     files = request.edited(edits)
@@ -54,8 +55,7 @@ def _why_not(request: Request, loader: Loader) -> str | None:
         return "is built anew in each turn of a loop: build it before the loop, with persistent_workers=True."
     if loader.for_one_pass:
         return "is gone through once, where it is built: build it before all epochs, with persistent_workers=True."
-    lines = [line.split("#")[0].strip() for text in request.sources.values() for line in text.splitlines()]
-    if any(_CHANGES.search(line) for line in lines if not line.startswith(("self.", "import ", "from "))):
+    if changes_by_name(request.sources, _CHANGES, ("self.", "import ", "from ")):
         return "feeds a dataset that the program changes between epochs, which workers that live on would not see."
     return loader.why_none_live_on()
 

@@ -15,8 +15,9 @@ Fix safety
     Rounding: sums in another order, in float32; every place is checked forward and backward before it is rewritten. The
     program then imports `diagnose.graph`, which needs torch, and Triton to be fast, and nothing else: where it runs,
     this package has to be installed. Left alone: programs that name a backend, compile by a decorator or only under a
-    switch that was off; a loss that is computed beside a model which is not compiled; and what cannot be compiled:
-    gradients of gradients, TorchScript, CUDA graphs of its own.
+    switch that was off; a loss that is computed beside a model which is not compiled; where the program compiles
+    nothing, hooks on modules and a forward pass that does more than compute with tensors, such as to draw random
+    numbers of NumPy's; and what cannot be compiled: gradients of gradients, TorchScript, CUDA graphs of its own.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, Site, example_request
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Site, example_request
 from diagnose.source.models.compilation import Compiled, compilations, model_class
 from diagnose.source.models.construction_end import after_build
 from diagnose.source.models.model_construction import Built, built_model
 from diagnose.source.models.model_loss import computes_loss
+from diagnose.source.rewrite.hooks import module_hook
+from diagnose.source.training.repeated_forward import forward_effect
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.arguments import argument, has_star, set_keywords
 from diagnose.source.tree.edits import Splice, ensure_from_import
@@ -76,6 +79,10 @@ def _named(request: Request, present: Sequence[Compiled]) -> Answer:
 
 def _added(request: Request) -> Answer:
     """A call after each model of a training step is built."""
+    if (hook := module_hook(request.sources)) is not None:
+        return Advice(f"{hook} hooks modules, and a graph of the model may leave hooks out.")
+    if (effect := forward_effect(request.sources)) is not None:
+        return Advice(f"{effect} in a forward pass, which a graph of the model may do otherwise.")
     models: dict[tuple[str, str], Built] = {}
     for step in training_steps(request.sources, request.sites):
         built = built_model(step, request.sources)

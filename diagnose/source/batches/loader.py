@@ -57,7 +57,7 @@ class Loader:
         """Code that says whether it has any: `True`, or a comparison where that is decided elsewhere."""
         given = self.options.given("num_workers")
         setting = self.options.setting("num_workers", trusted=False)
-        if given is None and (options := self.options.unknown_options) is not None:
+        if (options := self.options.options_with_workers) is not None:
             return f'{options}.get("num_workers", 0) > 0'
         if given is None or (setting is not None and setting.fixed):
             return "True"

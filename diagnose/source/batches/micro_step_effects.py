@@ -12,6 +12,7 @@ import libcst as cst
 
 from diagnose.source.batches.accumulation import Accumulation
 from diagnose.source.dataflow.flow import bindings, within
+from diagnose.source.training.every_step import counter_of
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all
@@ -83,11 +84,39 @@ def _effect_of_test(step: TrainingStep, way: Accumulation, test: cst.BaseExpress
     What kind of thing a value is, it is in each micro-step.
     """
     source = step.source
-    code = source.code(test)
-    if source.code(way.steps) in code or "len(" in code or "isinstance(" in code or "None" in code:
+    if isinstance(test, cst.BooleanOperation):
+        return _effect_of_test(step, way, test.left, made) or _effect_of_test(step, way, test.right, made)
+    if isinstance(test, cst.UnaryOperation):
+        return _effect_of_test(step, way, test.expression, made)
+    if _is_of_a_kind(source, test):
         return None
-    read = _reads(source, test, made)
+    counter = counter_of(source, step.loop) if step.loop is not None else None
+    counts = _counts_steps(source, test, source.code(way.steps), made)
+    read = _reads(source, test, made - {counter} if counts else made)
     return f"decides by `{read}` of a micro-step" if read is not None else None
+
+
+def _is_of_a_kind(source: Source, test: cst.BaseExpression) -> bool:
+    """Whether a test asks what kind of thing a value is, or whether there is one."""
+    if isinstance(test, cst.Call):
+        return source.code(test.func) == "isinstance"
+    return isinstance(test, cst.Comparison) and all(
+        isinstance(each.operator, cst.Is | cst.IsNot) and source.code(each.comparator) == "None"
+        for each in test.comparisons
+    )
+
+
+def _counts_steps(source: Source, test: cst.BaseExpression, steps: str, made: set[str]) -> bool:
+    """Whether a test divides by a multiple of the number of micro-steps, or asks for a length of another thing."""
+    divided = (each.right for each in source.every(cst.BinaryOperation, test) if isinstance(each.operator, cst.Modulo))
+    sides = {source.code(side) for right in divided for side in _factors(right)}
+    lengths = (call for call in source.every(cst.Call, test) if source.code(call.func) == "len")
+    return steps in sides or any(_reads(source, call, made) is None for call in lengths)
+
+
+def _factors(value: cst.BaseExpression) -> tuple[cst.BaseExpression, ...]:
+    multiplied = isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Multiply)
+    return (value.left, value.right) if isinstance(value, cst.BinaryOperation) and multiplied else (value,)
 
 
 def _effect_of_call(step: TrainingStep, call: cst.Call, made: set[str], often: bool) -> str | None:

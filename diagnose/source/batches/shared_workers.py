@@ -32,6 +32,24 @@ def loaders_reached(loader: Loader, edited: Mapping[str, str]) -> Iterator[Loade
             told = its is not None and its.form == "command" and its.path in edited and _same(its, setting)
             if told or other.workers != _at(loader, texts, path, after, later).workers:
                 yield other
+        yield from _of_partials(loader, path, source, texts, after)
+
+
+def _of_partials(
+    loader: Loader, path: str, source: Source, texts: Mapping[str, str], after: Source
+) -> Iterator[Loader]:
+    """The loaders that calls of a `partial(DataLoader, …)` build, where it has another number of workers afterwards."""
+    before = loader.options.sources
+    for made, later in zip(source.calls_named("partial"), after.calls_named("partial"), strict=False):
+        if not made.args or source.code(made.args[0].value).rpartition(".")[2] != "DataLoader":
+            continue
+        if _at(loader, before, path, source, made).workers == _at(loader, texts, path, after, later).workers:
+            continue
+        assign = source.parent(made)
+        targets = [source.code(each.target) for each in assign.targets] if isinstance(assign, cst.Assign) else []
+        names = {target.rpartition(".")[2] for target in targets}
+        for at, other in parse_all(before).items():
+            yield from (_at(loader, before, at, other, call) for call in other.calls_named(*names))
 
 
 def _at(loader: Loader, texts: Mapping[str, str], path: str, source: Source, call: cst.Call) -> Loader:

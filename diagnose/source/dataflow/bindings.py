@@ -65,6 +65,19 @@ def bound_to(source: Source, node: cst.Name) -> list[cst.BaseExpression | cst.Fu
     return []
 
 
+def is_plain(source: Source, name: cst.Name) -> bool:
+    """Whether a name stands for numbers, texts and tuples of them alone, which nothing changes in place."""
+    values = bound_to(source, name)
+    return bool(values) and all(
+        (
+            isinstance(each, cst.BaseNumber | cst.BaseString | cst.UnaryOperation | cst.BinaryOperation | cst.Tuple)
+            and not any(source.every(cst.Call, each))
+        )
+        or (isinstance(each, cst.Name) and each.value in {"None", "True", "False"})
+        for each in values
+    )
+
+
 def _scopes(source: Source, node: cst.CSTNode) -> Iterator[Scope]:
     direct = True
     for above in source.ancestors(node):

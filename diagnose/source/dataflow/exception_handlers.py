@@ -79,15 +79,56 @@ def who_catches(
     for at, source, place in ways_to(sources, path, node):
         below = place
         for above in source.ancestors(place):
-            if isinstance(above, cst.Try | cst.TryStar) and below is above.body and _handles(source, above, errors):
+            tried = isinstance(above, cst.With) or below is getattr(above, "body", None)
+            if tried and may_catch(sources, source, above, errors):
                 return at, source, above
-            if isinstance(above, cst.With) and any(_suppresses(sources, source, each, errors) for each in above.items):
-                return at, source, above
-            taker = _own_taker(sources, source, above)
-            if taker is not None and _tries_within(*taker, errors):
+            if isinstance(above, cst.Call | cst.FunctionDef) and _is_tried(sources, source, above, errors):
                 return at, source, above
             below = above
     return _replaced_hook(sources)
+
+
+def catching(
+    sources: Mapping[str, Source], errors: Collection[str]
+) -> Iterator[tuple[str, Source, cst.CSTNode, cst.CSTNode]]:
+    """Every piece of code, with its file, whose errors of these kinds something may catch, and what catches them.
+
+    The body of a `try` and of `with suppress(…)`, a function whose decorator tries it, a call of a function that tries
+    what it is handed.
+    """
+    for path, source in sources.items():
+        for each in source.walk(None, cst.Try, cst.TryStar, cst.With, cst.FunctionDef, cst.Call):
+            if isinstance(each, cst.Call):
+                if any(_is_function(source, arg.value) for arg in each.args) and _is_tried(
+                    sources, source, each, errors
+                ):
+                    yield path, source, each, each
+            elif isinstance(each, cst.FunctionDef):
+                if _is_tried(sources, source, each, errors):
+                    yield path, source, each.body, each
+            elif may_catch(sources, source, each, errors):
+                assert isinstance(each, cst.Try | cst.TryStar | cst.With)
+                yield path, source, each.body, each
+
+
+def _is_function(source: Source, value: cst.BaseExpression) -> bool:
+    return isinstance(value, cst.Lambda) or source.code(value).rpartition(".")[2] in source.function_names
+
+
+def may_catch(
+    sources: Mapping[str, Source], source: Source, around: cst.CSTNode, errors: Collection[str] | None
+) -> bool:
+    """Whether a `try` or a `with` statement may catch one of these errors of its body; `errors` None: any."""
+    if isinstance(around, cst.Try | cst.TryStar):
+        return _handles(source, around, errors)
+    return isinstance(around, cst.With) and any(_suppresses(sources, source, each, errors) for each in around.items)
+
+
+def _is_tried(
+    sources: Mapping[str, Source], source: Source, node: cst.Call | cst.FunctionDef, errors: Collection[str] | None
+) -> bool:
+    taker = _own_taker(sources, source, node)
+    return taker is not None and _tries_within(*taker, errors)
 
 
 def _handles(source: Source, block: cst.Try | cst.TryStar, errors: Collection[str] | None) -> bool:
@@ -140,17 +181,15 @@ def _swallows(source: Source, written: cst.ClassDef) -> bool:
 
 
 def _own_taker(
-    sources: Mapping[str, Source], source: Source, above: cst.CSTNode
+    sources: Mapping[str, Source], source: Source, node: cst.Call | cst.FunctionDef
 ) -> tuple[Source, cst.FunctionDef] | None:
     """The program's own function that a piece of code is handed to, as an argument or by a decorator."""
-    name = ""
-    if isinstance(above, cst.Call):
-        name = call_name(above)
-    elif isinstance(above, cst.FunctionDef) and above.decorators:
-        first = above.decorators[0].decorator
-        name = call_name(first) if isinstance(first, cst.Call) else source.code(first).rpartition(".")[2]
-    for other in sources.values() if name else ():
-        for function in other.functions_named(name)[:1]:
+    names = [call_name(node)] if isinstance(node, cst.Call) else []
+    for each in node.decorators if isinstance(node, cst.FunctionDef) else ():
+        first = each.decorator
+        names.append(call_name(first) if isinstance(first, cst.Call) else source.code(first).rpartition(".")[2])
+    for other in sources.values() if any(names) else ():
+        for function in other.functions_named(*names)[:1]:
             return other, function
     return None
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from diagnose.source.dataflow.exception_handlers import may_catch
 from diagnose.source.dataflow.flow import Loop, is_variable, scope_of, within
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
@@ -20,18 +21,25 @@ def seen_after_failure(source: Source, loop: Loop, names: Iterable[str]) -> str 
     for above in source.ancestors(loop):
         if above is scope:
             break
-        if isinstance(above, cst.Try):
+        if isinstance(above, cst.Try) or may_catch({"": source}, source, above, None):
             begin = source.span(loop)[0]
             for use in source.every(cst.Name, scope):
                 later = source.span(use)[0] > begin and not within(source, use, loop)
                 if use.value in wanted and later and is_variable(source, use):
                     return f"`{use.value}` may be used after an exception, in line {source.lines_of(use)[0]}"
     for use in source.every(cst.Name, loop):
-        around = source.inside(use, cst.Try)
-        caught = around is not None and within(source, around, loop) and (around.handlers or around.finalbody)
-        if use.value in wanted and caught:
+        if use.value not in wanted:
+            continue
+        inner = (above for above in source.ancestors(use) if within(source, above, loop))
+        if any(_is_left(source, above) for above in inner):
             return f"`{use.value}` is used where an exception is caught, in line {source.lines_of(use)[0]}"
     return None
+
+
+def _is_left(source: Source, around: cst.CSTNode) -> bool:
+    """Whether code goes on behind a statement, or in it, that an exception leaves."""
+    finishes = isinstance(around, cst.Try) and around.finalbody is not None
+    return finishes or may_catch({"": source}, source, around, None)
 
 
 def seen_elsewhere(source: Source, others: Iterable[Source], scope: cst.CSTNode, name: str) -> str | None:

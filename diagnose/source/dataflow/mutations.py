@@ -14,7 +14,7 @@ from diagnose.source.tree.syntax import Source
 
 MEMORY_ATTRIBUTES = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
 """Attributes of a tensor that lie in its memory."""
-_VIEWS = frozenset(
+VIEW_METHODS = frozenset(
     {"detach", "diagonal", "expand", "expand_as", "flatten", "movedim", "narrow", "numpy", "permute", "ravel"}
     | {"reshape", "select", "squeeze", "swapaxes", "t", "transpose", "unfold", "unsqueeze", "view", "view_as"}
 )
@@ -143,7 +143,9 @@ def _memory(node: cst.BaseExpression) -> cst.BaseExpression:
             isinstance(node, cst.Attribute) and node.attr.value in MEMORY_ATTRIBUTES
         ):
             node = node.value
-        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _VIEWS:
+        elif (
+            isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in VIEW_METHODS
+        ):
             node = node.func.value
         else:
             return node

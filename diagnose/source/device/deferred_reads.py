@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from diagnose.source.dataflow.exception_handlers import may_catch
 from diagnose.source.dataflow.exit_paths import seen_after_failure, seen_elsewhere
 from diagnose.source.dataflow.flow import (
     Loop,
@@ -98,7 +99,7 @@ def _followed(plan: Deferred, read: cst.Call, name: str) -> Uses:
     for above in source.ancestors(read):
         if above is scope:
             break
-        if isinstance(above, cst.Try) and above.handlers and loops_around(source, above):
+        if may_catch({"": source}, source, above, None) and loops_around(source, above):
             raise LeftAlone("what reading it raises is caught")
         if isinstance(above, cst.With) and any("inference_mode" in source.code(item.item) for item in above.items):
             raise LeftAlone("it is read in inference mode, whose tensors cannot be added to outside of it")

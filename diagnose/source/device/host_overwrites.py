@@ -7,7 +7,7 @@ import re
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of
-from diagnose.source.dataflow.mutations import MEMORY_ATTRIBUTES, written_in_place
+from diagnose.source.dataflow.mutations import MEMORY_ATTRIBUTES, VIEW_METHODS, written_in_place
 from diagnose.source.device.transfers import Transfer, viewed
 from diagnose.source.tree.literals import string_key
 from diagnose.source.tree.syntax import Source
@@ -16,6 +16,8 @@ _PINS = re.compile(
     r"\btorch\.(?:empty|zeros|ones|full|rand|randn)\w*\([^\n]*(?:\bpin_memory\s*=\s*True|\)\.pin_memory\(\))"
 )
 """How a program pins buffers of its own, which a generator may fill again while it hands one out."""
+_SHARES = frozenset({"torch.from_numpy", "torch.as_tensor", "torch.asarray", "numpy.asarray", "numpy.frombuffer"})
+"""Functions whose results lie in the memory of what they are given, or may."""
 
 
 def is_overwritten(transfer: Transfer) -> bool:
@@ -46,8 +48,7 @@ def _memory_of(source: Source, expression: cst.BaseExpression) -> set[str]:
     while below is not None and source.code(below) not in found:
         found.add(source.code(below))
         if isinstance(below, cst.Call):
-            inner = viewed(below)
-            below = inner if inner is not below else None
+            below = _shared_by(source, below)
         elif isinstance(below, cst.Subscript):
             # An entry of a dictionary, `batch["x"]`, is an object of its own.
             below = below.value if string_key(below) is None else None
@@ -59,3 +60,15 @@ def _memory_of(source: Source, expression: cst.BaseExpression) -> set[str]:
         else:
             below = None
     return found
+
+
+def _shared_by(source: Source, call: cst.Call) -> cst.BaseExpression | None:
+    """What a call gives a view of: `x` of `x.t()`, `torch.flatten(x)` and `torch.from_numpy(x)`."""
+    names = source.names(call.func)
+    function = any(
+        name in _SHARES or (name.startswith("torch.") and name.rpartition(".")[2] in VIEW_METHODS) for name in names
+    )
+    if function:
+        return call.args[0].value if call.args else None
+    method = isinstance(call.func, cst.Attribute) and call.func.attr.value in VIEW_METHODS
+    return call.func.value if isinstance(call.func, cst.Attribute) and method else None

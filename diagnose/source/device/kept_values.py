@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
+from diagnose.source.dataflow.exception_handlers import may_catch
 from diagnose.source.dataflow.flow import (
     STEADY_UPDATES,
     Loop,
@@ -186,7 +187,8 @@ def _asks(source: Source, use: Variable) -> bool:
 def _is_passed(source: Source, uses: Uses, batch: Loop) -> bool:
     """Whether every way from a loop to the uses beyond it leads through its end, and the variable is a number there."""
     scope = scope_of(source, batch)
-    handled = any(isinstance(above, cst.Try) for above in source.ancestors(batch) if within(source, above, scope))
+    around = (above for above in source.ancestors(batch) if within(source, above, scope))
+    handled = any(isinstance(above, cst.Try) or may_catch({"": source}, source, above, None) for above in around)
     return not handled and not any(_start(value) is None for _, value in uses.assigned)
 
 

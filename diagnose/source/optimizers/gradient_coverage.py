@@ -10,9 +10,10 @@ from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.flow import binds, within
 from diagnose.source.optimizers.loss_choices import loss_choices
 from diagnose.source.training.every_step import EveryStep
-from diagnose.source.training.given_arguments import is_given_alike
+from diagnose.source.training.given_arguments import is_given_alike, is_never_given
 from diagnose.source.tree.attributes import names_set_later
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.literals import literal
 from diagnose.source.tree.syntax import Source
 
 _CUTS = frozenset(
@@ -119,34 +120,43 @@ def _branches(code: EveryStep, path: str, source: Source, written: cst.ClassDef)
     later = names_set_later(code.sources.values())
     for method in methods:
         for node in source.walk(method):
-            asks = isinstance(node, cst.If | cst.IfExp | cst.While) and not _is_settled(
-                code, source, written, node.test
-            )
+            asks = isinstance(node, cst.If | cst.IfExp | cst.While) and not is_settled(code, source, node.test)
             if asks or isinstance(node, cst.Continue | cst.Break | cst.Match | cst.Try):
                 yield f"{_at(path, source, node)} chooses a way through `{written.name.value}`"
-            elif isinstance(node, cst.Subscript) and _picks(source, method, node):
+            elif isinstance(node, cst.Subscript) and picks_layer(source, method, node):
                 yield f"{_at(path, source, node)} picks one of the layers of `{written.name.value}`"
             elif isinstance(node, cst.Call) and _is_exchanged(source, node, later):
                 yield f"{_at(path, source, node)} calls what is set after `{written.name.value}` is built"
 
 
-def _is_settled(code: EveryStep, source: Source, written: cst.ClassDef, test: cst.BaseExpression) -> bool:
-    """Whether a test has one answer in training.
+def is_settled(code: EveryStep, source: Source, test: cst.BaseExpression) -> bool:
+    """Whether a test of a module's method has one answer in training.
 
-    It asks for a mode, for an argument that is None always or never, or for an option that stays as it was built.
+    It asks for a mode, for an argument that is None always or never or that no step gives, or for options that stay as
+    they were built.
     """
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-        return _is_settled(code, source, written, test.expression)
+        return is_settled(code, source, test.expression)
     if isinstance(test, cst.BooleanOperation):
-        return all(_is_settled(code, source, written, side) for side in (test.left, test.right))
+        return all(is_settled(code, source, side) for side in (test.left, test.right))
     if isinstance(test, cst.Comparison):
-        none = all(source.code(each.comparator) == "None" for each in test.comparisons)
-        return none and isinstance(test.left, cst.Name) and is_given_alike(code, source, test.left)
-    if not (isinstance(test, cst.Attribute) and source.code(test.value) == "self"):
-        return False
-    if test.attr.value == "training":
+        if isinstance(test.left, cst.Name) and all(source.code(each.comparator) == "None" for each in test.comparisons):
+            return is_given_alike(code, source, test.left)
+        return all(is_option(code, source, each) for each in (test.left, *(one.comparator for one in test.comparisons)))
+    if isinstance(test, cst.Name):
+        return is_never_given(code, source, test)
+    return is_option(code, source, test)
+
+
+def is_option(code: EveryStep, source: Source, value: cst.BaseExpression) -> bool:
+    """Whether it is a literal, or an attribute of the module that nothing sets once it is built."""
+    if isinstance(value, cst.Tuple | cst.List | cst.Set):
+        return all(is_option(code, source, each.value) for each in value.elements)
+    if literal(value) is not None:
         return True
-    return test.attr.value not in names_set_later(code.sources.values())
+    if not (isinstance(value, cst.Attribute) and source.code(value.value) == "self"):
+        return False
+    return value.attr.value == "training" or value.attr.value not in names_set_later(code.sources.values())
 
 
 def _is_exchanged(source: Source, call: cst.Call, later: frozenset[str]) -> bool:
@@ -155,7 +165,7 @@ def _is_exchanged(source: Source, call: cst.Call, later: frozenset[str]) -> bool
     return isinstance(func, cst.Attribute) and source.code(func.value) == "self" and func.attr.value in later
 
 
-def _picks(source: Source, method: cst.FunctionDef, node: cst.Subscript) -> bool:
+def picks_layer(source: Source, method: cst.FunctionDef, node: cst.Subscript) -> bool:
     """Whether an index chooses a layer: `self.heads[task]`, but for a number or the counter of a loop."""
     if not (isinstance(node.value, cst.Attribute) and source.code(node.value.value) == "self"):
         return False

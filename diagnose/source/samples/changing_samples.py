@@ -48,10 +48,39 @@ def changing_samples(
         return f"feeds a dataset that changes itself (`{changes}`): store what does not change decoded."
     name = source.code(given).rpartition(".")[2] if isinstance(given, cst.Name | cst.Attribute) else "dataset"
     change = re.compile(f"{_CHANGES}|{_EDITS}".replace("{name}", name))
-    lines = [line.split("#")[0].strip() for text in sources.values() for line in text.splitlines()]
-    if any(change.search(line) for line in lines if not line.startswith(("import ", "from "))):
+    if changes_by_name(sources, change):
         return "feeds a dataset that the program changes between epochs: store what does not change decoded."
     return None
+
+
+def changes_by_name(
+    sources: Mapping[str, str], change: re.Pattern[str], skipped: tuple[str, ...] = ("import ", "from ")
+) -> bool:
+    """Whether a line that does not begin as the `skipped` ones matches a pattern of changes, which begins with the name
+    of what is changed.
+
+    What a file binds by its loops alone is a batch or a sample: `for data in loader: data.x = …` changes no dataset.
+    """
+    for text in sources.values():
+        lines = (line.split("#")[0].strip() for line in text.splitlines())
+        found = [match for line in lines if not line.startswith(skipped) for match in change.finditer(line)]
+        source = parse(text) if found else None
+        turned = _bound_by_loops(source) if source is not None else frozenset()
+        if any(re.split(r"\W", match[0], maxsplit=1)[0] not in turned for match in found):
+            return True
+    return False
+
+
+def _bound_by_loops(source: Source) -> frozenset[str]:
+    """The variables that a file binds as targets of its `for` statements, and by nothing else but what they hold."""
+    loops = {name.value for loop in source.every(cst.For) for name in source.every(cst.Name, loop.target)}
+    others = {param.name.value for param in source.every(cst.Param) if isinstance(param.name, cst.Name)}
+    for assign in source.every(cst.Assign):
+        for name in (name for each in assign.targets for name in source.every(cst.Name, each.target)):
+            made_of_itself = any(used.value == name.value for used in source.every(cst.Name, assign.value))
+            if isinstance(source.parent(name), cst.AssignTarget | cst.Element) and not made_of_itself:
+                others.add(name.value)
+    return frozenset(loops - others)
 
 
 def _made_by(source: Source, node: cst.CSTNode, made: str | None, depth: int) -> Iterator[str]:

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from diagnose.source.dataflow.exception_handlers import catching
 from diagnose.source.samples.object_identity import root_of
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, changed_by
 from diagnose.source.samples.shared_objects import SharedObjects
 from diagnose.source.samples.statement_order import StatementOrder
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.syntax import Source
+
+_ASKS = frozenset({"len", "print", "isinstance", "type", "id", "str", "repr", "prepare"})
+"""Functions that go through nothing."""
 
 
 @dataclass(frozen=True)
@@ -99,24 +104,43 @@ class MainProcess:
 
     def caught(self) -> Iterator[Trace]:
         """Exceptions of samples that the program catches around its loop: from a worker they come as another."""
-        classes = {each.name.value for each in self.code.lasting}
-        raises = any(any(self.code.sources[path].every(cst.Raise, node)) for node, path in self.code.sampling.items())
-        for path, source in self.code.sources.items() if raises else ():
-            for each in source.every(cst.Try):
-                loops = self.order.goes_through(source, each.body, skipped=frozenset(classes))
-                # What makes a sample, or makes the dataset before the loop.
-                inside = any(
-                    above in self.code.sampling or above in self.code.building for above in source.ancestors(each)
-                )
-                of_memory = all(
-                    handler.type is not None and source.code(handler.type).endswith("OutOfMemoryError")
-                    for handler in each.handlers
-                )
-                if loops and not of_memory and not inside:
-                    at = source.lines_of(each.handlers[0])[0]
-                    yield Trace(
-                        "raises exceptions that the program catches, which come as others from a worker", path, at
-                    )
+        errors = frozenset(self._raised())
+        errors |= {"RuntimeError"} if errors else set()  # what an exception comes as that takes no message alone
+        classes = frozenset(each.name.value for each in self.code.lasting)
+        for path, source, body, catcher in catching(self.code.sources, errors) if errors else ():
+            # What makes a sample, or makes the dataset before the loop.
+            inside = any(above in self.code.sampling or above in self.code.building for above in source.ancestors(body))
+            if inside or catcher in self.code.sampling:
+                continue
+            if self.order.goes_through(source, body, skipped=classes) or self._is_handed_on(source, body):
+                of_try = isinstance(catcher, cst.Try) and catcher.handlers
+                at = source.lines_of(catcher.handlers[0] if isinstance(catcher, cst.Try) and of_try else catcher)[0]
+                yield Trace("raises exceptions that the program catches, which come as others from a worker", path, at)
+
+    def _raised(self) -> Iterator[str]:
+        """The names of the exceptions that samples raise, and of those that they are kinds of."""
+        for node, path in self.code.sampling.items():
+            source = self.code.sources[path]
+            for each in source.every(cst.Raise, node):
+                raised = each.exc.func if isinstance(each.exc, cst.Call) else each.exc
+                name = source.code(raised).rpartition(".")[2] if raised is not None else ""
+                yield name if name[:1].isupper() else "Exception"
+                for other in self.code.sources.values():
+                    for written in other.classes_named(name):
+                        yield from (other.code(base.value).rpartition(".")[2] for base in written.bases)
+
+    def _is_handed_on(self, source: Source, body: cst.CSTNode) -> bool:
+        """Whether code gives the loader to what may go through it, as `list(loader)` and `trainer.fit(…)` do."""
+        assign = source.parent(self.loader)
+        targets = [source.code(each.target) for each in assign.targets] if isinstance(assign, cst.Assign) else []
+        for call in source.every(cst.Call, body):
+            of = source.code(call.func.value).lower() if isinstance(call.func, cst.Attribute) else ""
+            if call_name(call) == "fit" or ("trainer" in of and call_name(call) == "train"):
+                return True
+            own = call_name(call) in self.code.defined  # it is looked into
+            if not own and call_name(call) not in _ASKS and any(source.code(arg.value) in targets for arg in call.args):
+                return True
+        return False
 
 
 def _calls_of(code: SampleCode, node: cst.CSTNode, classes: set[str]) -> Iterator[cst.Call]:

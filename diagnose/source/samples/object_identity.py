@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import bound_to
+from diagnose.source.dataflow.bindings import bound_to, is_plain
 from diagnose.source.dataflow.flow import within
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.tree.arguments import argument
@@ -48,6 +48,9 @@ def root_of(node: cst.BaseExpression) -> cst.BaseExpression:
 
 def _same_memory(call: cst.Call) -> cst.BaseExpression | None:
     """Return what the result of a call may lie in the memory of; None where it is another object."""
+    filled = argument(call, "out")
+    if filled is not None:
+        return filled.value
     copies = argument(call, "copy")
     uncopied = copies is not None and isinstance(copies.value, cst.Name) and copies.value.value == "False"
     if call_name(call) not in SAME_MEMORY and not (uncopied and call_name(call) in _UNLESS_COPIED):
@@ -129,7 +132,7 @@ def is_made_within(source: Source, name: cst.Name) -> bool:
 
 def _is_new(source: Source, value: cst.CSTNode) -> bool:
     if isinstance(value, cst.Call):
-        return source.is_called(value.func, *_MAKE)
+        return source.is_called(value.func, *_MAKE) and argument(value, "out") is None
     return isinstance(value, cst.List | cst.Dict | cst.Set | cst.ListComp | cst.DictComp | cst.SetComp)
 
 
@@ -189,7 +192,8 @@ def is_alias(code: SampleCode, path: str, function: cst.CSTNode, node: cst.BaseE
     if is_own(source, root):
         return root is not node and (source.inside(node, cst.ClassDef) in code.lasting)
     if root.value not in local_names(source, function):
-        return root is not node and not source.names(root) & {"builtins." + root.value} and _is_global(source, root)
+        known = not source.names(root) & {"builtins." + root.value} and _is_global(source, root)
+        return known and (root is not node or not is_plain(source, root))
     values = [
         assign.value
         for assign in source.every(cst.Assign, function)

@@ -67,11 +67,16 @@ def _only_binds(files: Iterable[Source], source: Source, setter: cst.FunctionDef
 def _is_of_class(source: Source, name: str) -> bool:
     """Whether a class binds a name to what a call makes, as `level = property(None, fill)`, which may be a setter."""
     return any(
-        isinstance(assign.value, cst.Call)
-        and any(isinstance(each.target, cst.Name) and each.target.value == name for each in assign.targets)
-        and isinstance(source.inside(assign, (cst.FunctionDef, cst.Lambda, cst.ClassDef)), cst.ClassDef)
-        for assign in source.every(cst.Assign)
+        isinstance(bound, cst.Assign | cst.AnnAssign)
+        and isinstance(bound.value, cst.Call)
+        and isinstance(source.inside(bound, (cst.FunctionDef, cst.Lambda, cst.ClassDef)), cst.ClassDef)
+        and any(isinstance(each, cst.Name) and each.value == name for each in _targets(bound))
+        for bound in source.walk(None, cst.Assign, cst.AnnAssign)
     )
+
+
+def _targets(bound: cst.Assign | cst.AnnAssign) -> list[cst.BaseExpression]:
+    return [each.target for each in bound.targets] if isinstance(bound, cst.Assign) else [bound.target]
 
 
 def _last(node: cst.BaseExpression) -> str:

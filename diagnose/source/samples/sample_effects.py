@@ -210,9 +210,33 @@ def _outlives(code: SampleCode, path: str, function: cst.FunctionDef | cst.Lambd
         return False
     if _is_mutable_default(source, function, root.value):
         return True
+    if _changes_element(source, target) and any(
+        is_alias(code, path, function, each) for each in _gathered(source, function, root.value)
+    ):
+        return True
     if _is_made_anew(source, function, root, lambda value: is_alias(code, path, function, value)):
         return False
     return is_alias(code, path, function, root)
+
+
+def _gathered(source: Source, function: cst.CSTNode, name: str) -> Iterator[cst.BaseExpression]:
+    """Yield the elements of the lists, tuples and dictionaries that a function writes out for a variable."""
+    for assign in source.every(cst.Assign, function):
+        if any(name == getattr(each.target, "value", None) for each in assign.targets) and isinstance(
+            assign.value, cst.List | cst.Tuple | cst.Dict
+        ):
+            yield from (each.value for each in assign.value.elements)
+
+
+def _changes_element(source: Source, target: cst.BaseExpression) -> bool:
+    """Whether a statement changes what a container holds, and not which objects: `rows[0] += 1`, `rows[0].sort()`."""
+    part: cst.CSTNode | None = target
+    if isinstance(target, cst.Name):  # of `rows[0].add_(1)`, whose memory is seen as that of `rows`
+        part = source.parent(target)
+    if not isinstance(part, cst.Subscript | cst.Attribute):
+        return False
+    inner = part is target and isinstance(part.value, cst.Subscript | cst.Attribute)
+    return inner or isinstance(source.parent(part), cst.AugAssign | cst.Attribute | cst.Arg | cst.Subscript)
 
 
 def _is_mutable_default(source: Source, function: cst.FunctionDef | cst.Lambda, name: str) -> bool:
@@ -236,8 +260,11 @@ def _changers(code: SampleCode) -> set[str]:
     return names
 
 
-def _changes_what_it_gets(source: Source, function: cst.FunctionDef | cst.Lambda, changers: set[str]) -> bool:
-    parts = parts_of(source, function, parameters(source, function))
+def _changes_what_it_gets(
+    source: Source, function: cst.FunctionDef | cst.Lambda, changers: set[str], given: set[str] | None = None
+) -> bool:
+    """Whether a function changes in place what it gets for any of its parameters, or for those that are `given`."""
+    parts = parts_of(source, function, parameters(source, function) if given is None else given)
     for target in changed_by(source, function):
         root = root_of(target)
         if not isinstance(root, cst.Name) or root.value not in parts:
@@ -275,7 +302,24 @@ def _given_to(
 ) -> Iterator[cst.BaseExpression]:
     """Yield what a function gives functions of these names, as far as it is an object that is kept."""
     for call in _calls_named(code.sources[path], function, names):
-        yield from (arg.value for arg in call.args if is_alias(code, path, function, arg.value))
+        for arg in call.args:
+            if is_alias(code, path, function, arg.value) and _is_changed_by(code, call, arg, names):
+                yield arg.value
+
+
+def _is_changed_by(code: SampleCode, call: cst.Call, arg: cst.Arg, names: set[str]) -> bool:
+    """Whether a function of the called name may change what it gets by an argument."""
+    for node, path in code.sampling.items():
+        if not isinstance(node, cst.FunctionDef) or node.name.value != call_name(call):
+            continue
+        listed = [each.name.value for each in node.params.params]
+        listed = listed[1:] if listed[:1] in (["self"], ["cls"]) else listed
+        at = call.args.index(arg)
+        plain = not any(each.star for each in call.args) and arg.keyword is None and at < len(listed)
+        given = {listed[at]} if plain else None
+        if _changes_what_it_gets(code.sources[path], node, names, given):
+            return True
+    return False
 
 
 def _calls_named(source: Source, below: cst.CSTNode, names: set[str]) -> Iterator[cst.Call]:

@@ -11,7 +11,7 @@ import libcst as cst
 
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.literals import string, string_key
+from diagnose.source.tree.literals import literal, string, string_key
 from diagnose.source.tree.syntax import Source, parse
 
 _HOLDERS = frozenset({"Namespace", "SimpleNamespace", "EasyDict", "DictConfig", "AttrDict", "ConfigDict"})
@@ -30,6 +30,8 @@ class Default:
     """What is written in the place of `value`, around the new one."""
     stands_for: bool | None = None
     """The value that an expression of another meaning stands for: `action="store_true"` is False."""
+    last: cst.BaseExpression | None = None
+    """The end of what is replaced, where that is more than `value`."""
 
 
 def defaults_of(source: Source, name: str) -> Iterator[Default]:
@@ -56,13 +58,23 @@ def _option(source: Source, call: cst.Call) -> Iterator[Default]:
     default = argument(call, "default")
     action = argument(call, "action")
     told = string(action.value) if action is not None else None
-    if told in {"store_true", "store_false"}:
-        if default is None and told == "store_true" and action is not None and "import argparse" in source.text:
-            yield Default(action.value, _SWITCH, stands_for=False)
-        elif default is not None:
-            yield Default(default.value)
-    elif default is not None:
+    kept = literal(default.value) if default is not None else None
+    if action is None or told not in {"store_true", "store_false"}:
+        yield from [Default(default.value)] if default is not None else []
+    elif told == "store_true" and (default is None or (kept is not None and kept.value is False)):
+        # With another default alone, no word of the command line would give the old value.
+        follows = default is None or call.args.index(default) == call.args.index(action) + 1
+        if follows and _may_have_off(source, call):
+            yield Default(action.value, _SWITCH, False, default.value if default is not None else None)
+    elif default is not None and (kept is None or kept.value is (told == "store_true")):
         yield Default(default.value)
+
+
+def _may_have_off(source: Source, call: cst.Call) -> bool:
+    """Whether argparse can give an option a `--no-…`: there is none yet."""
+    words = [option.lstrip("-") for option in option_names(call) if option.startswith("--")]
+    taken = any(f"{quote}--no{dash}{word}{quote}" in source.text for word in words for dash in "-_" for quote in "\"'")
+    return bool(words) and not taken and "import argparse" in source.text
 
 
 def destination_of(call: cst.Call) -> str | None:

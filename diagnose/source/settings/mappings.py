@@ -14,7 +14,8 @@ from diagnose.source.dataflow.bindings import binding_of, passed_to
 from diagnose.source.dataflow.flow import within
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import call_name, parse
-from diagnose.source.tree.literals import literal, string
+from diagnose.source.tree.literals import literal, string, string_key
+from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source, Splice
 
 _DEEPEST = 4
@@ -171,6 +172,37 @@ def clashes(layer: Layer, call: cst.Call, keys: Collection[str]) -> bool:
             if own & set(keys) or call_name(other) not in {call_name(call), "DataLoader", "dict"}:
                 return True
     return False
+
+
+def is_overridden(sources: Mapping[str, str], layer: Layer, key: str) -> bool:
+    """Whether the program may put another value over a dictionary's own, for this call or for another one.
+
+    `{**options, key: 0}`, `dict(options, key=0)`, `options | {key: 0}`, `options[key] = 0`, `options.update(key=0)`:
+    of whatever dictionary, since one goes by many names.
+    """
+    return any(
+        node is not layer.node and _says_over(source, node, key)
+        for source in parse_all(sources).values()
+        if key in source.words
+        for node in source.walk(None, cst.Call, cst.Dict, cst.Subscript)
+    )
+
+
+def _says_over(source: Source, node: cst.CSTNode, key: str) -> bool:
+    above = source.parent(node)
+    if isinstance(node, cst.Subscript):
+        return string_key(node) == key and isinstance(above, cst.AssignTarget | cst.AugAssign | cst.Del)
+    if isinstance(node, cst.Call):
+        named = any(arg.keyword is not None and arg.keyword.value == key for arg in node.args)
+        over = call_name(node) == "dict" and any(arg.keyword is None for arg in node.args)
+        return named and (over or call_name(node) == "update")
+    if not isinstance(node, cst.Dict):
+        return False
+    has = any(isinstance(each, cst.DictElement) and string(each.key) == key for each in node.elements)
+    stars = any(isinstance(each, cst.StarredDictElement) for each in node.elements)
+    call = source.parent(above) if isinstance(above, cst.Arg) else None
+    updates = isinstance(call, cst.Call) and call_name(call) == "update"
+    return has and (stars or updates or isinstance(above, cst.BinaryOperation))
 
 
 def name_of(layer: Layer) -> str | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
 
 from diagnose.model import Scalar
-from diagnose.source.settings.mappings import Known, Layer, clashes, layers_of, name_of, set_keys
+from diagnose.source.settings.mappings import Known, Layer, clashes, is_overridden, layers_of, name_of, set_keys
 from diagnose.source.settings.other_readers import has_other_readers
 from diagnose.source.settings.setting import Setting
 from diagnose.source.settings.shown_options import shows_mapping, shows_options
@@ -67,12 +67,27 @@ class CallOptions:
         return found[1] if found is not None else None
 
     @property
-    def unknown_options(self) -> str | None:
-        """The variable of which the call takes arguments that are not known; None where it takes none."""
+    def options_with_workers(self) -> str | None:
+        """The code of a dictionary that the call takes, where only that itself says how many workers there are.
+
+        Its text does not say it, other loaders take it with another number, or it must stay as it is.
+        """
         stars = [arg.value for arg in self.node.args if arg.star == "**"]
-        if len(stars) != 1 or not isinstance(stars[0], cst.Name):
+        if len(stars) != 1 or self._argument("num_workers") is not None or self._layer_of_workers is not None:
             return None
-        return stars[0].value if layers_of(stars[0], self.path, self.source, self._known) is None else None
+        named = isinstance(stars[0], cst.Name)
+        held = isinstance(stars[0], cst.Attribute) and self.setting("num_workers") is None
+        return self.source.code(stars[0]) if named or held else None
+
+    @property
+    def _layer_of_workers(self) -> Layer | None:
+        """The dictionary that gives the call its workers, where what needs workers may stand beside them."""
+        found = self._layer_with("num_workers") if self._argument("num_workers") is None else None
+        if found is None or clashes(found[0], self.node, {self.its(name) for name in _NEED_WORKERS}):
+            return None
+        if self._shows_layer(found[0]) or is_overridden(self.sources, found[0], self.its("num_workers")):
+            return None
+        return found[0]
 
     def setting(self, name: str, *, trusted: bool = True) -> Setting | None:
         """Return the setting of an argument; `trusted`: the recorded value still applies (no fix has touched it)."""
@@ -90,20 +105,19 @@ class CallOptions:
         setting = self.setting(name, trusted=False)
         return setting.value if setting is not None else self.recorded.get(name)
 
-    def place(self, name: str, value: Scalar, *, code: str | None = None, beside: str | None = None) -> Placed:
-        """Set an argument. `code` is written instead of the value where the call or its dictionary says it itself.
-
-        `beside`: the argument without which this one must not be given; it is put where that one stands.
-        """
+    def place(self, name: str, value: Scalar, *, code: str | None = None) -> Placed:
+        """Set an argument. `code` is written instead of the value where the call or its dictionary says it itself."""
         expression = self.given(name)
         if expression is None:
             kept = self.setting(name)
             if kept is not None:
                 return Placed({kept.path: [kept.to(value)]} if kept.value != value else {}, kept.fixed)
-            return self._added(name, written(value) if code is None else code, beside)
+            return self._added(name, written(value) if code is None else code)
         layer = self._layer_with(name) if self._argument(name) is None else None
         if layer is not None and self._shows_layer(layer[0]):
             return self._shown(name)
+        if layer is not None and name in _NEED_WORKERS and self._layer_of_workers is None:
+            return self._elsewhere(name)
         if code is not None and literal(expression) is not None:
             path, source = (layer[0].path, layer[0].source) if layer is not None else (self.path, self.source)
             same = source.code(expression) == code
@@ -116,44 +130,45 @@ class CallOptions:
         added = self.add({name: written(values[name]) for name in absent})
         return [Placed(added), *(self.place(name, value) for name, value in values.items() if name not in absent)]
 
-    def _added(self, name: str, code: str, beside: str | None) -> Placed:
-        """Give a parameter that has no argument yet one, beside another."""
-        codes = {self.its(name): code}
-        found = self._layer_with(beside) if beside is not None and self._argument(beside) is None else None
-        if found is not None and (clashes(found[0], self.node, codes) or self._shows_layer(found[0])):
-            line = self.source.lines_of(self.node)[0]
-            return Placed(reason=f"{self.path}:{line} takes {beside} from elsewhere: set {name} there.")
-        if found is not None:
-            return Placed({found[0].path: set_keys(found[0], codes)})
-        if beside is not None and self._argument(beside) is not None:  # its code may hold what only this place knows
-            return Placed({self.path: set_keywords(self.source, self.node, codes, positions=self.positions)})
+    def _added(self, name: str, code: str) -> Placed:
+        """Give a parameter that has no argument yet one: what needs workers, beside what says how many there are."""
+        elsewhere = self._argument("num_workers") is None and self._layer_with("num_workers") is not None
+        if name in _NEED_WORKERS and elsewhere and not (self._layer_of_workers or self.options_with_workers):
+            return self._elsewhere(name)
         return Placed(self.add({name: code}))
+
+    def _elsewhere(self, name: str) -> Placed:
+        line = self.source.lines_of(self.node)[0]
+        return Placed(reason=f"{self.path}:{line} takes num_workers from elsewhere: set {name} there.")
 
     def add(self, codes: Mapping[str, str]) -> dict[str, list[Splice]]:
         """Give parameters that have no argument yet one each: in the call, or in the dictionary that it takes."""
         stars = [arg for arg in self.node.args if arg.star == "**"]
-        codes = {self.its(name): code for name, code in codes.items()}
-        if not codes:
+        own = {self.its(name): code for name, code in codes.items()}
+        if not own:
             return {}
-        if not stars:
-            return {self.path: set_keywords(self.source, self.node, codes, positions=self.positions)}
-        layers = layers_of(stars[-1].value, self.path, self.source, self._known)
-        if layers:
-            likely = [layer for layer in layers if any(layer.value(known) is not None for known in _BESIDE)]
-            layer = (likely or layers)[-1]
-            needs_workers = not _NEED_WORKERS.isdisjoint(codes) and self._is_of_others(stars[-1].value, layers)
-            if (not likely and self._says_itself(layer, codes)) or needs_workers:
-                return {self.path: set_keywords(self.source, self.node, codes, positions=self.positions)}
-            if not clashes(layer, self.node, codes) and not self._shows_layer(layer):
-                return {layer.path: set_keys(layer, codes)}
-        listed = ", ".join(f'"{name}": {code}' for name, code in codes.items())
+        layers = layers_of(stars[-1].value, self.path, self.source, self._known) if stars else []
+        layer = self._home(stars[-1].value, layers, codes) if layers else None
+        if layer is not None and not clashes(layer, self.node, own) and not self._shows_layer(layer):
+            return {layer.path: set_keys(layer, own)}
+        if layer is None and layers is not None:
+            return {self.path: set_keywords(self.source, self.node, own, positions=self.positions)}
+        listed = ", ".join(f'"{name}": {code}' for name, code in own.items())
         star = stars[-1].value
         return {self.path: [replace(self.source, star, f"{{**{self.source.code(star)}, {listed}}}")]}
 
-    def _is_of_others(self, options: cst.BaseExpression, layers: Sequence[Layer]) -> bool:
-        """Whether other calls take a dictionary that says nothing of workers: they may have none."""
-        if any(layer.value(self.its("num_workers")) is not None for layer in layers):
-            return False
+    def _home(self, options: cst.BaseExpression, layers: Sequence[Layer], codes: Mapping[str, str]) -> Layer | None:
+        """The dictionary in which new arguments are at home; None where they belong in the call."""
+        likely = [layer for layer in layers if any(layer.value(known) is not None for known in _BESIDE)]
+        layer = (likely or layers)[-1]
+        if _NEED_WORKERS.isdisjoint(codes):
+            return None if not likely and self._says_itself(layer, {self.its(name) for name in codes}) else layer
+        if "num_workers" not in codes:
+            return self._layer_of_workers
+        return None if self._is_of_others(options) else layer
+
+    def _is_of_others(self, options: cst.BaseExpression) -> bool:
+        """Whether other calls take a dictionary: they may have no workers."""
         return any(
             arg.star == "**" and source.code(arg.value) == self.source.code(options)
             for source in parse_all(self.sources).values()
@@ -162,12 +177,12 @@ class CallOptions:
             for arg in call.args
         )
 
-    def _says_itself(self, layer: Layer, codes: Mapping[str, str]) -> bool:
+    def _says_itself(self, layer: Layer, keys: Collection[str]) -> bool:
         """Whether the call has arguments of its own, and its dictionary is empty and never gets these keys."""
         named = any(arg.keyword is not None for arg in self.node.args)
         empty = isinstance(layer.node, cst.Dict) and not layer.node.elements
         text = layer.source.text
-        return named and empty and not any(f"'{name}'" in text or f'"{name}"' in text for name in codes)
+        return named and empty and not any(f"'{name}'" in text or f'"{name}"' in text for name in keys)
 
     def _replaced(self, name: str, expression: cst.BaseExpression, value: Scalar) -> Placed:
         setting = self.setting(name)

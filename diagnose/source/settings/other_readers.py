@@ -23,6 +23,8 @@ _OF_WORKERS = frozenset(
 _POSITION = 5
 """Of `num_workers` among a loader's arguments."""
 _TELLS = frozenset({"print", "info", "debug", "warning", "log", "format", "write"})
+_LOOKS_UP = ("get", "getattr", "pop", "attrgetter", "itemgetter")
+"""Functions and methods that give the attribute or the entry of a name."""
 _KEEPS = frozenset({"int", "str", "dict", "update", "setdefault"})
 """Functions and methods whose result is, or holds, what they take."""
 
@@ -84,6 +86,9 @@ def _uses(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     for entry in source.every(cst.Subscript):
         if string_key(entry) == name and not isinstance(source.parent(entry), cst.AssignTarget):
             yield entry
+    for call in source.calls_named(*_LOOKS_UP):
+        if any(string(arg.value) == name for arg in call.args):
+            yield call
 
 
 def _kept_as(source: Source, use: cst.BaseExpression, sources: Mapping[str, Source]) -> list[str] | None:

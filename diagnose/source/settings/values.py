@@ -296,6 +296,8 @@ class _Search:
         if not self._is_recorded(default.stands_for):
             return None
         line, span = source.lines_of(default.value)[0], source.wide_span(default.value)
+        if default.last is not None:
+            span = span[0], source.wide_span(default.last)[1]
         return Setting(path, line, span, default.stands_for, False, template=default.template)
 
     def _in_configs(self, keys: tuple[str, ...]) -> list[Setting]:

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import libcst as cst
 
 from diagnose.source.training.forward_region import ForwardRegion
+from diagnose.source.training.half_values import made_half, reach_numpy
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.syntax import Source
 
 _OWN_FORMATS = re.compile(
     r"\.bfloat16\(\)|\.half\(\)|torch\.(?:bfloat16|float16|half)\b|set_default_dtype|model\w*\.double\(\)|MixedPrecision"
     r"|(?m:^[ \t]*[\w.]+\.double\(\)[ \t]*$)"  # a statement of its own: of a module, which it changes
 )
 _REFUSES = re.compile(r"\bBCELoss\(|\bbinary_cross_entropy\(")
-_KEEPS_FORMAT = frozenset(
-    {
-        "detach",
-        "cpu",
-        "to",
-        "data",
-        "clone",
-        "view",
-        "reshape",
-        "flatten",
-        "squeeze",
-        "unsqueeze",
-        "permute",
-        "transpose",
-    }
-)
-"""Methods whose results have the number format of what they are called on, as parts of it have."""
 _CAPTURED = re.compile(r"make_graphed_callables|CUDAGraph\(|cuda\.graph\(")
 
 
@@ -48,47 +34,14 @@ def program_refuses(text: str) -> str | None:
     return None
 
 
-def region_refuses(step: TrainingStep, region: ForwardRegion) -> str | None:
+def region_refuses(sources: Mapping[str, Source], step: TrainingStep, region: ForwardRegion) -> str | None:
     """Return what of a forward pass and its loss does not compute in bfloat16; None where nothing is found."""
-    if _goes_to_numpy(step, region):
+    half = {name for statement in region.statements for name in made_half(step.source, statement)}
+    if reach_numpy(sources, step.source, step.scope, half):
         return "a value of the forward pass goes to NumPy, which has no bfloat16: .float() it there first"
     if (put := _put_by_mask(step, region)) is not None:
         return f"`{put}` puts values under a mask or indices, which must have the type of what they are put into"
     return None
-
-
-def _goes_to_numpy(step: TrainingStep, region: ForwardRegion) -> bool:
-    source = step.source
-    made = {
-        name.value
-        for statement in region.statements
-        for target in source.every(cst.AssignTarget, statement)
-        for name in source.every(cst.Name, target)
-    }
-    for assign in source.every(cst.Assign, step.scope):
-        target = assign.targets[0].target
-        if isinstance(target, cst.Name) and _same_format(assign.value) in made:
-            made.add(target.value)
-    return any(
-        call_name(call) == "numpy"
-        and ".float()" not in source.code(call)
-        and made.intersection(name.value for name in source.every(cst.Name, call))
-        for call in source.every(cst.Call, step.scope)
-    )
-
-
-def _same_format(value: cst.BaseExpression) -> str | None:
-    """The variable whose number format an expression has: `x` of `x[0].detach().cpu()`."""
-    while not isinstance(value, cst.Name):
-        if isinstance(value, cst.Subscript):
-            value = value.value
-        elif isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
-            value = value.func
-        elif isinstance(value, cst.Attribute) and value.attr.value in _KEEPS_FORMAT:
-            value = value.value
-        else:
-            return None
-    return value.value
 
 
 def _put_by_mask(step: TrainingStep, region: ForwardRegion) -> str | None:

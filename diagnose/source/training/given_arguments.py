@@ -24,6 +24,22 @@ def is_given_alike(code: EveryStep, source: Source, name: cst.Name, depth: int =
     return _answer(code, source, name, depth) is not None
 
 
+def is_never_given(code: EveryStep, source: Source, name: cst.Name) -> bool:
+    """Whether a parameter of a module's `forward` is left to its default in all calls of a step."""
+    method = source.inside(name, cst.FunctionDef)
+    owner = source.inside(method, cst.ClassDef) if method is not None else None
+    parameter = parameter_of(method, name.value) if method is not None else None
+    if method is None or owner is None or parameter is None or method.name.value != "forward":
+        return False
+    if parameter.default is None or binds(source, method.body, name.value):
+        return False
+    listed = [each.name.value for each in (*method.params.posonly_params, *method.params.params)]
+    position = listed.index(name.value) - 1 if name.value in listed else None
+    calls = [call for _, call in _calls(code, owner.name.value)]
+    given = (has_star(call) or argument(call, name.value, position) is not None for call in calls)
+    return bool(calls) and not any(given)
+
+
 def _answer(code: EveryStep, source: Source, name: cst.Name, depth: int) -> bool | None:
     """Whether the parameter gets a value; None where that is not known, or differs."""
     method = source.inside(name, cst.FunctionDef)

@@ -113,9 +113,25 @@ def _with(source: Source, call: cst.Call, new: Sequence[str], growth: int) -> li
     long_before = isinstance(source.parent(call), cst.Arg) and len(source.line_text(last)) > source.line_limit
     if long_before or len(source.line_text(last)) + growth + _growth(row) <= source.line_limit:
         return row
+    if first == last and _is_packed(source, call):
+        return row
     if any(source.inside(call, around) is not None for around in (cst.FormattedStringExpression, cst.BaseComp)):
         return row
     return _broken(source, call, new) if first == last else _in_new_row(source, call, new) or row
+
+
+def _is_packed(source: Source, call: cst.Call) -> bool:
+    """Whether a call shares its line with other arguments or statements, which lines of its own would tear apart."""
+    line = source.statement(call)
+    if isinstance(line, cst.SimpleStatementLine) and len(line.body) > 1:
+        return True
+    below: cst.CSTNode = call
+    while (arg := source.inside(below, cst.Arg)) is not None:
+        outer = source.parent(arg)
+        if not isinstance(outer, cst.Call) or len(outer.args) > 1 or arg.value is not below:
+            return True
+        below = outer
+    return False
 
 
 def _in_row(source: Source, call: cst.Call, new: Sequence[str]) -> list[Splice]:

@@ -130,6 +130,8 @@ def programs() -> Iterator[Program]:
                 parts = {"optimizer": f"optimizer = {made_of}", "zero": lines, "forward": forward}
                 if name in ("sgd", "adagrad", "rmsprop"):
                     why = {}
+                if name == "momentum" and head == "idle_head":
+                    why = {**why, "fused-optimizer": "momentum of a gradient that comes first in a later step"}
                 yield _program(f"step_{name}_{zero}_{head}", "optimizers", parts, why)
     for name, (family, parts, why) in VARIANTS.items():
         yield _program(f"loop_{name}", family, parts, why)

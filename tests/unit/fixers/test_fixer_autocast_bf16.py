@@ -377,3 +377,28 @@ def test_the_programs_own_options_open_its_autocast(
     else:
         assert isinstance(answer, Edits)
         assert answer.files == {COMMAND_LINE: command.replace(" ", "\n") + "\n"}
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("    print(np.asarray(outputs.detach()))\n", True),
+        ("    chances = torch.sigmoid(outputs)\n    print(chances.detach().cpu().numpy())\n", True),
+        ("    formats.append(outputs.detach())\nprint(np.concatenate([each.numpy() for each in formats]))\n", True),
+        ("    note(outputs.detach(), labels)\n", True),
+        ("    best, which = outputs.max(1)\n    print(best.detach().numpy())\n", True),
+        ("    best, which = outputs.max(1)\n    print(which.numpy())\n", False),
+        ("    print(outputs.argmax(1).numpy(), (outputs.argmax(1) == labels).numpy())\n", False),
+        ("    print(outputs.detach().float().numpy())\n", False),
+        ("    print(outputs.detach().to(torch.float32).numpy())\n", False),
+        ("    wide = outputs.detach().float()\n    print(np.asarray(wide))\n", False),
+        ("    formats.append(loss.item())\nprint(np.mean(formats))\n", False),
+        ("    print(labels.numpy(), inputs.numpy())\n", False),
+    ],
+)
+def test_a_half_value_that_reaches_numpy_is_left_alone(line: str, refused: bool) -> None:
+    note = "def note(values, labels):\n    print(values.cpu().numpy(), labels.numpy())\n\n\n"
+    text = "import numpy as np\n" + FLAT.replace("device = torch.d", note + "device = torch.d") + line
+    answer = fixed(text)
+    assert isinstance(answer, Advice if refused else Edits), answer
+    assert not refused or "NumPy" in getattr(answer, "text", "")

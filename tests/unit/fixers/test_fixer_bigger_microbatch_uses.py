@@ -131,6 +131,14 @@ def test_what_else_is_derived_from_the_numbers_keeps_them(before: str, edited: b
         ("if torch.isnan(loss):\n        continue", "pass", False),
         ("if i >= 9:\n        continue", "pass", False),
         ("pass", "if i % 10 == 0:\n            print('ten batches')", False),
+        ("if loss is not None:\n        x = x.cuda()", "pass", True),
+        ("if not isinstance(loss, tuple) and cuda:\n        x = x.cuda()", "pass", True),
+        ("if len(x) < 8:\n        continue", "pass", False),
+        ("if loss.item() > accumulate:\n        continue", "pass", False),
+        ("if loss.item() > len(loader):\n        continue", "pass", False),
+        ("if y[0] != 'None':\n        continue", "pass", False),
+        ("if loss is not None and torch.isnan(loss):\n        continue", "pass", False),
+        ("pass", "if i > 9 and (i + 1) % (10 * accumulate) == 0:\n            print('ten steps')", False),
     ],
 )
 def test_what_a_micro_step_decides_keeps_their_number(each: str, at_step: str, edited: bool) -> None:

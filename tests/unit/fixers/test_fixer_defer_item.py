@@ -302,6 +302,16 @@ def test_what_is_added_up_elsewhere_is_the_same_bit_for_bit(text: str) -> None:
             "caught",
         ),
         (
+            stepped("total = 0.0", "with contextlib.suppress(RuntimeError):\n    total += loss.item()", "print(total)"),
+            "caught",
+        ),
+        (
+            "import contextlib\nhistory = {'loss': []}\nwith contextlib.suppress(KeyboardInterrupt):\n"
+            "    for x in data:\n        loss = model(x)\n        loss.backward()\n"
+            "        history['loss'].append(loss.item())\nprint(history)\n",
+            "exception",
+        ),
+        (
             "def train(history):\n    for x in data:\n        loss = model(x)\n        loss.backward()\n"
             "        history['loss'].append(loss.item())\n",
             "is bound in a way that is not followed",

@@ -291,3 +291,57 @@ def test_embeddings_that_may_be_sparse_keep_the_plain_form(table: str, edited: b
         "import torch\nfrom torch import nn\n\n\n" + table + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
     )
     assert isinstance(fixed(text, "SGD("), Edits) is edited
+
+
+@pytest.mark.parametrize(
+    ("use", "edited"),
+    [
+        ("from tables import table\nmodel = table(9, True)\n", False),
+        ("import tables\nmodel = tables.table(9, few=True)\n", False),
+        ("from tables import table as build\nmodel = build(9, few=args.few)\n", False),
+        ("from tables import table\nmodel = table(9)\n", True),
+        ("from tables import table\nmodel = table(n=9, few=False)\n", True),
+    ],
+)
+def test_embeddings_that_another_file_asks_to_be_sparse_keep_the_plain_form(use: str, edited: bool) -> None:
+    text = "import torch\n" + use + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    tables = "from torch import nn\n\n\ndef table(n, few=False):\n    return nn.Embedding(n, 9, sparse=few)\n"
+    line = text.count("\n")
+    request = example_request("slow-optimizer", text, sites=[Site("optimizer", "train.py", line)])
+    request = replace(request, sources={"train.py": text, "tables.py": tables})
+    assert isinstance(FIXER.rewrite(request), Edits) is edited
+
+
+IDLE_HEAD = """import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 1), nn.Linear(6, 1)
+
+    def forward(self, x, task=0):
+        h = self.body(x)
+        return self.a(h) if task == 0 else self.b(h)
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), {options})
+for step in range(6):
+    optimizer.zero_grad()
+    model(torch.randn(5, 6), int(step > 2)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("options", ["lr=0.1, momentum=0.9", "0.1, 0.9", "lr=0.1, momentum=args.momentum", "**options"])
+def test_momentum_of_a_gradient_that_comes_first_in_a_later_step_is_left_alone(options: str) -> None:
+    text = IDLE_HEAD.format(options=options)
+    answer = fixed(text, "SGD(", **{**RECORDED, "name": "SGD"})
+    assert isinstance(answer, Advice)
+    assert "train.py:11 may leave parameters without a gradient" in answer.text
+
+
+@pytest.mark.parametrize("options", ["lr=0.1", "lr=0.1, momentum=0.0", "lr=0.1, weight_decay=0.1"])
+def test_a_gradient_that_comes_first_in_a_later_step_is_nothing_to_sgd_without_momentum(options: str) -> None:
+    text = IDLE_HEAD.format(options=options)
+    assert trained(text_of(fixed(text, "SGD("))) == pytest.approx(trained(text), rel=1e-4, abs=1e-6)

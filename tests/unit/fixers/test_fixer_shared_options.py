@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from rewriting import imported
 
-from diagnose.fixer import Edits, Facts, Site, example_request
+from diagnose.fixer import Advice, Edits, Facts, Site, example_request
 from diagnose.plugins import load
+from diagnose.source.settings.other_readers import has_other_readers
 from diagnose.source.settings.shown_options import shows_mapping
+from diagnose.source.tree.edits import parse
 
 FIXER = load().fixers["loader-workers"]
 _TOP = "from torch.utils.data import DataLoader\n\nrows = list(range(64))\n"
@@ -305,3 +307,84 @@ def test_a_dictionary_asks_nothing_of_workers_that_a_loader_may_not_have(
     assert (f"kwargs = {{'batch_size': 8{kept}}}" not in after) is shared
     if own or shared:
         imported(after)
+
+
+_OVERRIDDEN = {
+    "starred": "test_loader = DataLoader(rows, **{**kwargs, 'num_workers': 0})\n",
+    "starred before": "others = {**kwargs, 'num_workers': 0}\ntest_loader = DataLoader(rows, **others)\n",
+    "dict": "test_loader = DataLoader(rows, **dict(kwargs, num_workers=0))\n",
+    "joined": "test_loader = DataLoader(rows, **(kwargs | {'num_workers': 0}))\n",
+    "set": "others = dict(kwargs)\nothers['num_workers'] = 0\ntest_loader = DataLoader(rows, **others)\n",
+    "updated": "others = kwargs.copy()\nothers.update(num_workers=0)\ntest_loader = DataLoader(rows, **others)\n",
+}
+
+
+@pytest.mark.parametrize("fixer", ["persistent-workers", "loader-prefetch"])
+@pytest.mark.parametrize("other", _OVERRIDDEN.values(), ids=_OVERRIDDEN)
+def test_a_dictionary_asks_nothing_of_workers_that_another_number_may_take_away(fixer: str, other: str) -> None:
+    text = _TOP + "kwargs = {'batch_size': 8, 'num_workers': 2}\n" + _TRAIN + other
+    site = Site("DataLoader", "train.py", 5, arguments={"num_workers": 2, "shuffle": True, "batch_size": 8})
+    answer = load().fixers[fixer].rewrite(example_request("input-bound", text, sites=[site]))
+    assert isinstance(answer, Edits), answer
+    made = imported(answer.files["train.py"])
+    assert (made.train_loader.persistent_workers, made.train_loader.prefetch_factor) != (False, 2)
+    assert made.test_loader.num_workers == 0
+
+
+@pytest.mark.parametrize("fixer", ["persistent-workers", "loader-prefetch"])
+@pytest.mark.parametrize("change", ["kwargs['num_workers'] = len(rows)", "kwargs.update(num_workers=len(rows))"])
+def test_workers_that_come_by_a_condition_are_asked_for(fixer: str, change: str) -> None:
+    text = _TOP + f"kwargs = {{'batch_size': 8}}\nif rows:\n    {change}\n" + _TRAIN
+    site = Site("DataLoader", "train.py", 7, arguments={"num_workers": 2, "shuffle": True, "batch_size": 8})
+    answer = load().fixers[fixer].rewrite(example_request("input-bound", text, sites=[site]))
+    assert isinstance(answer, Edits), answer
+    made = imported(answer.files["train.py"].replace("if rows:", "if not rows:"))
+    assert made.train_loader.num_workers == 0
+
+
+def test_kept_workers_are_not_asked_for_where_another_number_may_take_them_away() -> None:
+    text = _TOP + "kwargs = {'num_workers': 2, 'persistent_workers': False}\n" + _TRAIN
+    site = Site("DataLoader", "train.py", 5, arguments={"num_workers": 2, "persistent_workers": False})
+    fixer = load().fixers["persistent-workers"]
+    assert isinstance(fixer.rewrite(example_request("input-bound", text, sites=[site])), Edits)
+    answer = fixer.rewrite(example_request("input-bound", text + _OVERRIDDEN["starred"], sites=[site]))
+    assert isinstance(answer, Advice), answer
+
+
+@pytest.mark.parametrize(
+    ("line", "other"),
+    [
+        ("batch = 8 * args.workers", True),
+        ("batch = 8 * getattr(args, 'workers', 1)", True),
+        ("batch = 8 * vars(args).get('workers')", True),
+        ("batch = 8 * vars(args).pop('workers')", True),
+        ("others = getattr(args, 'seed', 1) * 2", False),
+        ("print(getattr(args, 'workers'))", False),
+        ("test_loader = DataLoader(rows, num_workers=getattr(args, 'workers', 0))", False),
+    ],
+)
+def test_a_setting_may_have_other_readers_by_its_name_as_text(line: str, other: bool) -> None:
+    source = parse(_TOP + _ARGS.format(line))
+    assert source is not None
+    given = next(
+        arg.value
+        for call in source.calls_named("DataLoader")
+        for arg in call.args
+        if source.code(arg.value) == "args.workers"
+    )
+    assert has_other_readers({"train.py": source.text}, source, given) is other
+
+
+@pytest.mark.parametrize(
+    ("made", "edited"), [("DataLoader, shuffle=False", True), ("DataLoader, **options", False)], ids=["own", "shared"]
+)
+def test_a_partial_loader_gets_no_workers_where_its_samples_leave_notes(made: str, edited: bool) -> None:
+    text = "from functools import partial\nfrom torch.utils.data import DataLoader\n" + _COUNTING.replace(
+        "WORKERS = 0", "options = dict(num_workers=0)"
+    )
+    text = text.replace("num_workers=WORKERS", "**options").replace(
+        "DataLoader(held_out, num_workers={})", "make(held_out)"
+    )
+    text = text.replace("train_loader =", f"make = partial({made})\ntrain_loader =")
+    answer = FIXER.rewrite(example_request("input-bound", text, setting={"num_workers": 2}))
+    assert isinstance(answer, Edits) is edited, answer

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from diagnose import graph
-from diagnose.fixer import Edits, example_request
+from diagnose.fixer import Advice, Edits, example_request
 from diagnose.graph import decision
 from diagnose.model import Site
 from diagnose.plugins import load
@@ -125,3 +125,27 @@ def test_the_program_is_rewritten_and_trains_to_the_same_losses(name: str, monke
 def test_a_program_that_did_not_compile_in_this_run_is_left_alone() -> None:
     text = MODEL + PROGRAMS["compiled under a switch"][0].replace("compile = True", "compile = False")
     assert FIXER.rewrite(example_request("unfused-loss", text)) is None
+
+
+@pytest.mark.parametrize(
+    ("effect", "why"),
+    [
+        ("x = x + torch.from_numpy(np.random.rand(16)).float()", "draws random numbers that are not torch's"),
+        ("self.seen.append(x.mean())", "collects values"),
+        ("print(x.shape)", "forward pass"),
+    ],
+)
+def test_a_forward_pass_that_does_more_than_compute_is_left_alone(effect: str, why: str) -> None:
+    text = "import numpy as np\n" + MODEL + PROGRAMS["a script"][0]
+    assert isinstance(FIXER.rewrite(example_request("unfused-pointwise", text)), Edits)
+    text = text.replace("        logits =", f"        {effect}\n        logits =")
+    answer = FIXER.rewrite(example_request("unfused-pointwise", text))
+    assert isinstance(answer, Advice)
+    assert why in answer.text
+
+
+def test_a_model_whose_modules_are_hooked_is_left_alone() -> None:
+    text = MODEL + PROGRAMS["a script"][0].replace("opt =", "model.norm.register_forward_hook(print)\nopt =", 1)
+    answer = FIXER.rewrite(example_request("unfused-pointwise", text))
+    assert isinstance(answer, Advice)
+    assert "hooks modules" in answer.text

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 import pytest
 
-from diagnose.source.samples.changing_samples import changing_samples
+from diagnose.source.samples.changing_samples import changes_by_name, changing_samples
 from diagnose.source.samples.dataset_rng import sample_draw
 from diagnose.source.tree.syntax import parse
 
@@ -37,3 +39,19 @@ def test_the_first_of_several_seeds_is_named(order: tuple[str, ...]) -> None:
     draw = sample_draw({"train.py": source.text}, "train.py", (loader.args[0].value,), (), init)
     assert draw is not None
     assert draw.code == f"random.seed('{order[0]}')"
+
+
+@pytest.mark.parametrize(
+    ("line", "changes"),
+    [
+        ("for data in loader:\n    data.x = data.x.cuda()\n", False),
+        ("for data in loader:\n    data = data.to(device)\n    data.x = data.x.cuda()\n", False),
+        ("data = Images()\nfor epoch in range(9):\n    data.x = epoch\n", True),
+        ("data = Images()\nfor data in loader:\n    data.x = 1\n", True),
+        ("def restart(data):\n    data.x = 1\n\n\nfor data in loader:\n    restart(data)\n", True),
+        ("self.data.x = 1\n", False),
+    ],
+)
+def test_what_only_loops_bind_is_a_batch_and_no_dataset(line: str, changes: bool) -> None:
+    change = re.compile(r"\b\w*data\w*\.\w+ = ")
+    assert changes_by_name({"train.py": line}, change, ("self.", "from ")) is changes

@@ -17,6 +17,13 @@ _STEP = "    loss = model(y)\n    loss.backward()\n    optimizer.step()\n"
         ("    v = x.view(-1, 4)\n    y = v.to('cuda')\n    x.zero_()\n", False),
         ("    y = x[:2].to('cuda')\n    x.zero_()\n", False),
         ("    v = x.view(-1, 4)\n    y = x.to('cuda')\n    v.zero_()\n", False),
+        ("    v = x.t()\n    y = v.to('cuda')\n    x.zero_()\n", False),
+        ("    v = x.transpose(0, 1).detach()\n    y = x.to('cuda')\n    v[0] = 0\n", False),
+        ("    v = torch.permute(x, (1, 0))\n    y = v.to('cuda')\n    x.zero_()\n", False),
+        ("    v = x.numpy()\n    y = x.to('cuda')\n    v[:] = 0\n", False),
+        ("    v = torch.from_numpy(x.numpy())\n    y = v.to('cuda')\n    x += 1\n", True),  # a pinned copy of it
+        ("    v = x.clone()\n    y = x.to('cuda')\n    v.zero_()\n", True),
+        ("    v = x.sum(0)\n    y = x.to('cuda')\n    v.zero_()\n", True),
         ("    y = x.to('cuda')\n    other.zero_()\n", True),
         ("    y = x.to('cuda')\n", True),
     ],

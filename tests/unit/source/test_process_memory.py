@@ -60,6 +60,10 @@ def test_more_workers_see_no_more_of_what_is_bound_anew_than_those_that_are_ther
         },
         {
             "step": "data.strength = 2.0",
+            "more": "def put(self, x):\n    self.x.fill_(x)\nstrength: property = property(None, put)",
+        },
+        {
+            "step": "data.strength = 2.0",
             "top": "class Level:\n    def __set__(self, owner, x):\n        owner.x.fill_(x)\n",
         },
         {"step": "data.paths.real = 2.0"},

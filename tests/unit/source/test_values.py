@@ -137,6 +137,28 @@ def test_a_switch_of_the_command_line_gets_one_for_off() -> None:
     assert edited(text, True, False, keyword="pin_memory") == after
 
 
+@pytest.mark.parametrize(
+    ("option", "after"),
+    [
+        ('action="store_true", default=False', "action=argparse.BooleanOptionalAction, default=True"),
+        (
+            'action="store_true", default=False, help="h"',
+            'action=argparse.BooleanOptionalAction, default=True, help="h"',
+        ),
+        ('default=False, action="store_true"', None),
+        ('action="store_true", help="h", default=False', None),
+        ('action="store_true"); p.add_argument("--no-pin-memory"', None),
+    ],
+)
+def test_a_switch_with_a_default_has_a_word_for_the_old_value(option: str, after: str | None) -> None:
+    text = 'import argparse\np.add_argument("--pin-memory", {})\nDataLoader(data, pin_memory=args.pin_memory)\n'
+    given = text.format(option)
+    if after is None:
+        assert found(given, False, keyword="pin_memory") is None
+    else:
+        assert edited(given, True, False, keyword="pin_memory") == text.format(after)
+
+
 def test_booleans_and_strings_are_values_too() -> None:
     assert edited("PIN = False\nDataLoader(d, pin_memory=PIN)\n", True, False, keyword="pin_memory") == (
         "PIN = True\nDataLoader(d, pin_memory=PIN)\n"
