@@ -36,6 +36,7 @@ from diagnose.source.tree.edits import (
     splice,
     top_of_program,
 )
+from diagnose.source.tree.text_lines import any_matches
 
 _FULL = {'"highest"': '"high"', "'highest'": "'high'"}
 _IEEE = {'"ieee"': '"tf32"', "'ieee'": "'tf32'", '"none"': '"tf32"', "'none'": "'tf32'"}
@@ -80,7 +81,7 @@ def _by_trainer(request: Request) -> Iterator[Answer]:
     options = trainers[0].options
     if options.value("tf32") is True:
         yield None
-    elif trainers[0].is_given("tf32") or not any(_DECIDES.search(text) for text in request.sources.values()):
+    elif trainers[0].is_given("tf32") or not any_matches(_DECIDES, request.sources.values()):
         placed = options.place("tf32", True)
         files = request.edited(placed.edits.items())
         yield Edits(files, "let the Trainer allow TF32") if files else Advice(placed.reason or "")

@@ -9,6 +9,7 @@ import libcst as cst
 from diagnose.source.samples.object_identity import is_own
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
 _SET_OF_OTHERS = re.compile(r"(?<!\bself)(?<!\bcls)\.\s*(\w+)\s*=(?!=)")
@@ -27,7 +28,7 @@ def follow_given(code: SampleCode) -> None:
         }
         files = set(code.classes.values())
         for path, source in code.sources.items():
-            if path not in files and read.isdisjoint(_SET_OF_OTHERS.findall(source.text)):
+            if path not in files and read.isdisjoint(_set_of_others(source)):
                 continue
             for assign in source.every(cst.Assign):
                 targets = (target.target for target in assign.targets)
@@ -37,6 +38,11 @@ def follow_given(code: SampleCode) -> None:
                 )
                 if kept and _is_made_here(code, path, assign.value):
                     code.builds(path, assign.value)
+
+
+@per_source
+def _set_of_others(source: Source) -> frozenset[str]:
+    return frozenset(_SET_OF_OTHERS.findall(source.text))
 
 
 def _is_of_others(code: SampleCode, source: Source, target: cst.Attribute) -> bool:
