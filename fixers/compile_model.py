@@ -166,12 +166,10 @@ def _scripted(request: Request, models: Sequence[Built]) -> str | None:
 
 def _records_graphs(request: Request) -> bool:
     """Whether the program records CUDA graphs of its own."""
-    word = re.compile(rf"\b(?:graph|{'|'.join(sorted(_GRAPHED))})\b")
-    for source in filter(None, (parse(text) for text in request.sources.values() if word.search(text))):
-        for call in source.every(cst.Call):
-            if call_name(call) in _GRAPHED or source.is_called(call.func, "torch.cuda.graph"):
-                return True
-    return False
+    return any(
+        source.calls_named(*_GRAPHED) or any(source.calls_of("torch.cuda.graph"))
+        for source in filter(None, map(parse, request.sources.values()))
+    )
 
 
 def _models(request: Request) -> list[Built]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 
 import libcst as cst
+from libcst.helpers import get_full_name_for_node
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request, patched
 from diagnose.source.tree.edits import Source, Splice, ensure_import, insert_after, parse, splice, top_of_program
@@ -54,9 +55,11 @@ def rewrite(request: Request) -> Answer:
 
 def _decided(source: Source, asks: bool) -> Splice | bool:
     """The edit of the one line that forbids the search; True: another line decides; False: none does."""
+    known_as = {"benchmark", *source.imported_as("benchmark")}
     for assign in source.every(cst.Assign):
-        names = source.names(assign.targets[0].target)
-        if not any(name.endswith("cudnn.benchmark") for name in names):
+        target = assign.targets[0].target
+        last = (get_full_name_for_node(target) or "").rpartition(".")[2]
+        if last not in known_as or not any(name.endswith("cudnn.benchmark") for name in source.names(target)):
             continue
         if source.code(assign.value) != "False":
             return True

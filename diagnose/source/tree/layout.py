@@ -59,8 +59,9 @@ class Layout:
     @cached_property
     def _children(self) -> list[list[cst.CSTNode]]:
         found: list[list[cst.CSTNode]] = [[] for _ in self.nodes]
+        marks = self.types(_MARKS)
         for node, parent in zip(self.nodes, self.parents, strict=True):
-            if parent >= 0 and not isinstance(node, _MARKS):
+            if parent >= 0 and type(node) not in marks:
                 found[parent].append(node)
         return found
 
