@@ -159,13 +159,13 @@ class Source(Text):
 
     def wide_span(self, node: cst.CSTNode) -> tuple[int, int]:
         """Offsets of a node with the parentheses (and for statements the white space) that belong to it."""
-        start, end = self._layout.wide[self._layout.places[id(node)]]
+        start, end = self._layout.wide(self._layout.places[id(node)])
         return min(start, len(self.text)), min(end, len(self.text))
 
     def _narrow(self, node: cst.CSTNode) -> tuple[int, int]:
         """Offsets without parentheses; a file without a line end is written with one, beyond its text."""
         at = self._layout.places[id(node)]
-        return self._layout.narrow.get(at) or self._layout.wide[at]
+        return self._layout.narrow.get(at) or self._layout.wide(at)
 
     def code(self, node: cst.CSTNode) -> str:
         """The text of a node, with its parentheses."""
