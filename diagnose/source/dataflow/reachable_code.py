@@ -64,7 +64,7 @@ class Reached:
 
     def _implicit(self) -> Iterator[Place]:
         """What nobody calls by its name: operators, hooks, the methods that a library calls."""
-        handed = {name for source in self._sources.values() for name in _handed(source)}
+        handed = {name for source in self._sources.values() for name in names_handed_on(source)}
         for path, source, function, owner in self._functions:
             name = function.name.value
             dunder = owner is not None and name.startswith("__") and name not in _STARTS
@@ -125,7 +125,7 @@ class Reached:
 
 
 @per_source
-def _handed(source: Source) -> frozenset[str]:
+def names_handed_on(source: Source) -> frozenset[str]:
     """The names that calls and classes are given, and those that they are given them by; no file is parsed for it."""
     keywords = source.outline.every(ast.keyword)
     values = [value for call in source.outline.every(ast.Call) for value in call.args]

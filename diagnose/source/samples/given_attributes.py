@@ -25,7 +25,7 @@ def follow_given(code: SampleCode) -> None:
         }
         files = set(code.classes.values())
         for path, source in code.sources.items():
-            may_be_read = not read.isdisjoint(_assigned(source, path in files))
+            may_be_read = not read.isdisjoint(assigned_attributes(source, path in files))
             for assign in source.every(cst.Assign) if may_be_read else ():
                 targets = (target.target for target in assign.targets)
                 kept = any(
@@ -37,7 +37,7 @@ def follow_given(code: SampleCode) -> None:
 
 
 @per_source
-def _assigned(source: Source, own: bool) -> frozenset[str]:
+def assigned_attributes(source: Source, own: bool) -> frozenset[str]:
     """The attributes that assignments set, those of `self` where it is asked for; the file is not parsed for them."""
     targets = (target for each in source.outline.every(ast.Assign) for target in each.targets)
     return frozenset(
