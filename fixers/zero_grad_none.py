@@ -72,7 +72,8 @@ def rewrite(request: Request) -> Answer:
 
 
 def _has_loops_over_gradients(source: Source) -> bool:
-    nodes = (each for loop in source.outline.loops for each in ast.walk(loop))
+    loops = source.outline.loops if "grad" in source.outline.attributes else ()
+    nodes = (each for loop in loops for each in ast.walk(loop))
     return any(isinstance(each, ast.Attribute) and each.attr == "grad" for each in nodes)
 
 

@@ -243,9 +243,15 @@ class Source(Text):
 
     def imported_as(self, *last: str) -> frozenset[str]:
         """The names that imports bind to what has one of these names itself: `DDP` for DistributedDataParallel."""
-        return frozenset(
-            name for name, full in self._imports.items() if not {_last(each) for each in full}.isdisjoint(last)
-        )
+        return frozenset(name for each in last for name in self._imported_as.get(each, ()))
+
+    @cached_property
+    def _imported_as(self) -> Mapping[str, Sequence[str]]:
+        found: dict[str, list[str]] = {}
+        for name, full in self._imports.items():
+            for last in {_last(each) for each in full}:
+                found.setdefault(last, []).append(name)
+        return found
 
     def calls_named(self, *names: str) -> Sequence[cst.Call]:
         """All calls of one of these names (`call_name`), in the order of the text; a file without any is not parsed."""
