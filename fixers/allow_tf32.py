@@ -36,7 +36,9 @@ from diagnose.source.tree.edits import (
     splice,
     top_of_program,
 )
+from diagnose.source.tree.text_lines import any_matches
 
+_PRECISION = "set_float32_matmul_precision"
 _FULL = {'"highest"': '"high"', "'highest'": "'high'"}
 _IEEE = {'"ieee"': '"tf32"', "'ieee'": "'tf32'", '"none"': '"tf32"', "'none'": "'tf32'"}
 _DECIDES = re.compile(r"set_float32_matmul_precision|allow_tf32|fp32_precision")
@@ -80,7 +82,7 @@ def _by_trainer(request: Request) -> Iterator[Answer]:
     options = trainers[0].options
     if options.value("tf32") is True:
         yield None
-    elif trainers[0].is_given("tf32") or not any(_DECIDES.search(text) for text in request.sources.values()):
+    elif trainers[0].is_given("tf32") or not any_matches(_DECIDES, request.sources.values()):
         placed = options.place("tf32", True)
         files = request.edited(placed.edits.items())
         yield Edits(files, "let the Trainer allow TF32") if files else Advice(placed.reason or "")
@@ -91,8 +93,8 @@ def _decided(source: Source) -> Splice | bool:
 
     What a line forbids only where the program is asked for the same numbers in every run, it forbids on purpose.
     """
-    for call in source.every(cst.Call):
-        if any(name.endswith("torch.set_float32_matmul_precision") for name in source.names(call.func)):
+    for call in source.calls_named(_PRECISION, *source.imported_as(_PRECISION)):
+        if any(name.endswith(f"torch.{_PRECISION}") for name in source.names(call.func)):
             given = source.code(call.args[0].value) if call.args else ""
             if given in _FULL and _is_on_purpose(source, call):
                 continue

@@ -50,6 +50,7 @@ from diagnose.source.tree.edits import (
     replace,
     splice,
 )
+from diagnose.source.tree.text_lines import any_matches
 
 _FIRST_WITH_BFLOAT16 = (8, 0)
 _ON = "let the program's own autocast be on, in bfloat16"
@@ -158,7 +159,7 @@ def _turns(request: Request, path: str, source: Source, call: cst.Call) -> tuple
     if bfloat16 is not None and _has_bfloat16(request.facts):
         return tuple(dict.fromkeys((*reached, *opened, *bfloat16))), "bfloat16"
     plain = dtype is None or (chosen is None and "float32" not in source.code(dtype.value))
-    scales = any(_SCALER.search(text) for text in request.sources.values())
+    scales = any_matches(_SCALER, request.sources.values())
     return (tuple(dict.fromkeys((*reached, *opened))), "float16") if plain and scales else ((), "")
 
 

@@ -39,6 +39,7 @@ from diagnose.source.training.block_calls import BlockCall, Keeping, block_call_
 from diagnose.source.training.repeated_forward import repeated_effect
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.edits import Splice, parse
+from diagnose.source.tree.text_lines import any_matches
 
 _ALL = "all"
 _OF_THE_BATCH = re.compile(r"BatchNorm|batch_norm")
@@ -186,7 +187,7 @@ def _is_chain(place: BlockCall) -> bool:
 def _is_stateful(request: Request, known: RecordedBlocks | None) -> bool:
     if known is not None:
         return any(line.stateful for line in known.lines)
-    return any(_OF_THE_BATCH.search(text) for text in request.sources.values())
+    return any_matches(_OF_THE_BATCH, request.sources.values())
 
 
 def _through_library(request: Request, known: RecordedBlocks | None) -> Answer:

@@ -50,6 +50,7 @@ from diagnose.source.rewrite.hooks import module_hook
 from diagnose.source.training.repeated_forward import forward_effect, makes_once, method_effect
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, insert_after, parse
+from diagnose.source.tree.text_lines import any_matches
 
 _PADS = re.compile(r"\bpad_sequence\(|padding\s*=\s*(?:True\b|[\"']longest)")
 _GRAPHED = frozenset({"make_graphed_callables", "CUDAGraph"})
@@ -165,12 +166,10 @@ def _scripted(request: Request, models: Sequence[Built]) -> str | None:
 
 def _records_graphs(request: Request) -> bool:
     """Whether the program records CUDA graphs of its own."""
-    word = re.compile(rf"\b(?:graph|{'|'.join(sorted(_GRAPHED))})\b")
-    for source in filter(None, (parse(text) for text in request.sources.values() if word.search(text))):
-        for call in source.every(cst.Call):
-            if call_name(call) in _GRAPHED or source.is_called(call.func, "torch.cuda.graph"):
-                return True
-    return False
+    return any(
+        source.calls_named(*_GRAPHED) or any(source.calls_of("torch.cuda.graph"))
+        for source in filter(None, map(parse, request.sources.values()))
+    )
 
 
 def _models(request: Request) -> list[Built]:
@@ -199,7 +198,7 @@ def _steps_through_time(request: Request, built: Built) -> bool:
 
 
 def _lengths_vary(request: Request) -> bool:
-    return any(_PADS.search(text) for text in request.sources.values())
+    return any_matches(_PADS, request.sources.values())
 
 
 def _lines(request: Request, built: Built) -> list[str] | Advice:

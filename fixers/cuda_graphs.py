@@ -31,6 +31,7 @@ from diagnose.source.models.model_construction import Built, built_model
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.arguments import argument, has_star, set_keywords
 from diagnose.source.tree.edits import Source, Splice, ensure_import
+from diagnose.source.tree.text_lines import any_matches
 
 _GRAPHED = re.compile(r"\bmake_graphed_callables\(|\bCUDAGraph\(|\bcuda\.graph\(|reduce-overhead|\"triton.cudagraphs")
 _UNRECORDABLE = {
@@ -45,7 +46,7 @@ _BY_HAND = "Recording by hand: torch.cuda.make_graphed_callables(model, (sample,
 
 def rewrite(request: Request) -> Answer:
     """Let compiled code use graphs, or capture the model."""
-    if any(_GRAPHED.search(text) for text in request.sources.values()):
+    if any_matches(_GRAPHED, request.sources.values()):
         return None
     present = [each for each in compilations(request.sources) if isinstance(each.node, cst.Call)]
     if present:

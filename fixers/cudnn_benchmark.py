@@ -20,9 +20,11 @@ from __future__ import annotations
 import re
 
 import libcst as cst
+from libcst.helpers import get_full_name_for_node
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request, patched
 from diagnose.source.tree.edits import Source, Splice, ensure_import, insert_after, parse, splice, top_of_program
+from diagnose.source.tree.text_lines import any_matches, matches
 
 _SETTING = "backends.cudnn.benchmark"
 _DETERMINISTIC = re.compile(r"cudnn\.deterministic\s*=\s*True|use_deterministic_algorithms\(\s*True")
@@ -36,11 +38,11 @@ def rewrite(request: Request) -> Answer:
         return None
     if facts.cudnn_deterministic or facts.deterministic:
         return Advice("The program asks for deterministic algorithms: without that, cuDNN may search for faster ones.")
-    asks = any(_DETERMINISTIC.search(text) for text in request.sources.values())
+    asks = any_matches(_DETERMINISTIC, request.sources.values())
     if asks and facts.cudnn_deterministic is None:
         return Advice("The program can ask for deterministic algorithms: decide there on cudnn.benchmark.")
     for path, text in request.sources.items():
-        if _LIGHTNING.search(text):
+        if matches(_LIGHTNING, text):
             return Advice(f"{path} gives its Trainer `benchmark` or `deterministic`: decide there.")
         source = parse(text) if "benchmark" in text else None
         decided = _decided(source, asks) if source is not None else False
@@ -53,9 +55,11 @@ def rewrite(request: Request) -> Answer:
 
 def _decided(source: Source, asks: bool) -> Splice | bool:
     """The edit of the one line that forbids the search; True: another line decides; False: none does."""
+    known_as = {"benchmark", *source.imported_as("benchmark")}
     for assign in source.every(cst.Assign):
-        names = source.names(assign.targets[0].target)
-        if not any(name.endswith("cudnn.benchmark") for name in names):
+        target = assign.targets[0].target
+        last = (get_full_name_for_node(target) or "").rpartition(".")[2]
+        if last not in known_as or not any(name.endswith("cudnn.benchmark") for name in source.names(target)):
             continue
         if source.code(assign.value) != "False":
             return True

@@ -29,6 +29,7 @@ from diagnose.source.rewrite.leftovers import without_import
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.every_step import EveryStep
 from diagnose.source.tree.edits import Source, splice
+from diagnose.source.tree.text_lines import any_matches
 
 _EMPTIES = re.compile(r"(^|\.)(cuda|accelerator|xpu|mps|npu|memory)\.empty_cache$")
 _TOLD = re.compile(
@@ -69,7 +70,7 @@ def _memory_told(code: EveryStep) -> str | None:
 
 def _sees_collections(code: EveryStep) -> bool:
     """Whether the program sees when objects are collected: `gc.collect()` is then more than a use of time."""
-    return any(_SEEN.search(source.text) for source in code.sources.values())
+    return any_matches(_SEEN, (source.text for source in code.sources.values()))
 
 
 def _empties(source: Source, call: cst.Call) -> bool:

@@ -32,6 +32,7 @@ from diagnose.source.training.every_step import EveryStep, Stretch, is_occasiona
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Source, call_name, splice
 from diagnose.source.tree.outline import Function
+from diagnose.source.tree.text_lines import any_matches, matches
 
 _WAITS = re.compile(r"(^|\.)(cuda|accelerator|xpu|mps|npu)\.synchronize$")
 _ABOUT = r"sync|wait|finish"
@@ -44,7 +45,6 @@ _CLOCKS = re.compile(
     r"|memory_(?:allocated|reserved|stats|summary)|mem_get_info|utilization"
 )
 """What a file holds that reads one of them."""
-_DEFINED = re.compile(r"\bdef\s+(\w+)")
 _WATCHED = re.compile(
     r"\.elapsed_time\(|\.query\(\)|\bprofiler?\.(?:profile|record_function|start)\b|\bemit_nvtx\b|\bcudart\("
 )
@@ -89,9 +89,9 @@ def _needed(request: Request, code: EveryStep, stretch: Stretch, wait: cst.Call)
             f"the program reads a clock in every step ({clock}), and without the wait would time how fast work is "
             "asked for. Time many steps from one log line to the next instead, with one wait before each clock."
         )
-    if any(_WATCHED.search(text) for text in request.sources.values()):
+    if any_matches(_WATCHED, request.sources.values()):
         return "the program profiles, or times with events, and the wait may be what completes them."
-    if any(_OWN_STREAMS.search(text) for text in request.sources.values()):
+    if any_matches(_OWN_STREAMS, request.sources.values()):
         return "the program has streams, graphs or kernels of its own, whose order the wait may keep."
     for path, source in code.mentioning("non_blocking").items():
         for call in source.every(cst.Call):
@@ -112,11 +112,9 @@ def _clock(code: EveryStep, around: Stretch) -> str | None:
     )
     around_steps = _decorators(code) | ({"__enter__", "__exit__", "__call__"} if opened else set())
     for path, source in code.sources.items():
-        if around_steps.isdisjoint(_DEFINED.findall(source.text)):
-            continue
         pieces += [Stretch(path, source, each, None) for each in source.functions_named(*around_steps)]
     for piece in pieces:
-        if not _CLOCKS.search(piece.source.text):
+        if not matches(_CLOCKS, piece.source.text):
             continue
         inner = _calls_of(piece)
         for call in inner:

@@ -21,6 +21,7 @@ import re
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request
 from diagnose.program.environment import before_imports, variables
 from diagnose.source.tree.edits import parse, replace, splice
+from diagnose.source.tree.text_lines import any_matches
 
 _NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 _OPTION = "expandable_segments:True"
@@ -30,7 +31,7 @@ _SHARES = re.compile(r"\b(reduce_tensor|_share_cuda_|rebuild_cuda_tensor)\b|\.sh
 
 def rewrite(request: Request) -> Answer:
     """Add the option where the program sets the variable, else at the top of the script."""
-    if any(_SHARES.search(text) for text in request.sources.values()):
+    if any_matches(_SHARES, request.sources.values()):
         return Advice(
             "The program shares tensors between processes, which expandable segments do not allow everywhere."
         )

@@ -28,6 +28,7 @@ from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example
 from diagnose.source.optimizers.average_dictionaries import KeptAverage, kept_averages, may_be_kept_average
 from diagnose.source.optimizers.moving_averages import MovingAverage, may_be_moving_average, moving_averages
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, parse
+from diagnose.source.tree.text_lines import any_matches
 
 _PART = r"\w[\w.\[\]\"']*"
 _SHARES = re.compile(
@@ -49,7 +50,7 @@ _Replaced = tuple[cst.For, list[str]]
 
 def rewrite(request: Request) -> Answer:
     """Replace every such loop."""
-    shares = any(map(_SHARES.search, request.sources.values()))
+    shares = any_matches(_SHARES, request.sources.values())
     edits: list[tuple[str, list[Splice]]] = []
     for path, text in request.sources.items():
         source = parse(text) if "for " in text and ("mul" in text or "lerp" in text or "*" in text) else None

@@ -55,6 +55,7 @@ from diagnose.source.tree.edits import (
     replace,
     splice,
 )
+from diagnose.source.tree.text_lines import any_matches, matches
 
 _OPERATOR = "linear_cross_entropy"
 _SHARDED = re.compile(r"\bfully_shard\(|\bFullyShardedDataParallel\b|\bFSDP\(|\bdeepspeed\b|\bparallelize_module\(")
@@ -120,9 +121,9 @@ def _handled(request: Request, layer: str) -> str | None:
     if adapted is not None:
         return f"{adapted} hooks or replaces layers, and {layer} may be one of them"
     for text in request.sources.values():
-        if _SHARDED.search(text):
+        if matches(_SHARDED, text):
             return f"weights are sharded, and {layer} may be a unit of its own"
-        if _SCRIPTED.search(text):
+        if matches(_SCRIPTED, text):
             return "TorchScript cannot compile the fused operator"
     return None
 
@@ -194,7 +195,7 @@ def _in_step(request: Request, reasons: list[str]) -> list[tuple[str, Sequence[S
     one = wanted[0]
     layer = one.forward.product.layer
     reason = _handled(request, layer) if layer is not None else None
-    if reason is None and any(_REPLICATED.search(text) for text in request.sources.values()):
+    if reason is None and any_matches(_REPLICATED, request.sources.values()):
         reason = "DataParallel gathers what each replica returns, and the loss would be one of several"
     if reason is not None:
         reasons.append(f"{one.path}:{one.source.lines_of(one.root)[0]}: {reason}.")

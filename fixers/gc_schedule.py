@@ -30,6 +30,7 @@ from diagnose.source.dataflow.flow import loops_around
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.every_step import EveryStep, Stretch, counter_of
 from diagnose.source.tree.edits import Splice, ensure_import, insert_above, insert_after, parse
+from diagnose.source.tree.text_lines import matches
 
 _ARRANGED = re.compile(r"\bgc\.(freeze|disable|enable|set_threshold)\(|\bfrom gc import\b")
 _SEEN = re.compile(r"\bweakref\b|\b__del__\b|\bgc\.(?:get_\w+|callbacks|garbage)\b|\btracemalloc\b|= *gc\.collect\(")
@@ -49,7 +50,7 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
 def rewrite(request: Request) -> Answer:
     """Set aside what is alive before the loop, and collect less in it."""
     telling = (text for text in request.sources.values() if (source := parse(text)) is None or source.words & _WORDS)
-    if any(_ARRANGED.search(text) or _SEEN.search(text) for text in telling):
+    if any(matches(_ARRANGED, text) or matches(_SEEN, text) for text in telling):
         return None
     code = EveryStep(request.sources, request.finding.where)
     loop = _loop(code)

@@ -30,6 +30,7 @@ from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.text_lines import any_matches
 
 _CHANGES = re.compile(
     r"BatchNorm|batch_norm|InstanceNorm|SpectralNorm|spectral_norm|torchvision\.models|\btimm\b|EMA\b"
@@ -74,7 +75,7 @@ def _may_begin_otherwise(request: Request) -> bool:
 
 def _may_change(request: Request) -> bool:
     """Whether a module may write to a buffer in its forward pass."""
-    if any(_CHANGES.search(text) for text in request.sources.values()):
+    if any_matches(_CHANGES, request.sources.values()):
         return True
     sources = [source for text in request.sources.values() if (source := parse(text)) is not None]
     buffers: set[str] = set()

@@ -34,6 +34,7 @@ from diagnose.source.training.batch_statistics import normalises_batches
 from diagnose.source.training.forward_region import ForwardRegion, forward_region
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.edits import Splice, call_name, ensure_import, insert_above
+from diagnose.source.tree.text_lines import any_matches
 
 _DONE = re.compile(r"\bno_sync\(|require_backward_grad_sync|set_requires_gradient_sync\(|\.accumulate\(")
 
@@ -47,7 +48,7 @@ _UNTOLD = (
 
 def rewrite(request: Request) -> Answer:
     """Let all micro-steps but the last keep their gradients to themselves."""
-    if any(_DONE.search(text) for text in request.sources.values()) or request.trainers():
+    if any_matches(_DONE, request.sources.values()) or request.trainers():
         return None
     shards = [one for one in sharded(request.sources) if one.loop is None]
     reasons: list[str] = []
@@ -104,7 +105,7 @@ def _sends_buffers(wrapper: DataParallel) -> bool:
 
 def _is_untold(request: Request) -> bool:
     """Whether the finding stands, and no loop of the program is known to update in every turn."""
-    wraps = any(_WRAPS.search(text) for text in request.sources.values())
+    wraps = any_matches(_WRAPS, request.sources.values())
     if not wraps or request.finding.rule != "syncing-every-microstep":
         return False
     return not any(_updates_each_turn(step) for step in training_steps(request.sources, request.sites))

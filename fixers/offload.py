@@ -25,6 +25,7 @@ from diagnose.memory import RecordedBlocks, plans, read_blocks, read_plan, writt
 from diagnose.source.models.compilation import compilations
 from diagnose.source.training.block_calls import block_call_at, within_context
 from diagnose.source.tree.edits import Splice, ensure_from_import, parse
+from diagnose.source.tree.text_lines import any_matches
 
 _OTHERWISE = re.compile(
     r"\bcheckpoint(?:_sequential)?\(|gradient_checkpointing|saved_tensors_hooks|save_on_cpu|\boffload\("
@@ -51,7 +52,7 @@ def rewrite(request: Request) -> Answer:
     wanted = request.setting.get("blocks")
     if known is None or not isinstance(wanted, str) or known.again:
         return None
-    if compilations(request.sources) or any(_OTHERWISE.search(text) for text in request.sources.values()):
+    if compilations(request.sources) or any_matches(_OTHERWISE, request.sources.values()):
         return None
     if any(line.site.file not in request.sources for line in known.lines):
         return Advice(f"{_BY_HAND} Not by us: the blocks are called by a library.")

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 import libcst as cst
 
@@ -31,6 +30,7 @@ from diagnose.memory import read_blocks, state_shares
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Source, Splice, call_at, ensure_from_import, insert_after, parse
 from diagnose.source.tree.syntax import only_statement
+from diagnose.source.tree.text_lines import any_matches
 
 _KEEP = frozenset({"Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "RMSprop", "SGD"})
 """Of torch's own, what keeps tensors of a parameter's size; SGD where it has momentum."""
@@ -52,16 +52,10 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     return [{"share": share} for share in state_shares(known, limit, request.sites)]
 
 
-@lru_cache(maxsize=1024)  # to look through a large program takes a second, and there may be many shares to ask for
-def _has_its_way(text: str) -> bool:
-    """Whether a file keeps the state elsewhere itself, or does what hooks of the optimizer would not survive."""
-    return _OTHERWISE.search(text) is not None
-
-
 def rewrite(request: Request) -> Answer:
     """Put the call behind every optimizer that keeps a state."""
     share = request.setting.get("share")
-    if not isinstance(share, float) or any(map(_has_its_way, request.sources.values())):
+    if not isinstance(share, float) or any_matches(_OTHERWISE, request.sources.values()):
         return None
     edits: list[tuple[str, list[Splice]]] = []
     reasons: list[str] = []

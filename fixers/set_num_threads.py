@@ -34,6 +34,7 @@ from diagnose.source.tree.edits import (
     splice,
     top_of_program,
 )
+from diagnose.source.tree.text_lines import any_matches
 
 _SETS = re.compile(r"set_num_threads\(|threadpool_limits|threadpoolctl|\b(OMP|OPENBLAS|MKL)_NUM_THREADS")
 _UPDATE = 'os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")'
@@ -42,7 +43,7 @@ _COMMENT = "# One thread each: the loader's workers share the cores with each ot
 
 def rewrite(request: Request) -> Answer:
     """Limit the threads of libraries at the top, and give the rest to torch."""
-    if any(_SETS.search(text) for text in request.sources.values()):
+    if any_matches(_SETS, request.sources.values()):
         return None
     workers = _workers(request)
     if not workers:

@@ -254,6 +254,8 @@ def _between(step: TrainingStep, reducing: Statement) -> bool:
 def _data_parallel_module(request: Request) -> Advice | None:
     """What to write in the place of `nn.DataParallel`."""
     for path, text in request.sources.items():
+        if "DataParallel(" not in text:
+            continue
         for match in re.finditer(
             r"^[ \t]*(?P<name>[\w.]+) = (?:\w+\.)*DataParallel\((?P<model>[\w.]+)(?P<rest>.*)\)", text, re.M
         ):

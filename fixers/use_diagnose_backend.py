@@ -37,6 +37,7 @@ from diagnose.source.training.repeated_forward import forward_effect
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.arguments import argument, has_star, set_keywords
 from diagnose.source.tree.edits import Splice, ensure_from_import
+from diagnose.source.tree.text_lines import matches
 
 _NOT_COMPILED = re.compile(
     r"create_graph\s*=\s*True|torch\.func\.|\bfunctorch\b|torch\.jit\.|\bmake_graphed_callables\(|\bCUDAGraph\(|\bcuda\.graph\("
@@ -47,7 +48,7 @@ _INSTALLED = "the program then needs this package"
 
 def rewrite(request: Request) -> Answer:
     """Name the backend where the program compiles, or compile with it where the program does not."""
-    if any("diagnose.graph" in text or _NOT_COMPILED.search(text) for text in request.sources.values()):
+    if any("diagnose.graph" in text or matches(_NOT_COMPILED, text) for text in request.sources.values()):
         return None
     present = compilations(request.sources)
     if present:

@@ -43,6 +43,7 @@ from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import call_in_place, comments_above
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Source, Splice, free_name, insert_before, parse, replace
+from diagnose.source.tree.text_lines import any_matches
 
 _DROPS_NOTHING = re.compile(
     r"\b(Llama|Mistral|Qwen|Gemma)\w*|(attn_pdrop|attention_dropout|attention_probs_dropout_prob)=0"
@@ -112,7 +113,7 @@ def _of_library(request: Request) -> Iterator[Answer]:
             if "output_attentions=True" in text:
                 yield Advice(f"{path} asks for the weights of attention, which no fused kernel has.")
             edits = request.edited([(setting.path, [setting.to("sdpa")])])
-            drops = not any(_DROPS_NOTHING.search(each) for each in request.sources.values())
+            drops = not any_matches(_DROPS_NOTHING, request.sources.values())
             yield Edits(edits, "let the library's attention be one fused kernel", Gate.TRAINING if drops else None)
 
 

@@ -28,6 +28,7 @@ from diagnose.source.dataflow.flow import within
 from diagnose.source.optimizers.gradient_coverage import idle_gradients
 from diagnose.source.tree.arguments import argument, remove_argument
 from diagnose.source.tree.edits import Source, Splice, parse, replace
+from diagnose.source.tree.text_lines import any_matches
 
 _CAPTURED = re.compile(r"CUDAGraph\(|cuda\.graph\(")
 _ZEROED = re.compile(r"\.grad(?:\.data)?\.(?:zero_\(\)|fill_\(0(?:\.0?)?\))$")
@@ -56,7 +57,7 @@ def rewrite(request: Request) -> Answer:
                 changed.append(loop)
     if not edits:
         return None
-    if any(_CAPTURED.search(text) for text in request.sources.values()):
+    if any_matches(_CAPTURED, request.sources.values()):
         return Advice("The program captures CUDA graphs: they need gradients that stay where they are.")
     reader = next((place for path, source in parsed if (place := _reader(path, source, changed))), None)
     if reader is not None:
@@ -71,7 +72,8 @@ def rewrite(request: Request) -> Answer:
 
 
 def _has_loops_over_gradients(source: Source) -> bool:
-    nodes = (each for loop in source.outline.loops for each in ast.walk(loop))
+    loops = source.outline.loops if "grad" in source.outline.attributes else ()
+    nodes = (each for loop in loops for each in ast.walk(loop))
     return any(isinstance(each, ast.Attribute) and each.attr == "grad" for each in nodes)
 
 

@@ -19,8 +19,8 @@ def affordable(
     """Return the part of a bundle to try on a stack; None where there is none, or one fix is all of it.
 
     Trajectories take longest. Beside kept fixes, what changes no bit needs no more than its own gate. Where there is no
-    time for any fix by itself either, which starts its processes anew, the bundle is worth the risk of being cut short;
-    but not where it would not end at best, and one of them promises much, which takes less time by itself.
+    time for any fix by itself either, which starts its processes anew, what saves most for its time is worth the risk
+    of being cut short; but not where it would not end at best, and one of them promises much, which takes less time by itself.
     """
     parts = [bundle, bundle.without_training]
     if budget.bounded:
@@ -36,6 +36,7 @@ def affordable(
     ways = [way for way in ways if len(way.members) > 1]
     if any(member.proposal.share >= SURE_SAVING for member in bundle.members):
         ways = [way for way in ways if budget.ends_at_best(way.plan)]
+    ways.sort(key=lambda way: -_rate(way, budget))
     return next((way for way in ways if budget.risks(way.plan)), None)
 
 

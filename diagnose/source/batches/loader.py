@@ -21,6 +21,7 @@ from diagnose.source.settings.shown_options import shows_attribute
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name, parse
 from diagnose.source.tree.syntax import Source
+from diagnose.source.tree.text_lines import any_matches
 
 _DEVICE = re.compile(r"\.cuda\(|device\s*=\s*[\"']cuda|\.to\(\s*[\"']cuda")
 
@@ -186,13 +187,13 @@ class Loader:
     def _why_not_spawned(self) -> str | None:
         """What keeps a dataset from being sent to a process that does not begin as a copy of this one."""
         context = self.site.arguments.get("multiprocessing_context") if self.site is not None else None
-        spawns = context in {"spawn", "forkserver"} or any(map(_SPAWNS.search, self.options.sources.values()))
+        spawns = context in {"spawn", "forkserver"} or any_matches(_SPAWNS, self.options.sources.values())
         if self.shared is None or not spawns:
             return None
         found = next(self.shared.unsent(), None) or self.shared.change(When.BETWEEN)
         if found is not None:
             return f"feeds a dataset that {found.words}: {found.where}. A process that is spawned would not have it."
-        if not any(_GUARD.search(text) for text in self.options.sources.values()):
+        if not any_matches(_GUARD, self.options.sources.values()):
             return "stands in a program that spawns processes and has no main guard: each would run the program anew."
         return None
 

@@ -12,6 +12,7 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
+_WRITING = (cst.Call, cst.AugAssign, cst.AssignTarget, cst.For)
 MEMORY_ATTRIBUTES = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
 """Attributes of a tensor that lie in its memory."""
 VIEW_METHODS = frozenset(
@@ -28,10 +29,10 @@ _FLAG_BY_PLACE = frozenset(
     | {"Dropout3d"}
 )
 """Modules of torch that take one flag, `inplace`, which may come without its name: `nn.ReLU(True)`."""
-_WRITE_TO_THE_FIRST = frozenset(
-    {"numpy.copyto", "numpy.fill_diagonal", "numpy.place", "numpy.put", "numpy.putmask", "PIL.ImageDraw.Draw"}
-    | {f"cv2.{name}" for name in ("circle", "drawContours", "ellipse", "fillPoly", "line", "polylines", "putText")}
-    | {"cv2.rectangle"}
+_WRITE_TO_THE_FIRST = (
+    *("numpy.copyto", "numpy.fill_diagonal", "numpy.place", "numpy.put", "numpy.putmask", "PIL.ImageDraw.Draw"),
+    *(f"cv2.{name}" for name in ("circle", "drawContours", "ellipse", "fillPoly", "line", "polylines", "putText")),
+    "cv2.rectangle",
 )
 
 
@@ -45,9 +46,9 @@ def is_written(source: Source, code: str, below: cst.CSTNode | None = None) -> b
 def _writes(source: Source) -> dict[str, list[int]]:
     """Where among a file's nodes something is written to, by the code that names it."""
     found: dict[str, list[int]] = {}
-    for at, node in enumerate(source.walk()):
+    for node in source.walk(None, *_WRITING):
         for memory in _written_by(source, node):
-            found.setdefault(source.code(memory), []).append(at)
+            found.setdefault(source.code(memory), []).append(source.extent(node)[0])
     return found
 
 
@@ -57,7 +58,7 @@ def written_in_place(source: Source, below: cst.CSTNode | None = None) -> Iterat
     `x` of `x.add_(1)`, `x[0] = 1`, `x += 1`, `x.data[0].zero_()`, `torch.add(a, b, out=x)`, `nn.init.zeros_(x)`, and of
     `self.act(x)` where that is a module which is built with `inplace=True`, or has one as its first layer.
     """
-    for node in source.walk(below, cst.Call, cst.AugAssign, cst.AssignTarget, cst.For):
+    for node in source.walk(below, *_WRITING):
         yield from _written_by(source, node)
 
 
@@ -79,7 +80,7 @@ def _by_call(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
     function = call.func
     if "True" in source.words and call.args and not call.args[0].star and _is_module_in_place(source, function):
         yield call.args[0].value
-    if call.args and not source.names(function).isdisjoint(_WRITE_TO_THE_FIRST):
+    if call.args and source.is_called(function, *_WRITE_TO_THE_FIRST):
         yield call.args[0].value
     method = function.attr.value if isinstance(function, cst.Attribute) else ""
     if not method.endswith("_") or method.endswith("__"):
@@ -94,7 +95,7 @@ def _by_call(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
 def _told_in_place(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
     """Yield what a call with `inplace=True` writes to: what the function is given first, or the method's object."""
     function = call.func
-    if any(name.startswith(_FUNCTIONS) for name in source.names(function)):
+    if source.is_called(function, *_FUNCTIONS):
         yield from (arg.value for arg in call.args[:1] if not arg.star)
     elif isinstance(function, cst.Attribute) and not source.imported(function):
         yield function.value

@@ -36,7 +36,7 @@ def asks_rank(source: Source, node: cst.CSTNode, steps: int = _STEPS) -> bool:
 @per_source
 def names_ranks(source: Source) -> bool:
     """Whether a file has such a name at all."""
-    return _ASKS_RANK.search(source.text) is not None
+    return any(map(_ASKS_RANK.search, source.words))
 
 
 @per_source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ import libcst as cst
 from diagnose.source.dataflow.exception_handlers import Place, ways_to, ways_to_any
 from diagnose.source.dataflow.flow import Loop, loops_around
 from diagnose.source.tree.aliases import instances_of
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
 _Node = TypeVar("_Node", bound=cst.CSTNode)
@@ -62,12 +64,7 @@ class Reached:
 
     def _implicit(self) -> Iterator[Place]:
         """What nobody calls by its name: operators, hooks, the methods that a library calls."""
-        handed = {
-            name.value
-            for source in self._sources.values()
-            for name in source.every(cst.Name)
-            if isinstance(source.parent(name), cst.Arg)
-        }
+        handed = {name for source in self._sources.values() for name in names_handed_on(source)}
         for path, source, function, owner in self._functions:
             name = function.name.value
             dunder = owner is not None and name.startswith("__") and name not in _STARTS
@@ -125,6 +122,17 @@ class Reached:
                 named = theirs or (name_of in own and (around is None or owner is around or bool(around.bases)))
             if named:
                 yield path, other, function
+
+
+@per_source
+def names_handed_on(source: Source) -> frozenset[str]:
+    """The names that calls and classes are given, and those that they are given them by; no file is parsed for it."""
+    keywords = source.outline.every(ast.keyword)
+    values = [value for call in source.outline.every(ast.Call) for value in call.args]
+    values += [value for owner in source.outline.every(ast.ClassDef) for value in owner.bases]
+    values += [keyword.value for keyword in keywords]
+    plain = (value.value if isinstance(value, ast.Starred) else value for value in values)
+    return frozenset({each.id for each in plain if isinstance(each, ast.Name)} | {each.arg or "" for each in keywords})
 
 
 def runs_after(sources: Mapping[str, Source], path: str, node: cst.CSTNode) -> Iterator[Place]:

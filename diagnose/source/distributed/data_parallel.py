@@ -15,6 +15,7 @@ from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.arguments import argument, has_star
 from diagnose.source.tree.edits import call_name, insert_after, top_of_program
 from diagnose.source.tree.syntax import Source, Splice, parse
+from diagnose.source.tree.text_lines import any_matches
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DDP"})
 _TELL = frozenset({"DistributedDataParallelKwargs", "DDPStrategy"})
@@ -118,10 +119,10 @@ def data_parallel(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tup
 
 def _calls(sources: Mapping[str, str]) -> Iterator[tuple[str, Source, cst.Call]]:
     for path, text in sources.items():
-        source = parse(text) if any(name in text for name in (*_WRAPPERS, *_TELL)) else None
-        names = (*_WRAPPERS, *_TELL, *source.imported_as(*_WRAPPERS, *_TELL)) if source is not None else ()
-        for call in source.calls_named(*names) if source is not None else ():
-            assert source is not None  # or there were no calls
+        source = parse(text)
+        if source is None or not source.mentions(*_WRAPPERS, *_TELL):
+            continue
+        for call in source.calls_named(*_WRAPPERS, *_TELL, *source.imported_as(*_WRAPPERS, *_TELL)):
             if _known_as(source, call) & (_WRAPPERS | _TELL):
                 yield path, source, call
 
@@ -149,7 +150,7 @@ def carried_by_gloo(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> b
     recorded = {one.value("backend") for one in data_parallel(sources, sites) if one.is_wrapper} - {None}
     if recorded:
         return "gloo" in recorded
-    return any(_GLOO.search(text) for text in sources.values()) and not any("nccl" in text for text in sources.values())
+    return any_matches(_GLOO, sources.values()) and not any("nccl" in text for text in sources.values())
 
 
 def hooked_gradients(
@@ -162,7 +163,7 @@ def hooked_gradients(
     the question whether there is one.
     """
     wrappers = [one for one in data_parallel(sources, sites) if one.is_wrapper]
-    if len(wrappers) != 1 or any(_HAS_HOOK.search(text) for text in sources.values()):
+    if len(wrappers) != 1 or any_matches(_HAS_HOOK, sources.values()):
         return []
     (one,) = wrappers
     source = one.source

@@ -18,6 +18,7 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import per_program
 from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.text_lines import matches
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def compilations(sources: Mapping[str, str]) -> tuple[Compiled, ...]:
     found: list[Compiled] = []
     for path, text in sources.items():
         source = parse(text)
-        if source is None or _COMPILE.search(text) is None or not _names_compile(source):
+        if source is None or not matches(_COMPILE, text) or not _names_compile(source):
             continue
         imported = _imported(source)
         for call in source.every(cst.Call):

@@ -40,10 +40,10 @@ def layout_use(sources: Mapping[str, str]) -> str | None:
         source = parse(text)
         if source is None:
             continue
-        own = [each for each in source.every(cst.FunctionDef) if each.name.value == "view"]
+        own = source.functions_named("view")
         if own:
             return f"{path}:{source.lines_of(own[0])[0]}: `view` is a function of the program's own"
-        for node in source.walk():
+        for node in source.walk(None, cst.ClassDef, cst.Call):
             reason = _asks_layout(source, node)
             if reason:
                 return f"{path}:{source.lines_of(node)[0]}: {reason}"
@@ -55,22 +55,21 @@ def layout_use(sources: Mapping[str, str]) -> str | None:
 
 def _asks_layout(source: Source, node: cst.CSTNode) -> str | None:
     if isinstance(node, cst.ClassDef):
-        own = any("torch.autograd.Function" in source.names(base.value) for base in node.bases)
+        own = any(source.is_called(base.value, "torch.autograd.Function") for base in node.bases)
         return f"`{node.name.value}` is an operator of the program's own" if own else None
     if not isinstance(node, cst.Call):
         return None
     if isinstance(node.func, cst.Attribute) and node.func.attr.value in _LAYOUT_METHODS:
         return f"`{node.func.attr.value}` hangs on how a tensor lies in memory"
-    names = source.names(node.func)
-    if names & _FLATTENING or any(name.startswith(_FOREIGN) for name in names):
+    if source.is_called(node.func, *_FLATTENING, *_FOREIGN):
         return f"`{source.code(node.func)}` takes tensors as they lie in memory"
     return None
 
 
 def sized_views(source: Source) -> Iterator[cst.Call]:
     """The calls `x.view(…)` with sizes, and not with a format of numbers."""
-    for call in source.every(cst.Call):
-        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "view" and call.args:
+    for call in source.calls_named("view"):
+        if isinstance(call.func, cst.Attribute) and call.args:
             first = call.args[0]
             formats = any(name.startswith(_FORMATS) for name in source.names(first.value))
             formats = formats or string(first.value) is not None

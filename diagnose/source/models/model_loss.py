@@ -12,6 +12,7 @@ from diagnose.source.models.compilation import model_class
 from diagnose.source.models.model_construction import built_model
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.text_lines import matches
 
 _LOSS = re.compile(r"\b(?:cross_entropy|CrossEntropyLoss|log_softmax|nll_loss|logsumexp)\b")
 """Over classes, by torch's operators; the fused ones have other names."""
@@ -22,7 +23,7 @@ def computes_loss(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> boo
     built = [built_model(step, sources) for step in training_steps(sources, sites)]
     if not built or any(one is None or model_class(one, sources) is None for one in built):
         return True
-    read = (parse(text) for text in sources.values() if _LOSS.search(text))
+    read = (parse(text) for text in sources.values() if matches(_LOSS, text))
     return any(_has_loss(source, owner) for source in read if source for owner in source.every(cst.ClassDef))
 
 

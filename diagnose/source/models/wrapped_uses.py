@@ -79,19 +79,18 @@ def _handed_on(source: Source) -> Mapping[str, Collection[str | tuple[str, int]]
     `raw_model = model.module if ddp else model`, `model = DDP(model)`, `train(model)`.
     """
     found: dict[str, set[str | tuple[str, int]]] = {}
-    for node in ast.walk(source.outline.tree):
-        if isinstance(node, ast.Assign):
-            value = node.value
-            sides = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
-            sides += [given for _, given in _arguments(value)] if isinstance(value, ast.Call) else []
-            targets = [leaf for each in node.targets if (leaf := _leaf(each))]
-            for side in sides:
-                of_module = isinstance(side, ast.Attribute) and side.attr == "module"
-                each = side.value if isinstance(side, ast.Attribute) and of_module else side
-                found.setdefault(_leaf(each), set()).update(targets)
-        elif isinstance(node, ast.Call):
-            for at, (keyword, given) in enumerate(_arguments(node)):
-                found.setdefault(_leaf(given), set()).add(keyword if keyword is not None else (_called(node), at))
+    for node in source.outline.every(ast.Assign):
+        value = node.value
+        sides = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+        sides += [given for _, given in _arguments(value)] if isinstance(value, ast.Call) else []
+        targets = [leaf for each in node.targets if (leaf := _leaf(each))]
+        for side in sides:
+            of_module = isinstance(side, ast.Attribute) and side.attr == "module"
+            each = side.value if isinstance(side, ast.Attribute) and of_module else side
+            found.setdefault(_leaf(each), set()).update(targets)
+    for call in source.outline.every(ast.Call):
+        for at, (keyword, given) in enumerate(_arguments(call)):
+            found.setdefault(_leaf(given), set()).add(keyword if keyword is not None else (_called(call), at))
     found.pop("", None)
     return found
 
@@ -128,9 +127,8 @@ def _parameters(source: Source) -> Mapping[str, Sequence[Sequence[str]]]:
 def _asked(source: Source) -> Sequence[tuple[int, frozenset[str]]]:
     """The lines of what would be another of a wrapper, with the names of what is asked."""
     found: list[tuple[int, frozenset[str]]] = []
-    for node in ast.walk(source.outline.tree):
-        if not isinstance(node, ast.expr):
-            continue
+    outline = source.outline
+    for node in (*outline.every(ast.Attribute), *outline.every(ast.Call), *outline.every(ast.FormattedValue)):
         held: list[ast.expr] = []
         if isinstance(node, ast.Attribute) and node.attr in _NAMED:
             inner = node.value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -15,6 +16,8 @@ from diagnose.source.patterns.numeric import is_number
 from diagnose.source.tree.syntax import Source
 
 _CASTS = frozenset({"to", "type_as", "float", "type", "half", "bfloat16", "contiguous"})
+_SOFTMAX = ("softmax", "Softmax")
+_PRODUCTS = ("matmul", "bmm", "einsum")
 Step = tuple[cst.CSTNode, str]
 
 
@@ -83,11 +86,7 @@ class _NoAttention(Exception):
 
 def written_attentions(source: Source) -> Iterator[WrittenAttention | Refused]:
     """Every attention of a file."""
-    for node in source.walk(None, cst.BinaryOperation, cst.Call):
-        if not isinstance(node, cst.BinaryOperation | cst.Call):
-            continue
-        if isinstance(node, cst.BinaryOperation) and not isinstance(node.operator, cst.MatrixMultiply):
-            continue
+    for node in _products(source):
         try:
             found = _attention(source, node)
             if found is not None:
@@ -96,6 +95,16 @@ def written_attentions(source: Source) -> Iterator[WrittenAttention | Refused]:
         except _NoAttention as refusal:
             if refusal.args:
                 yield Refused(node, str(refusal))
+
+
+def _products(source: Source) -> Sequence[cst.BinaryOperation | cst.Call]:
+    """What may be a product with weights, in the order of the text; a file without both is not parsed."""
+    if not source.may_name(*_SOFTMAX, *source.imported_as(*_SOFTMAX)):
+        return ()
+    called = source.calls_named(*_PRODUCTS, *source.imported_as(*_PRODUCTS))
+    written = source.every(cst.BinaryOperation) if source.outline.every(ast.MatMult) else ()
+    by_operator = [each for each in written if isinstance(each.operator, cst.MatrixMultiply)]
+    return sorted([*called, *by_operator], key=source.extent)
 
 
 def _attention(source: Source, node: cst.BinaryOperation | cst.Call) -> WrittenAttention | None:

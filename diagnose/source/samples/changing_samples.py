@@ -24,7 +24,6 @@ _CHANGES = (
 )
 _EDITS = r"\b(?:dataset|{name})(?:\.\w+)+\.(?:insert|append|extend|pop|remove|clear|update)\("
 _NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
-_DEFINES = re.compile(r"\b(?:class|def)\s+(\w+)")
 _DEEPEST = 4
 
 
@@ -114,7 +113,7 @@ def _code_of(sources: Mapping[str, str], names: list[str]) -> Iterator[str]:
     """The code of the program's own classes and functions of these names, then of those that they name in turn."""
     defining: dict[str, list[Source]] = {}
     for source in filter(None, map(parse, sources.values())):
-        for name in set(_DEFINES.findall(source.text)):
+        for name in source.defined_names:
             defining.setdefault(name, []).append(source)
     waiting = [*names]
     for name in waiting:  # and what is found on the way
@@ -125,9 +124,8 @@ def _code_of(sources: Mapping[str, str], names: list[str]) -> Iterator[str]:
 
 def _definitions(source: Source, name: str) -> Iterator[str]:
     """The code of the classes, then of the functions of a name."""
-    kinds: tuple[type[cst.ClassDef] | type[cst.FunctionDef], ...] = (cst.ClassDef, cst.FunctionDef)
-    for kind in kinds:
-        yield from (source.code(each) for each in source.every(kind) if each.name.value == name)
+    yield from map(source.code, source.classes_named(name))
+    yield from map(source.code, source.functions_named(name))
 
 
 def _changes_itself(text: str) -> str | None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
+import ast
 
 import libcst as cst
 
 from diagnose.source.samples.object_identity import is_own
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
-
-_SET_OF_OTHERS = re.compile(r"(?<!\bself)(?<!\bcls)\.\s*(\w+)\s*=(?!=)")
-"""Attributes that a text sets, but for those of `self`; it may be other text than code."""
 
 
 def follow_given(code: SampleCode) -> None:
@@ -27,9 +25,8 @@ def follow_given(code: SampleCode) -> None:
         }
         files = set(code.classes.values())
         for path, source in code.sources.items():
-            if path not in files and read.isdisjoint(_SET_OF_OTHERS.findall(source.text)):
-                continue
-            for assign in source.every(cst.Assign):
+            may_be_read = not read.isdisjoint(assigned_attributes(source, path in files))
+            for assign in source.every(cst.Assign) if may_be_read else ():
                 targets = (target.target for target in assign.targets)
                 kept = any(
                     isinstance(one, cst.Attribute) and one.attr.value in read and not _is_of_others(code, source, one)
@@ -37,6 +34,19 @@ def follow_given(code: SampleCode) -> None:
                 )
                 if kept and _is_made_here(code, path, assign.value):
                     code.builds(path, assign.value)
+
+
+@per_source
+def assigned_attributes(source: Source, own: bool) -> frozenset[str]:
+    """The attributes that assignments set, those of `self` where it is asked for; the file is not parsed for them."""
+    targets = (target for each in source.outline.every(ast.Assign) for target in each.targets)
+    return frozenset(
+        each.attr for each in targets if isinstance(each, ast.Attribute) and (own or not _is_self(each.value))
+    )
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in {"self", "cls"}
 
 
 def _is_of_others(code: SampleCode, source: Source, target: cst.Attribute) -> bool:

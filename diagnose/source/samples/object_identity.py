@@ -64,13 +64,17 @@ def _same_memory(call: cst.Call) -> cst.BaseExpression | None:
     return call.args[0].value if call.args and taken else None
 
 
+_WITH_A_TARGET = (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.CompFor, cst.NamedExpr)
+_BINDING = (*_WITH_A_TARGET, cst.AsName, cst.FunctionDef, cst.ClassDef)
+
+
 @per_source
 def local_names(source: Source, function: cst.CSTNode) -> frozenset[str]:
     """The variables of a function and of those in it: parameters, and what it binds without declaring it another's."""
     named = {each.name.value for each in source.every(cst.Param, function) if isinstance(each.name, cst.Name)}
-    for node in source.walk(function):
+    for node in source.walk(function, *_BINDING):
         targets: list[cst.CSTNode] = []
-        if isinstance(node, cst.AssignTarget | cst.AnnAssign | cst.AugAssign | cst.For | cst.CompFor | cst.NamedExpr):
+        if isinstance(node, _WITH_A_TARGET):
             targets = [node.target]
         elif isinstance(node, cst.AsName) or (
             isinstance(node, cst.FunctionDef | cst.ClassDef) and node is not function

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,12 +11,10 @@ import libcst as cst
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import literal, string, string_key
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source, parse
 
 _HOLDERS = frozenset({"Namespace", "SimpleNamespace", "EasyDict", "DictConfig", "AttrDict", "ConfigDict"})
-_DECLARES = re.compile(r"\b(add_argument|option)\s*\(")
-"""What a file with options of a command line holds; most files hold none, and are not parsed for them."""
-_DECLARING = frozenset({"add_argument", "option", "set_defaults"})
 _SWITCH = "argparse.BooleanOptionalAction, default={}"
 
 
@@ -36,13 +33,12 @@ class Default:
 
 def defaults_of(source: Source, name: str) -> Iterator[Default]:
     """Defaults of command-line options and of class fields with that name."""
-    declares = not source.words.isdisjoint(_DECLARING)  # most files declare nothing, and are not parsed for it
-    for call in source.every(cst.Call) if declares else ():
-        if call_name(call) in {"add_argument", "option"} and destination_of(call) == name:
+    for call in sorted([*options_named(source, name), *source.calls_named("set_defaults")], key=source.extent):
+        if call_name(call) != "set_defaults":
             yield from _option(source, call)
-        if call_name(call) == "set_defaults" and (given := argument(call, name)) is not None:
+        elif (given := argument(call, name)) is not None:
             yield Default(given.value)
-    if name not in source.words:
+    if name not in _variables(source):
         return
     for node in source.every(cst.AnnAssign):
         named = isinstance(node.target, cst.Name) and node.target.value == name
@@ -52,6 +48,28 @@ def defaults_of(source: Source, name: str) -> Iterator[Default]:
         target = assign.targets[0].target
         if isinstance(target, cst.Name) and target.value == name and _is_field(source, assign):
             yield Default(assign.value)
+
+
+@per_source
+def _variables(source: Source) -> frozenset[str]:
+    """The variables that assignments bind first, those of classes among them; the file is not parsed for them."""
+    assigned = (each.targets[0] for each in source.outline.every(ast.Assign))
+    targets = [*assigned, *(each.target for each in source.outline.every(ast.AnnAssign))]
+    return frozenset(each.id for each in targets if isinstance(each, ast.Name))
+
+
+def options_named(source: Source, name: str) -> Sequence[cst.Call]:
+    """The declarations of options of a command line that fill the attribute of that name, in the order of the text."""
+    return _options(source).get(name, ())
+
+
+@per_source
+def _options(source: Source) -> Mapping[str, Sequence[cst.Call]]:
+    found: dict[str, list[cst.Call]] = {}
+    for call in source.calls_named("add_argument", "option"):
+        if (name := destination_of(call)) is not None:
+            found.setdefault(name, []).append(call)
+    return found
 
 
 def _option(source: Source, call: cst.Call) -> Iterator[Default]:
@@ -96,10 +114,8 @@ def option_words(source: Source, name: str, words: Sequence[str]) -> str | None:
     """The word of a command line that gives the option of that name, if one does."""
     options = {f"{dashes}{name}" for dashes in ("--", "--no-", "--no_")}
     options |= {option.replace("_", "-") for option in options}
-    declares = source.every(cst.Call) if _DECLARES.search(source.text) else ()
-    for call in declares:
-        if call_name(call) in {"add_argument", "option"} and destination_of(call) == name:
-            options |= {option for option in option_names(call) if option.startswith("-")}
+    for call in options_named(source, name):
+        options |= {option for option in option_names(call) if option.startswith("-")}
     return next((word for word in words if word.split("=")[0] in options), None)
 
 
@@ -145,20 +161,25 @@ def assigned(source: Source, name: str) -> Iterator[cst.BaseExpression]:
                 yield node.value
             if isinstance(found, cst.Subscript) and string_key(found) == name:
                 yield node.value
-    for call in source.every(cst.Call):
-        if call_name(call) in classes | _HOLDERS and (given := argument(call, name)) is not None:
+    for call in source.calls_named(*classes, *_HOLDERS):
+        if (given := argument(call, name)) is not None:
             yield given.value
 
 
 def _may_assign(source: Source, name: str) -> bool:
     """Whether anything in a file is assigned to an attribute or a key of that name, or given by it to a call."""
-    if any(each.arg == name for each in source.outline.every(ast.keyword)):
-        return True
-    targets = (target for each in source.outline.every(ast.Assign) for target in each.targets)
-    return any(
-        (isinstance(each, ast.Attribute) and each.attr == name)
-        or (isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant) and each.slice.value == name)
-        for each in targets
+    return name in _assigned_names(source)
+
+
+@per_source
+def _assigned_names(source: Source) -> frozenset[object]:
+    """The keywords of all calls, and the attributes and the keys that assignments set."""
+    targets = [target for each in source.outline.every(ast.Assign) for target in each.targets]
+    keys = (each.slice for each in targets if isinstance(each, ast.Subscript))
+    return frozenset(
+        {each.arg for each in source.outline.every(ast.keyword)}
+        | {each.attr for each in targets if isinstance(each, ast.Attribute)}
+        | {each.value for each in keys if isinstance(each, ast.Constant)}
     )
 
 

@@ -15,7 +15,7 @@ import libcst as cst
 
 from diagnose.model import Scalar
 from diagnose.source.settings.command_line import COMMAND_LINE, CommandLine, Word, value_of_word
-from diagnose.source.settings.defaults import destination_of, field_default, option_names
+from diagnose.source.settings.defaults import field_default, option_names, options_named
 from diagnose.source.settings.setting import Setting
 from diagnose.source.tree import literals
 from diagnose.source.tree.arguments import argument
@@ -60,11 +60,10 @@ def declared(sources: Mapping[str, Source], name: str) -> list[Option]:
 
 
 def _calls(source: Source, name: str) -> Iterator[Option]:
-    for call in source.every(cst.Call):
-        if call_name(call) in {"add_argument", "option"} and destination_of(call) == name:
-            option = _of_call(source, call)
-            if option is not None:
-                yield option
+    for call in options_named(source, name):
+        option = _of_call(source, call)
+        if option is not None:
+            yield option
 
 
 def _of_call(source: Source, call: cst.Call) -> Option | None:

@@ -9,6 +9,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.flow import binds
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
 _MODEL = re.compile(
@@ -19,6 +20,8 @@ _NO_MODEL = re.compile(
     r"^(torch|F|nn|np|math|functional|loss\w*|criterion)\b|(^|\.)(criterion|loss_fn|loss_func|loss)$"
 )
 _OF_MODULES = frozenset({"parameters", "named_parameters", "train", "eval", "state_dict", "zero_grad", "modules"})
+_METHOD_OF = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\.(\w+)\(")
+"""A name and the method of it that is called."""
 _NO_GRADIENTS = re.compile(r"\bno_grad\(|\binference_mode\(")
 
 
@@ -98,8 +101,14 @@ def is_model(source: Source, code: str) -> bool:
     """Whether the text treats a name as a module: it asks for its parameters or mode, or calls it a model."""
     if not re.fullmatch(r"[A-Za-z_][\w.]*", code) or _NO_MODEL.search(code):
         return False
-    asked = re.findall(rf"(?<![\w.]){re.escape(code)}\.(?:module\.)?(\w+)\(", source.text)
-    return not _OF_MODULES.isdisjoint(asked) or _MODEL.search(code) is not None
+    return code in _asked_as_modules(source) or _MODEL.search(code) is not None
+
+
+@per_source
+def _asked_as_modules(source: Source) -> frozenset[str]:
+    """The names that the text asks for something of modules, also by way of their `module`."""
+    asked = [name for name, method in _METHOD_OF.findall(source.text) if method in _OF_MODULES]
+    return frozenset(asked) | {name.removesuffix(".module") for name in asked}
 
 
 def _callee(source: Source, call: cst.Call) -> str:

@@ -96,7 +96,18 @@ def _members(source: Source, around: cst.ClassDef) -> Mapping[str, Sequence[cst.
 
 def set_from_outside(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     """Yield what code gives that attribute of others than `self`: by `block.name = x`, `setattr(block, …)`."""
-    for node in source.walk(None, cst.Assign, cst.AugAssign, cst.AnnAssign) if name in source.words else ():
+    if name in source.words:
+        yield from _set_from_outside(source).get(name, ())
+    for call in source.calls_named("setattr"):
+        if len(call.args) == 3 and string(call.args[1].value) == name and source.code(call.args[0].value) != "self":
+            yield call.args[2].value
+
+
+@per_source
+def _set_from_outside(source: Source) -> Mapping[str, Sequence[cst.BaseExpression]]:
+    """What statements give attributes of others than `self`, by name, in the order of the text."""
+    found: dict[str, list[cst.BaseExpression]] = {}
+    for node in source.walk(None, cst.Assign, cst.AugAssign, cst.AnnAssign):
         if isinstance(node, cst.Assign):
             pairs = [pair for target in node.targets for pair in _pairs(target.target, node.value)]
         elif isinstance(node, cst.AugAssign | cst.AnnAssign) and node.value is not None:
@@ -104,11 +115,9 @@ def set_from_outside(source: Source, name: str) -> Iterator[cst.BaseExpression]:
         else:
             continue
         for target, value in pairs:
-            if isinstance(target, cst.Attribute) and target.attr.value == name and _name_in_self(target) is None:
-                yield value
-    for call in source.calls_named("setattr"):
-        if len(call.args) == 3 and string(call.args[1].value) == name and source.code(call.args[0].value) != "self":
-            yield call.args[2].value
+            if isinstance(target, cst.Attribute) and _name_in_self(target) is None:
+                found.setdefault(target.attr.value, []).append(value)
+    return found
 
 
 def _pairs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import libcst as cst
 
@@ -19,6 +20,14 @@ class Definitions:
         self._sources = sources
         self._found: dict[str, Sequence[tuple[str, Definition]]] = {}
         self._free: dict[str, Sequence[tuple[str, Definition]]] = {}
+
+    @cached_property
+    def _free_names(self) -> frozenset[str]:
+        return frozenset().union(*(source.free_names for source in self._sources.values()))
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset().union(*(source.defined_names for source in self._sources.values()))
 
     def named(self, name: str) -> Sequence[tuple[str, Definition]]:
         """All of that name with their files, in the order of the files and of their texts."""
@@ -43,10 +52,10 @@ class Definitions:
 
     def has_free(self, name: str) -> bool:
         """Whether there are any of that name that no class has as its own; no file is parsed for it."""
-        return any(name in source.free_names for source in self._sources.values())
+        return name in self._free_names
 
     def __contains__(self, name: str) -> bool:
-        return any(name in source.defined_names for source in self._sources.values())
+        return name in self._names
 
 
 @per_source

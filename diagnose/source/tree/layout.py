@@ -8,6 +8,7 @@ is written out once, and all four are noted on the way.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -29,21 +30,24 @@ class Layout:
         root._codegen(cast("Any", state))  # as LibCST's own position providers do
         self.nodes = state.nodes
         """In the order of the text."""
-        self.places = {id(node): at for at, node in enumerate(state.nodes)}
+        self.places = dict(zip(map(id, state.nodes), range(len(state.nodes)), strict=True))
         """Of each node, by its identity, where it is among the nodes."""
         self.parents = state.parents
         """Of each node, where its parent is among the nodes; -1 for the root."""
         self.ends = state.last
         """Of each node, where all below it end among the nodes."""
-        self.wide = list(zip(state.begin, state.end, strict=True))
-        """Offsets of each node with the white space and the parentheses that belong to it."""
+        self._begin, self._end = state.begin, state.end
         self.narrow = state.narrow
         """Offsets without them, of the nodes for which they are others."""
-        self._of_type: dict[type, list[int]] = {}
-        for at, node in enumerate(state.nodes):
-            self._of_type.setdefault(type(node), []).append(at)
+        self._of_type: defaultdict[type, list[int]] = defaultdict(list)
+        for at, kind in enumerate(map(type, state.nodes)):
+            self._of_type[kind].append(at)
         self._of_kind: dict[object, list[int]] = {}
         self._types: dict[object, frozenset[type]] = {}
+
+    def wide(self, at: int) -> tuple[int, int]:
+        """Offsets of the node at a place with the white space and the parentheses that belong to it."""
+        return self._begin[at], self._end[at]
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """The node around a node; None for the root, and for a node elsewhere."""
@@ -59,8 +63,9 @@ class Layout:
     @cached_property
     def _children(self) -> list[list[cst.CSTNode]]:
         found: list[list[cst.CSTNode]] = [[] for _ in self.nodes]
+        marks = self.types(_MARKS)
         for node, parent in zip(self.nodes, self.parents, strict=True):
-            if parent >= 0 and not isinstance(node, _MARKS):
+            if parent >= 0 and type(node) not in marks:
                 found[parent].append(node)
         return found
 

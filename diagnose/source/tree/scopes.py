@@ -12,7 +12,7 @@ from typing import Any, cast
 import libcst as cst
 from libcst.metadata import ExpressionContextProvider, Scope, ScopeProvider
 from libcst.metadata.expression_context_provider import ExpressionContext, ExpressionContextVisitor
-from libcst.metadata.scope_provider import ScopeVisitor
+from libcst.metadata.scope_provider import _ASSIGNMENT_LIKE_NODES, ScopeVisitor
 
 from diagnose.source.tree.layout import Layout
 
@@ -66,6 +66,18 @@ class _Scopes(ScopeVisitor):
         super().__init__(provider)
         self._children = children
         self._methods: dict[type, _Visit | None] = {}
+        self._ends: dict[type, tuple[bool, Callable[[cst.CSTNode], None] | None]] = {}
+        """Whether nodes of a kind assign, and what is to be done behind them: LibCST asks each node for both."""
+
+    def on_leave(self, original_node: cst.CSTNode) -> None:
+        kind = type(original_node)
+        if kind not in self._ends:
+            self._ends[kind] = issubclass(kind, _ASSIGNMENT_LIKE_NODES), getattr(self, f"leave_{kind.__name__}", None)
+        is_assignment, leave = self._ends[kind]
+        self.provider.set_metadata(original_node, self.scope)
+        self.scope._assignment_count += is_assignment
+        if leave is not None:
+            leave(original_node)
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         children = self._children(node)

@@ -159,13 +159,13 @@ class Source(Text):
 
     def wide_span(self, node: cst.CSTNode) -> tuple[int, int]:
         """Offsets of a node with the parentheses (and for statements the white space) that belong to it."""
-        start, end = self._layout.wide[self._layout.places[id(node)]]
+        start, end = self._layout.wide(self._layout.places[id(node)])
         return min(start, len(self.text)), min(end, len(self.text))
 
     def _narrow(self, node: cst.CSTNode) -> tuple[int, int]:
         """Offsets without parentheses; a file without a line end is written with one, beyond its text."""
         at = self._layout.places[id(node)]
-        return self._layout.narrow.get(at) or self._layout.wide[at]
+        return self._layout.narrow.get(at) or self._layout.wide(at)
 
     def code(self, node: cst.CSTNode) -> str:
         """The text of a node, with its parentheses."""
@@ -243,9 +243,15 @@ class Source(Text):
 
     def imported_as(self, *last: str) -> frozenset[str]:
         """The names that imports bind to what has one of these names itself: `DDP` for DistributedDataParallel."""
-        return frozenset(
-            name for name, full in self._imports.items() if not {_last(each) for each in full}.isdisjoint(last)
-        )
+        return frozenset(name for each in last for name in self._imported_as.get(each, ()))
+
+    @cached_property
+    def _imported_as(self) -> Mapping[str, Sequence[str]]:
+        found: dict[str, list[str]] = {}
+        for name, full in self._imports.items():
+            for last in {_last(each) for each in full}:
+                found.setdefault(last, []).append(name)
+        return found
 
     def calls_named(self, *names: str) -> Sequence[cst.Call]:
         """All calls of one of these names (`call_name`), in the order of the text; a file without any is not parsed."""

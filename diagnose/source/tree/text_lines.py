@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from functools import cached_property
+from collections.abc import Iterable
+from functools import cached_property, lru_cache
 
 _WORD = re.compile(r"\w+")
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -17,15 +18,33 @@ def lines_in(text: str) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
+@lru_cache(maxsize=32768)  # some hundred files, and what all fixers look for in them
+def matches(pattern: re.Pattern[str], text: str) -> bool:
+    """Whether a text has what a pattern describes: found once, as each fixer looks for the same in each setting."""
+    return pattern.search(text) is not None
+
+
+def any_matches(pattern: re.Pattern[str], texts: Iterable[str]) -> bool:
+    """Whether one of a program's texts has what a pattern describes."""
+    return any(matches(pattern, text) for text in texts)
+
+
 class Text:
     """The text of one file."""
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self._mentioned: dict[str, bool] = {}
 
     def mentions(self, *words: str) -> bool:
         """Whether the text holds one of the words, or none is given: cheap, where the tree is not."""
-        return not words or any(word in self.text for word in words)
+        return not words or any(map(self._mentions, words))
+
+    def _mentions(self, word: str) -> bool:
+        """Each word is looked for once: the pieces of a file are many, and all of them ask for it."""
+        if word not in self._mentioned:
+            self._mentioned[word] = word in self.text
+        return self._mentioned[word]
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -37,7 +56,7 @@ class Text:
         parts = _WORD.findall(word)
         if not self.words.issuperset(parts):
             return False
-        return parts == [word] or re.search(rf"\b{re.escape(word)}\b", self.text) is not None
+        return parts == [word] or matches(re.compile(rf"\b{re.escape(word)}\b"), self.text)
 
     @cached_property
     def line_limit(self) -> int:
