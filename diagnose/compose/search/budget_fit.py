@@ -20,7 +20,8 @@ def affordable(
 
     Trajectories take longest. Beside kept fixes, what changes no bit needs no more than its own gate. Where there is no
     time for any fix by itself either, which starts its processes anew, what saves most for its time is worth the risk
-    of being cut short; but not where it would not end at best, and one of them promises much, which takes less time by itself.
+    of being cut short; but not where it would not end at best, and one of them promises much, which takes less time by
+    itself.
     """
     parts = [bundle, bundle.without_training]
     if budget.bounded:
