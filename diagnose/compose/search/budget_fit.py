@@ -18,10 +18,10 @@ def affordable(
 ) -> Bundle | None:
     """Return the part of a bundle to try on a stack; None where there is none, or one fix is all of it.
 
-    Trajectories take longest. Beside kept fixes, what changes no bit needs no more than its own gate. Where there is no
-    time for any fix by itself either, which starts its processes anew, what saves most for its time is worth the risk
-    of being cut short; but not where it would not end at best, and one of them promises much, which takes less time by
-    itself.
+    Trajectories take longest. Beside kept fixes, what changes no bit needs no more than its own gate. Where there is
+    time for none, the part that saves most for its time is worth the risk of being cut short; but not where one fix has
+    its time and saves as much for it, nor where the part would not end at best, and one of them promises much, which
+    takes less time by itself.
     """
     parts = [bundle, bundle.without_training]
     if budget.bounded:
@@ -32,9 +32,7 @@ def affordable(
     fitting = next((way for way in ways if budget.refused_plan(way.plan) is None), None)
     if fitting is not None:
         return fitting if len(fitting.members) > 1 else None
-    if not all(budget.refused(fixer) is not None for fixer in bundle.fixers):
-        return None
-    ways = [way for way in ways if len(way.members) > 1]
+    ways = [way for way in ways if len(way.members) > 1 and _rate(way, budget) > _best_alone(bundle, budget)]
     if any(member.proposal.share >= SURE_SAVING for member in bundle.members):
         ways = [way for way in ways if budget.ends_at_best(way.plan)]
     ways.sort(key=lambda way: -_rate(way, budget))
@@ -76,6 +74,16 @@ def _in_order(parts: Sequence[Bundle], budget: Budget) -> list[Bundle]:
 def _rate(bundle: Bundle, budget: Budget) -> float:
     """What a bundle promises to save of a step, for each nanosecond of its trial."""
     return bundle.predicted_ns / max(1, budget.bench.trial_ns(bundle.plan))
+
+
+def _best_alone(bundle: Bundle, budget: Budget) -> float:
+    """The rate of the best of its fixes that has the time for a trial of its own; 0 where none has."""
+    rates = (
+        member.proposal.predicted_ns / max(1, budget.bench.trial_ns(Plan(fixer)))
+        for member, fixer in zip(bundle.members, bundle.fixers, strict=True)
+        if budget.refused(fixer) is None
+    )
+    return max(rates, default=0.0)
 
 
 def _of(queue: Sequence[Candidate], names: Collection[str]) -> list[Candidate]:

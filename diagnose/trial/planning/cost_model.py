@@ -146,12 +146,13 @@ class CostModel:
         compiles: bool = False,
         windows: int = 2,
         at_best: bool = False,
+        promised: float = 0.0,
         saved: float = 0.0,
     ) -> int:
         """A trial up to its gate: the choice between settings, the turns, and so many profiler windows.
 
-        `at_best`: if what nothing in this session has shown yet turns out short.
-        `saved`: the share by which the patched program's steps are shorter.
+        `at_best`: if what nothing in this session has shown yet turns out short. `promised`: the share that it is
+        predicted to save. `saved`: the share by which the patched program's steps are counted on to be shorter.
         """
         more_ns = self.compiling_ns(at_best=at_best) if compiles and self.start_ns else 0
         if compiles and self.ahead:
@@ -160,17 +161,19 @@ class CostModel:
         if settings > 1:
             one_ns = self._turns_ns(1, self.schedule.sweep_pairs) + more_ns
             sweep_ns = (settings - 1) * round(self.slack * one_ns)
-        turns_ns = self.check_ns(saved) + round(self.slack * self._windows_ns(windows)) + more_ns
-        return sweep_ns + turns_ns
+        # Where each pair takes a start or two, to count more of them than a sure saving takes would give up too much.
+        sure = self.alternates and promised >= LARGE_PROMISE
+        return sweep_ns + self.check_ns(saved, sure=sure) + round(self.slack * self._windows_ns(windows)) + more_ns
 
-    def check_ns(self, saved: float = 0.0) -> int:
+    def check_ns(self, saved: float = 0.0, *, sure: bool = False) -> int:
         """The turns alone, as in a leave-one-out check: as many as a clear answer takes, which most answers are. One
-        side's steps are shorter by the share that is `saved`; a large one is sure after the first processes.
+        side's steps are shorter by the share that is `saved`; a large one, or one that is `sure` for another reason, is
+        shown by the first processes.
 
         What is not clear takes longer, and ends with the budget.
         """
-        if saved >= LARGE_PROMISE:
-            return round(self.slack * self._turns_ns(1, LEAST_PAIRS, saved))
+        if sure or saved >= LARGE_PROMISE:
+            return round(self.slack * self._turns_ns(1, LEAST_PAIRS, saved, sure=True))
         return round(self.slack * self._turns_ns(self.schedule.generations, self._clear_pairs, saved))
 
     def least_ns(self, saved: float = 0.0, *, compiles: bool = False) -> int:
@@ -219,11 +222,11 @@ class CostModel:
     def _window_steps(self) -> int:
         return max(self.schedule.trace_steps, steps_to_see(self.held_steps)) + self.schedule.drops(self.step_ns)
 
-    def _turns_ns(self, generations: int, pairs: int, saved: float = 0.0) -> int:
+    def _turns_ns(self, generations: int, pairs: int, saved: float = 0.0, *, sure: bool = False) -> int:
         block_ns = round(self._block_ns * (1 - saved / 2))  # of both sides on average
         if self.alternates:
             pairs = max(LEAST_PAIRS, min(pairs, self.schedule.pairs // 2))
-            starts = pairs + 1 if saved >= LARGE_PROMISE else 2 * pairs  # a sure saving shares processes
+            starts = pairs + 1 if sure else 2 * pairs  # pairs of a sure saving share processes
             return starts * self.start_ns + 4 * pairs * block_ns
         starts = 1 if self.ahead else generations * (2 if self.apart else 1)
         settling = 1 if self.step_ns >= LONG_STEP_NS else 2 * generations

@@ -75,7 +75,7 @@ class Estimates:
         if plan.fixer.gate is not Gate.TRAINING and not at_best:  # a fix is kept without them where time is short
             numbers_ns += self.costs.whole_runs_ns
         return numbers_ns + self.costs.trial_ns(
-            plan.settings, compiles=compiles, windows=windows, at_best=at_best, saved=saved
+            plan.settings, compiles=compiles, windows=windows, at_best=at_best, promised=plan.promised, saved=saved
         )
 
     def _numbers_ns(

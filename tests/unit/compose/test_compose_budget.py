@@ -191,6 +191,22 @@ def test_no_bundle_is_risked_that_would_not_end_where_one_of_its_fixes_promises_
     assert (affordable(bundle, stack, [], frozenset(Gate), made) is bundle) is begun
 
 
+@pytest.mark.parametrize(("alone_ns", "begun"), [(1, True), (40, False)], ids=["little", "as much for its time"])
+def test_a_bundle_is_risked_beside_a_fix_that_fits_unless_that_saves_as_much_for_its_time(
+    alone_ns: int, begun: bool
+) -> None:
+    class Dear(Costly):
+        def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
+            return 10 if plan.fixer.name == EXACT.name else 20 if at_best else 30
+
+    made = Budget(cast("Bench", Dear()), Deadline(35, lambda: 0))
+    promised = [(EXACT, alone_ns), (ROUNDS, 30), (replace(ROUNDS, name="also rounds"), 9)]
+    bundle = Bundle(tuple(promising(one, ns, one.name) for one, ns in promised), *[cast("Stack", None)] * 2)
+    assert made.refused(EXACT) is None and made.refused(ROUNDS) is not None
+    stack = cast("Stack", SimpleNamespace(kept=()))
+    assert (affordable(bundle, stack, [], frozenset(Gate), made) is bundle) is begun
+
+
 def promising(one: Fixer, promised_ns: int, rule: str) -> ProposedEdits:
     made = finding(rule, promised_ns, one.name)
     return ProposedEdits(Proposal(one, (made,)), (Variant({}, Edits({}, "made up"), one),))
