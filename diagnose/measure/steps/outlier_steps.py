@@ -223,13 +223,14 @@ def without_rare_steps(trace: Trace, steps: StepSpans) -> StepSpans:
 
 def is_spent_in(trace: Trace, kind: RangeKind, log: StepTimes, long: Int64, usual_ns: float) -> bool:
     """Whether at least half of what the long steps take beyond the usual is spent in ranges of a kind, beyond what the
-    median step spends there.
+    median step spends there; not where they take no longer on the host.
     """
+    excess_ns = float(log.length_ns[long].sum()) - usual_ns * len(long)
     rows = trace.ranges.kind == kind
     ranges = Intervals.of(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
     spent = ranges.covered(log.start_ns, log.end_ns)
     more = float(spent[long].sum()) - float(np.median(spent[log.usable])) * len(long)
-    return more >= HALF * (float(log.length_ns[long].sum()) - usual_ns * len(long))
+    return excess_ns > 0 and more >= HALF * excess_ns
 
 
 def median_low(values: Int64) -> int:

@@ -191,10 +191,11 @@ def _take_windows(state: TrialState) -> Stage:
 
 
 def _alternate(state: TrialState) -> Stage:
-    """Where both do not fit: a process, warmed up, runs one long block and ends; each pair is a generation.
+    """Where both do not fit: one process after the other, warmed up, runs a long block; each pair is a generation.
 
-    It ends with the first pair after which the answer is clear; from the first that may be that one, windows are taken.
-    While every pair shows a saving beyond the luck of processes, the second of a pair runs the first block of the next.
+    A process ends with its block, but while every pair shows a saving beyond the luck of processes, the second of a
+    pair also runs the first block of the next. The trial ends with the first pair after which the answer is clear; from
+    the first that may be that one, windows are taken, each as the last thing that a process does.
     """
     state.found.alternated = True
     pairs = max(LEAST_PAIRS, state.trial.schedule.pairs // 2)
@@ -210,7 +211,9 @@ def _alternate(state: TrialState) -> Stage:
         add_pair(state, _ALTERNATING + pair, blocks)
         if state.trial.stopping.settled(state.found.pairs):
             break
-        state.resting = arm if state.trial.stopping.may_be_sure(state.found.pairs) else None
+        windows = state.trial.trace and pair >= LEAST_PAIRS - 1
+        sure = state.trial.stopping.may_be_sure(state.found.pairs)
+        state.resting = arm if sure and not windows else None
     return Stage.CLOSING
 
 

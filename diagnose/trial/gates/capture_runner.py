@@ -39,7 +39,8 @@ _PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 # The float64 reference is made operator by operator; what is compiled would be out of its reach.
 _EAGER = {"TORCHDYNAMO_DISABLE": "1"}
 _HOST_SHARE = 0.5
-"""Of the host's free memory, what a reference may take for tensors that its device has no room for. Chosen."""
+"""Of the host's free memory, what a reference may take for tensors that its device has no room for. Chosen, not
+measured."""
 _GAVE_NONE = "the program gave no numbers"
 _LACK = "there was too little memory for the program under the gate"
 
@@ -212,6 +213,18 @@ class CaptureRunner:
             return self.share_of(wanted.program.root, GROWTH)  # it runs as it did in its trial
         return self.share_of(wanted.program.root, 2.0 if wanted.exact or (on_host and not wanted.of_luck) else 1.3)
 
+    def _has_device_for(self, wanted: Wanted) -> bool:
+        """Whether the device has the memory for a capture that has it alone, as far as that is known.
+
+        Only one that has not keeps tensors on the host: hooks on what is saved are nothing that every program bears.
+        """
+        memory = self.memory
+        if memory.device_bytes is None or memory.reserved_bytes is None or memory.free_bytes is None:
+            return self._taken.get(wanted.key) != _LACK
+        room_bytes = memory.free_bytes + memory.reserved_bytes
+        fits = self._share(wanted) * memory.reserved_bytes <= room_bytes
+        return fits and self._taken.get(wanted.key) != _LACK
+
     def _take_all(self, missing: Sequence[Wanted]) -> None:
         """Run captures as they fit side by side; one that lacked memory there is run again alone, then with what rests
         out of its way."""
@@ -292,7 +305,7 @@ class CaptureRunner:
         recipe = {"mode": "capture", "seed": 0, **wanted.recipe}
         if wanted.exact:
             settings = {**settings, **_EAGER}
-            recipe["host_bytes"] = round(_HOST_SHARE * free_bytes())
+            recipe["host_bytes"] = 0 if self._has_device_for(wanted) else round(_HOST_SHARE * free_bytes())
         return folder, place.start(program, recipe, folder, _PATIENT, settings)
 
     def _finish(self, wanted: Wanted, folder: Path, group: Group) -> Capture | Curve | str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
+import pytest
 import torch
 
-from diagnose.collect.inside.modes.saved_on_host import SavedOnHost
+from diagnose.collect.inside.modes.saved_on_host import LEAST_BYTES, SavedOnHost
 
 
 def gradients(hooks: SavedOnHost | None) -> list[torch.Tensor]:
     """Those of a small network, twice through one graph."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Dropout(), torch.nn.Linear(8, 1))
-    x = torch.randn(4, 8, dtype=torch.float64)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.GELU(), torch.nn.Dropout(), torch.nn.Linear(64, 1))
+    x = torch.randn(LEAST_BYTES // 256, 8, dtype=torch.float64)
     model.double()
     with torch.autograd.graph.saved_tensors_hooks(*(hooks.pack, hooks.unpack) if hooks else (same, same)):
         loss = model(x).exp().mean()
@@ -27,7 +30,7 @@ def same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def counting(room_bytes: int, crowded: Callable[[torch.Tensor], bool]) -> tuple[SavedOnHost, list[object]]:
-    hooks, packed = SavedOnHost(torch, room_bytes, crowded), list[object]()
+    hooks, packed = SavedOnHost(room_bytes, crowded), list[object]()
     pack = hooks.pack
 
     def counted(tensor: torch.Tensor) -> object:
@@ -39,7 +42,7 @@ def counting(room_bytes: int, crowded: Callable[[torch.Tensor], bool]) -> tuple[
 
 
 def test_gradients_are_the_same_bit_for_bit() -> None:
-    hooks, packed = counting(1 << 20, lambda _: True)
+    hooks, packed = counting(1 << 30, lambda _: True)
     for one, other in zip(gradients(None), gradients(hooks), strict=True):
         assert torch.equal(one, other)
     assert any(isinstance(one, tuple) for one in packed)
@@ -51,13 +54,38 @@ def test_nothing_leaves_a_device_that_has_room() -> None:
     assert packed and not any(isinstance(one, tuple) for one in packed)
 
 
-def test_leaves_and_what_the_host_has_no_room_for_stay() -> None:
-    hooks = SavedOnHost(torch, 16, lambda _: True)
-    leaf = torch.zeros(2, requires_grad=True)
-    assert hooks.pack(leaf) is leaf
-    first = hooks.pack(leaf + 1)
-    assert isinstance(first, tuple)
-    more = leaf.repeat(2)
-    assert hooks.pack(more) is more
+def test_what_the_host_has_no_room_for_stays_until_there_is_some() -> None:
+    hooks = SavedOnHost(LEAST_BYTES, lambda _: True)
+    first, more = (hooks.pack(torch.zeros(LEAST_BYTES // 4)) for _ in range(2))
+    assert isinstance(first, tuple) and not isinstance(more, tuple)
     del first
-    assert isinstance(hooks.pack(more), tuple)  # what was given back is there again
+    assert isinstance(hooks.pack(torch.zeros(LEAST_BYTES // 4)), tuple)
+
+
+LARGE = torch.zeros(LEAST_BYTES // 4)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [LARGE[1:], torch.zeros(1).expand(LEAST_BYTES), LARGE.to_sparse(), torch.nn.Parameter(LARGE)],
+    ids=["small", "expanded", "sparse", "a parameter"],
+)
+def test_what_would_free_nothing_or_cannot_go_stays(tensor: torch.Tensor) -> None:
+    assert isinstance(SavedOnHost(1 << 30, lambda _: True).pack(tensor), torch.Tensor)
+
+
+def test_a_graph_without_a_backward_pass_is_freed() -> None:
+    hooks = SavedOnHost(1 << 20, lambda _: False)
+    with torch.autograd.graph.saved_tensors_hooks(hooks.pack, hooks.unpack):
+        root = torch.ones(3, requires_grad=True).exp()
+
+    class Mark:
+        """Dies with the node that holds it."""
+
+    mark = Mark()
+    assert root.grad_fn is not None
+    root.grad_fn.metadata["mark"] = mark
+    alive = weakref.ref(mark)
+    del mark, root
+    gc.collect()
+    assert alive() is None

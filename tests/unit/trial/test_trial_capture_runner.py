@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from diagnose.program import Program
-from diagnose.trial.gates.capture_plan import AGAIN, Wanted, bits, luck
+from diagnose.trial.gates.capture_plan import AGAIN, Wanted, bits, exact, luck
 from diagnose.trial.gates.capture_runner import _LACK, CaptureRunner
 from diagnose.trial.gates.captures import Capture
 from diagnose.trial.process.arm import Workplace
@@ -210,3 +210,17 @@ def test_nothing_begins_without_room_and_nothing_twice() -> None:
     recorder.begin([SHORT], [])
     recorder.begin([SHORT], [])
     assert recorder.started == 1
+
+
+@pytest.mark.parametrize(
+    ("held_gib", "lacked", "has"),
+    [(40, False, True), (55, False, False), (40, True, False)],
+    ids=["twice what it holds fits", "twice does not", "it ran out before"],
+)
+def test_a_reference_keeps_tensors_on_the_host_only_where_its_device_is_too_small(
+    held_gib: int, lacked: bool, has: bool
+) -> None:
+    seen = Memory(held_gib * GIB, held_gib * GIB, (100 - held_gib) * GIB, 100 * GIB, 1)
+    runner, reference = Made(cast(Workplace, None), 1, memory=seen), exact(ONE)[0]
+    runner._taken |= {reference.key: _LACK} if lacked else {}
+    assert runner._has_device_for(reference) is has

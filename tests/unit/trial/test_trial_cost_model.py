@@ -138,6 +138,7 @@ def test_programs_that_alternate_start_for_every_block() -> None:
     alternating.alternated = True
     known.saw(alternating, TURNS_NS)
     assert known.check_ns() == 8 * (5 * NS_PER_S + 2 * BLOCK_NS)
+    assert known.least_ns() == 2 * costs().least_ns()
     assert known.check_ns(saved=0.5) == 5 * 5 * NS_PER_S + 16 * round(0.75 * BLOCK_NS)  # processes are shared
 
 

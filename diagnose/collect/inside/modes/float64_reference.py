@@ -40,7 +40,7 @@ _OF_SCALERS = "aten::_amp_"
 def install(torch_module: ModuleType, rounds_to: str | None, host_bytes: int = 0) -> None:
     """Make the program that has just imported torch its own float64 reference.
 
-    Of what a device has no room for between forward and backward, `host_bytes` may lie on the host.
+    With `host_bytes`, so much of what a device has no room for between forward and backward may lie on the host.
     """
     torch: Any = torch_module
     bits = None if rounds_to is None else MANTISSA_BITS[rounds_to]
@@ -62,12 +62,13 @@ def install(torch_module: ModuleType, rounds_to: str | None, host_bytes: int = 0
                 if buffer is not None and buffer.is_floating_point():
                     part._buffers[name] = buffer.double()
 
+    if host_bytes:
+        saved_on_host.install(torch, host_bytes)
     strict = (torch.nn.modules.conv._ConvNd, torch.nn.RNNBase)
 
     def before_forward(module: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
         widen(module)
         if not entered:
-            saved_on_host.install(torch, host_bytes)
             entered.append(mode.__enter__())
         # These hold the format of their input against that of their weights before any mode is asked.
         return tuple(_wide(torch, value) for value in arguments) if isinstance(module, strict) else None
