@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 import torch
@@ -82,10 +83,9 @@ def test_a_graph_without_a_backward_pass_is_freed() -> None:
     class Mark:
         """Dies with the node that holds it."""
 
-    mark = Mark()
-    assert root.grad_fn is not None
-    root.grad_fn.metadata["mark"] = mark
+    mark, node = Mark(), cast(Any, root.grad_fn)
+    node.metadata["mark"] = mark
     alive = weakref.ref(mark)
-    del mark, root
+    del mark, node, root
     gc.collect()
     assert alive() is None

@@ -221,6 +221,6 @@ def test_a_reference_keeps_tensors_on_the_host_only_where_its_device_is_too_smal
     held_gib: int, lacked: bool, has: bool
 ) -> None:
     seen = Memory(held_gib * GIB, held_gib * GIB, (100 - held_gib) * GIB, 100 * GIB, 1)
-    runner, reference = Made(cast(Workplace, None), 1, memory=seen), exact(ONE)[0]
+    runner, reference = Made(cast(Workplace, None), 1, memory=seen), exact(ONE)
     runner._taken |= {reference.key: _LACK} if lacked else {}
     assert runner._has_device_for(reference) is has
