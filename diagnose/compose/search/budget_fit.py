@@ -16,7 +16,8 @@ from diagnose.verdict import SURE_SAVING
 def affordable(
     bundle: Bundle, stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate], budget: Budget
 ) -> Bundle | None:
-    """Return the part of a bundle to try on a stack; None where there is none, or one fix is all of it.
+    """Return the part of a bundle to try on a stack; None where its fixes are to be tried one by one: no part has the
+    time, or the one to try has a single fix.
 
     Trajectories take longest. Beside kept fixes, what changes no bit needs no more than its own gate. Where there is
     time for none, the part that saves most for its time is worth the risk of being cut short; but not where one fix has
@@ -25,7 +26,7 @@ def affordable(
     """
     parts = [bundle, bundle.without_training]
     if budget.bounded:
-        parts += [_without_compiler(part, stack, queue, allow) for part in parts]
+        parts += [_without_compiler(part, stack, queue, allow) for part in parts if _brings_compiler(part)]
     if stack.kept:
         parts.append(gather(stack, _of(queue, bundle.names), frozenset(allow) & {Gate.BITWISE}))
     ways = _in_order([part for part in parts if part.members], budget)
@@ -45,11 +46,13 @@ def better_apart(bundle: Bundle, budget: Budget) -> bool:
 
 
 def _without_compiler(bundle: Bundle, stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate]) -> Bundle:
-    """What is left of a bundle if nothing of it compiles; all of it where it brings no compiler."""
-    if not any(fixer.brings_compiler for fixer in bundle.fixers):
-        return bundle
+    """What is left of a bundle if nothing of it compiles."""
     plain = [fixer.name for fixer in bundle.fixers if not fixer.compiles]
     return gather(stack, _of(queue, plain), frozenset(allow) & {fixer.gate for fixer in bundle.fixers})
+
+
+def _brings_compiler(bundle: Bundle) -> bool:
+    return any(fixer.brings_compiler for fixer in bundle.fixers)
 
 
 def _in_order(parts: Sequence[Bundle], budget: Budget) -> list[Bundle]:
