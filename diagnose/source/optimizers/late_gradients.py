@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import binding_of, parameter_of
+from diagnose.source.dataflow.bindings import binding_of, bound_to, parameter_of
 from diagnose.source.dataflow.flow import binds, within
 from diagnose.source.dataflow.loop_invariants import is_unchanging
 from diagnose.source.dataflow.reachable_code import Reached
 from diagnose.source.optimizers.gradient_coverage import is_option, is_settled, picks_layer
 from diagnose.source.training.every_step import EveryStep, Stretch
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.literals import literal
+from diagnose.source.tree.literals import literal, string
 from diagnose.source.tree.syntax import Source
 
 _WITHOUT_GRAPH = frozenset({"no_grad", "inference_mode"})
@@ -26,6 +26,7 @@ _VALUES_ONLY = frozenset({"item", "detach", "argmax", "data", "tolist", "numpy"}
 """Of a tensor: what the loss does not hang on."""
 _LEAVES = (cst.Return, cst.Continue, cst.Break)
 _ALL = frozenset({"parameters", "named_parameters", "modules", "children"})
+_DRAWS = frozenset({"choice", "choices", "sample"})
 _Choice = cst.If | cst.IfExp
 
 
@@ -48,12 +49,28 @@ def _late(code: EveryStep) -> Iterator[str]:
         for written in source.every(cst.ClassDef):
             if _is_module(written):
                 yield from (f"{path}:{source.lines_of(node)[0]}" for node in _ways(code, source, written))
+    parts = frozenset(_parts_of_models(code))
     passes = sum(len(source.calls_named("backward")) for source in code.sources.values())
     for stretch in code.stretches:
         if stretch.loop is not None or "backward" in {call_name(call) for call in stretch.steady(cst.Call)}:
-            steps = _Step(code, stretch, frozenset(methods), passes)
+            steps = _Step(code, stretch, frozenset(methods), passes, parts)
             yield from (f"{stretch.path}:{stretch.source.lines_of(node)[0]}" for node in steps.choices())
     yield from _freed(code)
+
+
+def _parts_of_models(code: EveryStep) -> Iterator[str]:
+    """The layers that modules give themselves, by the names of models that have parameters: `model.first`."""
+    models = {
+        source.code(call.func.value)
+        for source in code.sources.values()
+        for call in source.calls_named("parameters")
+        if isinstance(call.func, cst.Attribute)
+    }
+    for source in code.sources.values():
+        for written in filter(_is_module, source.every(cst.ClassDef)):
+            for target in source.every(cst.AssignTarget, written):
+                own = (each for each in source.every(cst.Attribute, target) if source.code(each.value) == "self")
+                yield from (f"{model}.{each.attr.value}" for each in own for model in models)
 
 
 def _is_module(written: cst.ClassDef) -> bool:
@@ -66,7 +83,9 @@ def _ways(code: EveryStep, source: Source, written: cst.ClassDef) -> Iterator[cs
         if method.name.value == "__init__":
             continue
         for node in source.walk(method):
-            if isinstance(node, _Choice) and not _is_settled_way(code, source, method, node.test):
+            if _is_left_out_otherwise(code, source, method, node):
+                yield node
+            elif isinstance(node, _Choice) and not _is_settled_way(code, source, method, node.test):
                 sides = [_layers(source, method, side) for side in (node.body, node.orelse) if side is not None]
                 alike = len(sides) == 2 and sides[0] == sides[1]
                 left = any(isinstance(each, _LEAVES) for each in source.walk(node)) and not isinstance(node, cst.IfExp)
@@ -80,6 +99,41 @@ def _ways(code: EveryStep, source: Source, written: cst.ClassDef) -> Iterator[cs
                     yield node
             elif isinstance(node, cst.Call) and call_name(node) == "set_grad_enabled":
                 yield node
+
+
+def _is_left_out_otherwise(code: EveryStep, source: Source, method: cst.FunctionDef, node: cst.CSTNode) -> bool:
+    """Whether layers are left out by another way than a branch or a loop over layers."""
+    if isinstance(node, cst.While):
+        return not _is_settled_way(code, source, method, node.test) and bool(_layers(source, method, node.body))
+    if isinstance(node, cst.Match | cst.Try):
+        return bool(_layers(source, method, node))
+    if isinstance(node, cst.BooleanOperation):
+        settled = _is_settled_way(code, source, method, node.left) or _is_asked(source, node)
+        return not settled and bool(_layers(source, method, node.right))
+    if isinstance(node, cst.IfExp):
+        return _may_stop_graph(source, node) and not _is_settled_way(code, source, method, node.test)
+    if isinstance(node, cst.Subscript) and isinstance(node.value, cst.Dict | cst.List | cst.Tuple):
+        index = node.slice[0].slice
+        picks = isinstance(index, cst.Index) and not _is_settled_number(code, source, index.value)
+        return picks and any(source.code(each.value) == "self" for each in source.every(cst.Attribute, node.value))
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Call) and call_name(node.func) in _DRAWS
+
+
+def _is_asked(source: Source, node: cst.CSTNode) -> bool:
+    """Whether an expression is the test of a branch, or a part of one."""
+    above = source.parent(node)
+    while isinstance(above, cst.BooleanOperation | cst.UnaryOperation):
+        node, above = above, source.parent(above)
+    return isinstance(above, cst.If | cst.IfExp | cst.While | cst.Assert) and above.test is node
+
+
+def _may_stop_graph(source: Source, choice: cst.IfExp) -> bool:
+    """Whether one side of `no_grad() if … else nullcontext()` keeps all gradients away."""
+    return any(
+        call_name(call) in _WITHOUT_GRAPH
+        for side in (choice.body, choice.orelse)
+        for call in source.every(cst.Call, side)
+    )
 
 
 def _is_settled_way(code: EveryStep, source: Source, method: cst.FunctionDef, test: cst.BaseExpression) -> bool:
@@ -109,6 +163,11 @@ def _first(target: cst.BaseExpression) -> cst.BaseExpression:
 
 def _is_cut(code: EveryStep, source: Source, iterated: cst.BaseExpression) -> bool:
     """Whether a loop goes through as many layers as a value says that may be another one in another step."""
+    values = bound_to(source, iterated) if isinstance(iterated, cst.Name) else []
+    if any(_is_cut(code, source, each) for each in values if isinstance(each, cst.Subscript | cst.Call)):
+        return True
+    if any(call_name(call) in _DRAWS for call in source.every(cst.Call, iterated)):
+        return True
     bounds: list[cst.BaseExpression | None] = []
     for each in source.every(cst.Slice, iterated):
         bounds += [each.lower, each.upper]
@@ -136,6 +195,10 @@ def _layers(source: Source, method: cst.FunctionDef, side: cst.CSTNode) -> set[s
             computed = call.args[0].value
         if _is_layer(source, method, computed) and not _is_without_graph(source, call):
             found.add(source.code(computed))
+    for each in source.every(cst.Attribute, side):
+        owner = source.code(each.value)
+        if each.attr.value in {"weight", "bias"} and owner.startswith("self.") and not _is_without_graph(source, each):
+            found.add(owner)  # `linear(x, self.second.weight)` uses a layer without a call of it
     return found
 
 
@@ -164,12 +227,15 @@ def _is_without_graph(source: Source, node: cst.CSTNode) -> bool:
 class _Step:
     """The body of a loop over batches, with the values in it that come from layers."""
 
-    def __init__(self, code: EveryStep, stretch: Stretch, methods: frozenset[str], passes: int) -> None:
+    def __init__(
+        self, code: EveryStep, stretch: Stretch, methods: frozenset[str], passes: int, layers: frozenset[str]
+    ) -> None:
         self._code = code
         self._source = stretch.source
         self._loop = stretch.body
         self._begins = code.beginning(stretch)
         self._methods = methods
+        self._layers = layers
         self._passes = passes
         self._parts: dict[str, list[cst.CSTNode]] = {}
         assigns = list(self._source.every(cst.Assign, self._loop))
@@ -187,7 +253,8 @@ class _Step:
             if isinstance(node, _Choice) and not self._is_settled(node.test):
                 body = self._uses(node.body, within_only=node)
                 other = self._uses(node.orelse, within_only=node) if node.orelse is not None else set()
-                if (body ^ other) - steady:
+                stops = isinstance(node, cst.IfExp) and _may_stop_graph(self._source, node)
+                if stops or (body ^ other) - steady:
                     yield node
             elif isinstance(node, cst.Call) and isinstance(node.func, cst.Subscript):
                 index = node.func.slice[0].slice
@@ -199,7 +266,7 @@ class _Step:
         for node in self._source.walk(self._loop, cst.Assign, cst.Call):
             around = self._source.inside(node, (cst.If, cst.For, cst.While, cst.FunctionDef))
             if around is self._loop and isinstance(node, cst.Assign):
-                found |= self._uses(node.value)
+                found |= self._uses(node.value, steadily=True)
             elif around is self._loop and isinstance(node, cst.Call) and call_name(node) == "backward":
                 found |= {name.value for name in self._source.every(cst.Name, node)}
         return found
@@ -211,20 +278,30 @@ class _Step:
             loop is not None and self._begins.source is self._source and is_unchanging(self._source, test, loop)
         )
 
-    def _uses(self, node: cst.CSTNode, within_only: cst.CSTNode | None = None) -> set[str]:
+    def _uses(self, node: cst.CSTNode, within_only: cst.CSTNode | None = None, *, steadily: bool = False) -> set[str]:
         """The layers that code calls, and the values of layers that it reads and did not make itself."""
         source = self._source
         found = {
             source.code(call.func)
             for call in source.every(cst.Call, node)
             if self._is_layer(call) and not _is_without_graph(source, call)
+            if not (steadily and self._is_chosen(call))
         }
         for name in source.every(cst.Name, node):
-            if name.value in self._parts and not self._is_value(name):
+            if name.value in self._parts and not self._is_value(name) and not (steadily and self._is_chosen(name)):
                 made = self._parts[name.value]
                 if within_only is None or not all(within(source, each, within_only) for each in made):
                     found.add(name.value)
         return found
+
+    def _is_chosen(self, node: cst.CSTNode) -> bool:
+        """Whether it stands on one side of `… if … else …`, which steps may take or not."""
+        choice = self._source.inside(node, (cst.IfExp, cst.BaseStatement, cst.BaseSmallStatement))
+        return (
+            isinstance(choice, cst.IfExp)
+            and not within(self._source, node, choice.test)
+            and not self._is_settled(choice.test)
+        )
 
     def _is_value(self, name: cst.Name) -> bool:
         """Whether a name is bound there, or only looked at: for a line of a log, or as what goes backward alone."""
@@ -247,7 +324,7 @@ class _Step:
         if isinstance(func, cst.Attribute):
             own = source.code(func.value) == "self"
             method = func.attr.value in source.function_names
-            return (own and not method) or func.attr.value in self._methods
+            return (own and not method) or func.attr.value in self._methods or source.code(func) in self._layers
         if not isinstance(func, cst.Name):
             return isinstance(func, cst.Subscript)
         if func.value in source.defined_names or binding_of(source, func) is None or source.imported(func):
@@ -262,6 +339,9 @@ def _freed(code: EveryStep) -> Iterator[str]:
         return
     begins = [code.beginning(stretch) for stretch in code.stretches if stretch.loop is not None]
     reached = Reached(code.sources, [(each.path, each.source, each.body) for each in begins])
+    for path, source, call in reached.every(cst.Call):
+        if _frees_by_name(call):
+            yield f"{path}:{source.lines_of(call)[0]}"
     for path, source, node in reached.every(cst.Attribute):
         above = source.parent(node)
         given: cst.BaseExpression | None = None
@@ -274,6 +354,14 @@ def _freed(code: EveryStep) -> Iterator[str]:
         frees = given is not None and (told is None or told.value is not False)
         if frees and _is_parameter(source, node.value):
             yield f"{path}:{source.lines_of(node)[0]}"
+
+
+def _frees_by_name(call: cst.Call) -> bool:
+    """Whether it is `setattr(parameter, "requires_grad", True)`."""
+    if call_name(call) != "setattr" or len(call.args) < len(("owner", "name", "value")):
+        return False
+    told = literal(call.args[2].value)
+    return string(call.args[1].value) == "requires_grad" and (told is None or told.value is not False)
 
 
 def _is_parameter(source: Source, owner: cst.BaseExpression) -> bool:

@@ -9,7 +9,7 @@ from itertools import chain
 import libcst as cst
 
 from diagnose.model import Scalar
-from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.dataflow.bindings import binding_of, bound_to
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
@@ -25,6 +25,9 @@ _CHANGES = (
 _EDITS = r"\b(?:dataset|{name})(?:\.\w+)+\.(?:insert|append|extend|pop|remove|clear|update)\("
 _NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
 _DEEPEST = 4
+_LOADER = re.compile(r"[Ll]oader")
+_OF_ALL = frozenset({"zip", "chain"})
+_GO_THROUGH = _OF_ALL | {"enumerate", "tqdm", "track", "iter", "islice", "cycle"}
 
 
 def changing_samples(
@@ -58,28 +61,55 @@ def changes_by_name(
     """Whether a line that does not begin as the `skipped` ones matches a pattern of changes, which begins with the name
     of what is changed.
 
-    What a file binds by its loops alone is a batch or a sample: `for data in loader: data.x = …` changes no dataset.
+    What a file binds by its loops over loaders alone is a batch: `for data in loader: data.x = …` changes no dataset.
     """
     for text in sources.values():
         lines = (line.split("#")[0].strip() for line in text.splitlines())
         found = [match for line in lines if not line.startswith(skipped) for match in change.finditer(line)]
         source = parse(text) if found else None
-        turned = _bound_by_loops(source) if source is not None else frozenset()
-        if any(re.split(r"\W", match[0], maxsplit=1)[0] not in turned for match in found):
+        batches = _batches(source) if source is not None else frozenset()
+        if any(re.split(r"\W", match[0], maxsplit=1)[0] not in batches for match in found):
             return True
     return False
 
 
-def _bound_by_loops(source: Source) -> frozenset[str]:
-    """The variables that a file binds as targets of its `for` statements, and by nothing else but what they hold."""
-    loops = {name.value for loop in source.every(cst.For) for name in source.every(cst.Name, loop.target)}
+def _batches(source: Source) -> frozenset[str]:
+    """The variables that a file binds by its `for` statements over loaders, and by nothing else but what they hold."""
+    loops: set[str] = set()
     others = {param.name.value for param in source.every(cst.Param) if isinstance(param.name, cst.Name)}
+    for loop in source.every(cst.For):
+        targets = {name.value for name in source.every(cst.Name, loop.target)}
+        if _is_loader(source, loop.iter, _DEEPEST):
+            loops |= targets
+        else:
+            others |= targets  # `for dataset in (train_set, val_set)`
     for assign in source.every(cst.Assign):
         for name in (name for each in assign.targets for name in source.every(cst.Name, each.target)):
             made_of_itself = any(used.value == name.value for used in source.every(cst.Name, assign.value))
             if isinstance(source.parent(name), cst.AssignTarget | cst.Element) and not made_of_itself:
                 others.add(name.value)
     return frozenset(loops - others)
+
+
+def _is_loader(source: Source, iterated: cst.BaseExpression, depth: int) -> bool:
+    """Whether an expression is one loader by its name or by what makes it, or goes through loaders alone."""
+    if isinstance(iterated, cst.Call):
+        kind = call_name(iterated) or ""
+        if kind in _GO_THROUGH and iterated.args:
+            through = iterated.args if kind in _OF_ALL else iterated.args[:1]
+            return all(_is_loader(source, arg.value, depth) for arg in through)
+        return _LOADER.search(kind) is not None
+    if isinstance(iterated, cst.Name) and depth > 0 and (values := bound_to(source, iterated)):
+        made = [each for each in values if isinstance(each, cst.BaseExpression)]
+        if any(isinstance(each, cst.Tuple | cst.List) for each in made):
+            return False
+        if len(made) == len(values) and all(_is_loader(source, each, depth - 1) for each in made):
+            return True
+    named = iterated.value if isinstance(iterated, cst.Subscript) else iterated
+    word = named.attr if isinstance(named, cst.Attribute) else named
+    if not isinstance(word, cst.Name) or _LOADER.search(word.value) is None:
+        return False
+    return named is not iterated or not word.value.endswith("s")  # `loaders[phase]` is one, `loaders` are several
 
 
 def _made_by(source: Source, node: cst.CSTNode, made: str | None, depth: int) -> Iterator[str]:

@@ -15,7 +15,7 @@ from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source, parse
 
 _HOLDERS = frozenset({"Namespace", "SimpleNamespace", "EasyDict", "DictConfig", "AttrDict", "ConfigDict"})
-_SWITCH = "argparse.BooleanOptionalAction, default={}"
+_SWITCH = ".BooleanOptionalAction, default={}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,9 @@ def _option(source: Source, call: cst.Call) -> Iterator[Default]:
     elif told == "store_true" and (default is None or (kept is not None and kept.value is False)):
         # With another default alone, no word of the command line would give the old value.
         follows = default is None or call.args.index(default) == call.args.index(action) + 1
-        if follows and _may_have_off(source, call):
-            yield Default(action.value, _SWITCH, False, default.value if default is not None else None)
+        module = _argparse(source, call)
+        if follows and module is not None and _may_have_off(source, call):
+            yield Default(action.value, module + _SWITCH, False, default.value if default is not None else None)
     elif default is not None and (kept is None or kept.value is (told == "store_true")):
         yield Default(default.value)
 
@@ -92,7 +93,19 @@ def _may_have_off(source: Source, call: cst.Call) -> bool:
     """Whether argparse can give an option a `--no-…`: there is none yet."""
     words = [option.lstrip("-") for option in option_names(call) if option.startswith("--")]
     taken = any(f"{quote}--no{dash}{word}{quote}" in source.text for word in words for dash in "-_" for quote in "\"'")
-    return bool(words) and not taken and "import argparse" in source.text
+    return bool(words) and not taken
+
+
+def _argparse(source: Source, call: cst.Call) -> str | None:
+    """The name that argparse has where a call stands; None where it has none for certain."""
+    for above in source.ancestors(call):
+        block = above.body if isinstance(above, cst.FunctionDef) else above
+        lines = block.body if isinstance(block, cst.IndentedBlock | cst.Module) else ()
+        for small in (small for line in lines if isinstance(line, cst.SimpleStatementLine) for small in line.body):
+            for alias in small.names if isinstance(small, cst.Import) else ():
+                if source.code(alias.name) == "argparse":
+                    return source.code(alias.asname.name) if alias.asname is not None else "argparse"
+    return None
 
 
 def destination_of(call: cst.Call) -> str | None:

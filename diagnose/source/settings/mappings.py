@@ -194,15 +194,21 @@ def _says_over(source: Source, node: cst.CSTNode, key: str) -> bool:
         return string_key(node) == key and isinstance(above, cst.AssignTarget | cst.AugAssign | cst.Del)
     if isinstance(node, cst.Call):
         named = any(arg.keyword is not None and arg.keyword.value == key for arg in node.args)
-        over = call_name(node) == "dict" and any(arg.keyword is None for arg in node.args)
-        return named and (over or call_name(node) == "update")
+        over = any(arg.keyword is None for arg in node.args) or _is_put_over(source, node)
+        return named and (call_name(node) == "update" or (call_name(node) == "dict" and over))
     if not isinstance(node, cst.Dict):
         return False
     has = any(isinstance(each, cst.DictElement) and string(each.key) == key for each in node.elements)
     stars = any(isinstance(each, cst.StarredDictElement) for each in node.elements)
+    return has and (stars or _is_put_over(source, node))
+
+
+def _is_put_over(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a dictionary that is written out is joined with another one: `options | {…}`, `options |= {…}`."""
+    above = source.parent(node)
     call = source.parent(above) if isinstance(above, cst.Arg) else None
     updates = isinstance(call, cst.Call) and call_name(call) == "update"
-    return has and (stars or updates or isinstance(above, cst.BinaryOperation))
+    return updates or isinstance(above, cst.BinaryOperation | cst.AugAssign)
 
 
 def name_of(layer: Layer) -> str | None:

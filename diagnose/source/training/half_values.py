@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
-from diagnose.source.dataflow.flow import is_append
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
@@ -21,16 +20,21 @@ _NO_VALUES = frozenset({"shape", "device", "dtype", "indices", "ndim", "requires
 _WITH_INDICES = frozenset({"max", "min", "topk", "sort", "median"})
 """What gives values and then the indices of them."""
 _FULL = frozenset({"float32", "float64", "float", "double", "long", "int64", "int", "uint8", "bool"})
+_KEEPS = frozenset({"append", "appendleft", "extend", "insert", "update", "add"})
+"""Methods by which a container takes values."""
 _DEEPEST = 2  # calls from the training step down
 
 
 def reach_numpy(sources: Mapping[str, Source], source: Source, scope: cst.CSTNode, half: set[str]) -> bool:
-    """Whether one of these variables, or what is made of them in the same format, goes to NumPy."""
+    """Whether one of these variables, or of the attributes that begin with a dot, goes to NumPy.
+
+    So does what is made of them in the same format.
+    """
     return _Values(sources).reach_numpy(source, scope, half, 0)
 
 
 def made_half(source: Source, statement: cst.CSTNode) -> set[str]:
-    """The variables that a statement computes, but for those of whole numbers, of truth values, or of other formats."""
+    """The variables and attributes that a statement computes, but for those of whole numbers or of other formats."""
     found: set[str] = set()
     for assign in source.every(cst.Assign, statement):
         if not _is_other(source, assign.value):
@@ -49,6 +53,8 @@ class _Values:
         known = set(half)
         while more := {name for node in source.walk(scope) for name in _made_of(source, node, known)} - known:
             known |= more
+        if depth < _DEEPEST and self._leave(source, scope, half, known, depth):
+            return True
         for call in source.every(cst.Call, scope):
             if _is_numpy(source, call) and any(_holds(source, each, known) for each in _given(call)):
                 return True
@@ -56,6 +62,21 @@ class _Values:
                 for other, function in self._called(call):
                     passed = _parameters(source, call, function, known)
                     if passed and self.reach_numpy(other, function.body, passed, depth + 1):
+                        return True
+        return False
+
+    def _leave(self, source: Source, scope: cst.CSTNode, half: set[str], known: set[str], depth: int) -> bool:
+        """Whether values that a scope returns, or keeps as attributes, go to NumPy elsewhere."""
+        new = known if depth == 0 else known - half
+        told = {name: name[1:] for name in new if name.startswith(".")}
+        returned = (each.value for each in source.every(cst.Return, scope))
+        if isinstance(scope, cst.FunctionDef) and any(each and _holds(source, each, known) for each in returned):
+            told[f"{scope.name.value}()"] = scope.name.value
+        for key, word in told.items():
+            for other in self._sources.values():
+                nodes = (*other.calls_named(word), *other.attributes_named(word)) if other.mentions(word) else ()
+                for place in {other.inside(node, cst.FunctionDef) or other.module for node in nodes}:
+                    if place is not scope and self.reach_numpy(other, place, {key}, depth + 1):
                         return True
         return False
 
@@ -84,10 +105,13 @@ def _made_of(source: Source, node: cst.CSTNode, half: set[str]) -> Iterator[str]
         yield node.target.value
     elif isinstance(node, cst.For | cst.CompFor) and _holds(source, node.iter, half):
         yield from (name.value for name in source.every(cst.Name, node.target))
-    elif isinstance(node, cst.Call) and is_append(node) and isinstance(node.func, cst.Attribute):
-        owner = node.func.value
-        if isinstance(owner, cst.Name) and any(_holds(source, arg.value, half) for arg in node.args):
-            yield owner.value
+    elif (
+        isinstance(node, cst.Call)
+        and isinstance(node.func, cst.Attribute)
+        and node.func.attr.value in _KEEPS
+        and any(_holds(source, arg.value, half) for arg in node.args)
+    ):
+        yield from _owners(source, node.func.value)
 
 
 def _half_targets(source: Source, assign: cst.Assign) -> set[str]:
@@ -96,24 +120,46 @@ def _half_targets(source: Source, assign: cst.Assign) -> set[str]:
     for each in assign.targets:
         target = each.target
         values = target.elements[0].value if indices and isinstance(target, cst.Tuple) else target
-        found |= {name.value for name in source.every(cst.Name, values)} - {"self"}
+        found.update(_owners(source, values))
     return found
+
+
+def _owners(source: Source, target: cst.CSTNode) -> Iterator[str]:
+    """The variables in what is given a value, and its attributes: `.last` of `self.last`."""
+    for name in source.every(cst.Name, target):
+        if _is_attribute(source, name):
+            yield f".{name.value}"
+        elif name.value != "self":
+            yield name.value
+
+
+def _is_attribute(source: Source, name: cst.Name) -> bool:
+    parent = source.parent(name)
+    return isinstance(parent, cst.Attribute) and parent.attr is name
 
 
 def _holds(source: Source, expression: cst.BaseExpression, half: set[str]) -> bool:
     """Whether an expression may have the format of one of the variables."""
     for name in source.every(cst.Name, expression):
-        parent = source.parent(name)
-        if name.value not in half or (isinstance(parent, cst.Attribute) and parent.attr is name):
-            continue
-        if isinstance(parent, cst.Arg) and parent.keyword is name:
-            continue
-        above: cst.CSTNode | None = name
+        above = _read(source, name, half)
         while above is not None and not _is_other(source, above):
             if above is expression:
                 return True
             above = source.parent(above)
     return False
+
+
+def _read(source: Source, name: cst.Name, half: set[str]) -> cst.CSTNode | None:
+    """The variable, the attribute, or the call of a function that a name stands in, where it has the format."""
+    parent = source.parent(name)
+    attribute = _is_attribute(source, name)
+    node = parent if attribute else name
+    call = source.parent(node) if node is not None else None
+    if isinstance(call, cst.Call) and call.func is node and f"{name.value}()" in half:
+        return call
+    if isinstance(parent, cst.Arg) and parent.keyword is name:
+        return None
+    return node if (f".{name.value}" if attribute else name.value) in half else None
 
 
 def _is_other(source: Source, node: cst.CSTNode) -> bool:

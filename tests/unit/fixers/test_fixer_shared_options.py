@@ -314,6 +314,8 @@ _OVERRIDDEN = {
     "starred before": "others = {**kwargs, 'num_workers': 0}\ntest_loader = DataLoader(rows, **others)\n",
     "dict": "test_loader = DataLoader(rows, **dict(kwargs, num_workers=0))\n",
     "joined": "test_loader = DataLoader(rows, **(kwargs | {'num_workers': 0}))\n",
+    "joined by a call": "test_loader = DataLoader(rows, **(kwargs | dict(num_workers=0)))\n",
+    "joined in place": "others = kwargs\nothers |= dict(num_workers=0)\ntest_loader = DataLoader(rows, **others)\n",
     "set": "others = dict(kwargs)\nothers['num_workers'] = 0\ntest_loader = DataLoader(rows, **others)\n",
     "updated": "others = kwargs.copy()\nothers.update(num_workers=0)\ntest_loader = DataLoader(rows, **others)\n",
 }

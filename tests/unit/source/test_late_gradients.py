@@ -56,6 +56,16 @@ def program(forward: str = "return self.first(x)", step: str = ONCE) -> str:
         "for i in range(task):\n    x = self.layers[i](x)\nreturn x",
         "with torch.set_grad_enabled(task > 0):\n    x = self.first(x)\nreturn self.second(x)",
         "x = self.first(x)\nif task == 0:\n    x = x.detach()\nreturn self.second(x)",
+        "active = self.layers[: 1 + task]\nfor layer in active:\n    x = layer(x)\nreturn x",
+        "return random.choice(self.layers)(x)",
+        "for layer in random.sample(list(self.layers), 2):\n    x = layer(x)\nreturn x",
+        "while task > 2:\n    x = self.second(x)\n    task -= 1\nreturn self.first(x)",
+        "match task:\n    case 4:\n        x = self.second(x)\nreturn self.first(x)",
+        "try:\n    check(task)\n    x = self.second(x)\nexcept ValueError:\n    pass\nreturn self.first(x)",
+        "more = task > 2 and self.second(x)\nreturn self.first(x) + more",
+        "return {True: self.first, False: self.second}[task > 2](x)",
+        "if task > 2:\n    x = F.linear(x, self.second.weight)\nreturn self.first(x)",
+        "with torch.no_grad() if task < 2 else nullcontext():\n    x = self.first(x)\nreturn self.second(x)",
     ],
 )
 def test_a_module_that_leaves_layers_out_now_and_then(forward: str) -> None:
@@ -72,6 +82,9 @@ def test_a_module_that_leaves_layers_out_now_and_then(forward: str) -> None:
         "if epoch == 3:\n    for p in model.parameters():\n        p.requires_grad = True\n" + ONCE,
         "if epoch == 3:\n    model.first.requires_grad_(True)\n" + ONCE,
         "loss = heads[y](x).mean()\nloss.backward()",
+        "out, aux = model(x)\nloss = criterion(out, y) + (criterion(aux, y) if epoch > 3 else 0)\nloss.backward()",
+        "loss = model(x).mean()\nif epoch > 3:\n    loss = loss + model.second(x).mean()\nloss.backward()",
+        "if epoch == 3:\n    for p in model.parameters():\n        setattr(p, 'requires_grad', True)\n" + ONCE,
     ],
 )
 def test_a_step_that_leaves_parts_out_now_and_then(step: str) -> None:
@@ -102,6 +115,9 @@ def test_a_function_that_frees_parameters_between_epochs() -> None:
         "        x = self.second(x)\nreturn x",
         "if x.requires_grad:\n    x = checkpoint(self.first, x)\nelse:\n    x = self.first(x)\nreturn x",
         "if not self.training:\n    return self.first(x).softmax(-1)\nreturn self.first(x)",
+        "if self.training and self.first(x).mean() > 0:\n    x = x.flatten(1)\nreturn self.first(x)",
+        "with torch.no_grad() if self.frozen else nullcontext():\n    x = self.first(x)\nreturn self.second(x)",
+        "layers = self.layers[1:]\nfor layer in layers:\n    x = layer(x)\nreturn x",
         "if x.shape[1] != 4:\n    raise ValueError(x.shape)\nreturn self.first(x)",
     ],
 )
@@ -123,6 +139,7 @@ def test_a_module_that_calls_the_same_layers_in_every_step(forward: str) -> None
         ONCE + "\nif step % 10 == 0:\n    with torch.no_grad():\n        print(helper(x).mean())",
         ONCE + "\nif step % 10 == 0:\n    evaluate(model, loader)",
         "x.requires_grad_(True)\n" + ONCE,
+        ONCE + "\nif step % 10 == 0:\n    model.train()\n    optimizer.step()\n    print(loss.item() if step else 0)",
         "if epoch == 3:\n    model.first.requires_grad_(False)\n" + ONCE,
     ],
 )

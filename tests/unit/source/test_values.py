@@ -138,6 +138,27 @@ def test_a_switch_of_the_command_line_gets_one_for_off() -> None:
 
 
 @pytest.mark.parametrize(
+    ("beginning", "name"),
+    [
+        ("import argparse as ap\n", "ap"),
+        ("import os, argparse\n", "argparse"),
+        ("import argparse as ap\ndef options(p):\n    import argparse as parsing\n    ", "parsing"),
+        ("def other():\n    import argparse\n\n\n", None),
+        ("if TYPE_CHECKING:\n    import argparse\n", None),
+        ("from parsers import p  # uses import argparse\n", None),
+    ],
+)
+def test_a_switch_for_off_is_written_by_the_name_that_argparse_has_there(beginning: str, name: str | None) -> None:
+    text = 'p.add_argument("--pin-memory", action="store_true")\nDataLoader(data, pin_memory=args.pin_memory)\n'
+    given = beginning + text
+    if name is None:
+        assert found(given, False, keyword="pin_memory") is None
+    else:
+        after = given.replace('"store_true"', f"{name}.BooleanOptionalAction, default=True")
+        assert edited(given, True, False, keyword="pin_memory") == after
+
+
+@pytest.mark.parametrize(
     ("option", "after"),
     [
         ('action="store_true", default=False', "action=argparse.BooleanOptionalAction, default=True"),
