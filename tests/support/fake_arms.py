@@ -80,3 +80,8 @@ class FakeArm:
         self.steps += steps
         if self.steps > self.machine.lasts:
             raise ArmFailed(Trouble.ENDED, "the program came to its end", self.steps)
+
+
+def turns(diary: Sequence[str]) -> str:
+    """The sides whose blocks ran, A or B, in order."""
+    return "".join(entry for entry in diary if entry in "AB")

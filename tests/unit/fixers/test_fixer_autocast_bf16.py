@@ -6,20 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from autocast_requests import FIXER, FLAT, FLOAT32, fixed
 
 from diagnose.fixer import Advice, Answer, Edits, Facts, Request, example_request
 from diagnose.model import Site
-from diagnose.plugins import load
 from diagnose.source.settings.command_line import COMMAND_LINE, CommandLine
 
 torch = pytest.importorskip("torch")
-FIXER = load().fixers["autocast-bf16"]
 SICKBAY = Path(__file__).resolve().parents[3] / "benchmarks" / "sickbay"
-FLOAT32 = Facts(autocast_dtype="none", device_name="NVIDIA H200", device_capability=(9, 0))
-
-
-def fixed(text: str, *sites: Site, facts: Facts = FLOAT32) -> Answer:
-    return FIXER.rewrite(example_request("fp32-matmul", text, sites=sites, facts=facts))
 
 
 def text_of(answer: Answer) -> str:
@@ -33,24 +27,6 @@ def ran(text: str) -> dict[str, object]:
     exec(compile(text, "train.py", "exec", dont_inherit=True), names)
     return names
 
-
-FLAT = """\
-import torch
-from torch import nn
-device = torch.device("cpu")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-criterion = nn.CrossEntropyLoss()
-formats = []
-for step in range(4):
-    inputs, labels = torch.randn(4, 8, device=device), torch.randint(4, (4,), device=device)
-    outputs = model(inputs)
-    loss = criterion(outputs, labels)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    formats.append((outputs.dtype, loss.dtype, model[0].weight.dtype))
-"""
 
 METHODS = '''\
 import torch
@@ -377,56 +353,3 @@ def test_the_programs_own_options_open_its_autocast(
     else:
         assert isinstance(answer, Edits)
         assert answer.files == {COMMAND_LINE: command.replace(" ", "\n") + "\n"}
-
-
-@pytest.mark.parametrize(
-    ("line", "refused"),
-    [
-        ("    print(np.asarray(outputs.detach()))\n", True),
-        ("    chances = torch.sigmoid(outputs)\n    print(chances.detach().cpu().numpy())\n", True),
-        ("    formats.append(outputs.detach())\nprint(np.concatenate([each.numpy() for each in formats]))\n", True),
-        ("    formats.extend(outputs.detach())\nprint(np.stack([each.numpy() for each in formats]))\n", True),
-        ("    kept.last = outputs\n    note(labels, kept.last)\n    show()\n", True),
-        ("    kept.last = outputs\n    print(kept.last.shape, kept.last.argmax(1).numpy())\n", False),
-        ("    note(outputs.detach(), labels)\n", True),
-        ("    best, which = outputs.max(1)\n    print(best.detach().numpy())\n", True),
-        ("    best, which = outputs.max(1)\n    print(which.numpy())\n", False),
-        ("    print(outputs.argmax(1).numpy(), (outputs.argmax(1) == labels).numpy())\n", False),
-        ("    print(outputs.detach().float().numpy())\n", False),
-        ("    print(outputs.detach().to(torch.float32).numpy())\n", False),
-        ("    wide = outputs.detach().float()\n    print(np.asarray(wide))\n", False),
-        ("    formats.append(loss.item())\nprint(np.mean(formats))\n", False),
-        ("    print(labels.numpy(), inputs.numpy())\n", False),
-    ],
-)
-def test_a_half_value_that_reaches_numpy_is_left_alone(line: str, refused: bool) -> None:
-    note = "def note(values, labels):\n    print(values.cpu().numpy(), labels.numpy())\n\n\n"
-    note += "def show():\n    print(kept.last.detach().numpy())\n\n\n" if "show()" in line else ""
-    text = "import numpy as np\n" + FLAT.replace("device = torch.d", note + "device = torch.d") + line
-    answer = fixed(text)
-    assert isinstance(answer, Advice if refused else Edits), answer
-    assert not refused or "NumPy" in getattr(answer, "text", "")
-
-
-_RETURNED = """
-def update(inputs, labels):
-    outputs = model(inputs)
-    loss = criterion(outputs, labels)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss, outputs
-
-
-for step in range(4):
-    loss, outputs = update(torch.randn(4, 8), torch.randint(4, (4,)))
-    print({})
-"""
-
-
-@pytest.mark.parametrize(
-    ("shown", "refused"), [("outputs.detach().numpy()", True), ("outputs.argmax(1).numpy(), loss.item()", False)]
-)
-def test_a_half_value_that_a_step_returns_to_numpy_is_left_alone(shown: str, refused: bool) -> None:
-    answer = fixed(FLAT.partition("for step")[0] + _RETURNED.format(shown))
-    assert isinstance(answer, Advice if refused else Edits), answer
