@@ -46,7 +46,7 @@ def better_apart(bundle: Bundle, budget: Budget) -> bool:
 
 
 def _without_compiler(bundle: Bundle, stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate]) -> Bundle:
-    """What is left of a bundle if nothing of it compiles."""
+    """Gather the members of a bundle that compile nothing, on the same stack."""
     plain = [fixer.name for fixer in bundle.fixers if not fixer.compiles]
     return gather(stack, _of(queue, plain), frozenset(allow) & {fixer.gate for fixer in bundle.fixers})
 
@@ -75,18 +75,22 @@ def _in_order(parts: Sequence[Bundle], budget: Budget) -> list[Bundle]:
 
 
 def _rate(bundle: Bundle, budget: Budget) -> float:
-    """What a bundle promises to save of a step, for each nanosecond of its trial."""
-    return bundle.predicted_ns / max(1, budget.bench.trial_ns(bundle.plan))
+    """Return the ns of a step that a bundle promises to save, for each ns that its trial is expected to take."""
+    return _per_ns(bundle.predicted_ns, bundle.plan, budget)
 
 
 def _best_alone(bundle: Bundle, budget: Budget) -> float:
     """The rate of the best of its fixes that has the time for a trial of its own; 0 where none has."""
     rates = (
-        member.proposal.predicted_ns / max(1, budget.bench.trial_ns(Plan(fixer)))
+        _per_ns(member.proposal.predicted_ns, Plan(fixer), budget)
         for member, fixer in zip(bundle.members, bundle.fixers, strict=True)
         if budget.refused(fixer) is None
     )
     return max(rates, default=0.0)
+
+
+def _per_ns(promised_ns: int, plan: Plan, budget: Budget) -> float:
+    return promised_ns / max(1, budget.bench.trial_ns(plan))
 
 
 def _of(queue: Sequence[Candidate], names: Collection[str]) -> list[Candidate]:

@@ -219,11 +219,11 @@ class CaptureRunner:
         Only one that has not keeps tensors on the host: hooks on what is saved are nothing that every program bears.
         """
         memory = self.memory
+        if self._taken.get(wanted.key) == _LACK:
+            return False
         if memory.device_bytes is None or memory.reserved_bytes is None or memory.free_bytes is None:
-            return self._taken.get(wanted.key) != _LACK
-        room_bytes = memory.free_bytes + memory.reserved_bytes
-        fits = self._share(wanted) * memory.reserved_bytes <= room_bytes
-        return fits and self._taken.get(wanted.key) != _LACK
+            return True
+        return self._share(wanted) * memory.reserved_bytes <= memory.free_bytes + memory.reserved_bytes
 
     def _take_all(self, missing: Sequence[Wanted]) -> None:
         """Run captures as they fit side by side; one that lacked memory there is run again alone, then with what rests
