@@ -63,7 +63,7 @@ def _memory_of(source: Source, expression: cst.BaseExpression) -> set[str]:
 
 
 def _shared_by(source: Source, call: cst.Call) -> cst.BaseExpression | None:
-    """What a call gives a view of: `x` of `x.t()`, `torch.flatten(x)` and `torch.from_numpy(x)`."""
+    """Return what the result of a call shares its memory with: `x` for `x.t()` and `torch.from_numpy(x)`."""
     names = source.names(call.func)
     function = any(
         name in _SHARES or (name.startswith("torch.") and name.rpartition(".")[2] in VIEW_METHODS) for name in names

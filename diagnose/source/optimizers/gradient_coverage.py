@@ -149,7 +149,7 @@ def is_settled(code: EveryStep, source: Source, test: cst.BaseExpression) -> boo
 
 
 def is_option(code: EveryStep, source: Source, value: cst.BaseExpression) -> bool:
-    """Whether it is a literal, or an attribute of the module that nothing sets once it is built."""
+    """Whether a value is a literal, or an attribute of its module that nothing sets after the constructor."""
     if isinstance(value, cst.Tuple | cst.List | cst.Set):
         return all(is_option(code, source, each.value) for each in value.elements)
     if literal(value) is not None:

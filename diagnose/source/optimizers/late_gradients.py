@@ -23,7 +23,7 @@ from diagnose.source.tree.syntax import Source
 
 _WITHOUT_GRAPH = frozenset({"no_grad", "inference_mode"})
 _VALUES_ONLY = frozenset({"item", "detach", "argmax", "data", "tolist", "numpy"})
-"""Of a tensor: what the loss does not hang on."""
+"""Attributes and methods of a tensor whose results carry no gradient back to it."""
 _LEAVES = (cst.Return, cst.Continue, cst.Break)
 _ALL = frozenset({"parameters", "named_parameters", "modules", "children"})
 _DRAWS = frozenset({"choice", "choices", "sample"})
@@ -185,7 +185,7 @@ def _is_settled_number(code: EveryStep, source: Source, value: cst.BaseExpressio
 
 
 def _layers(source: Source, method: cst.FunctionDef, side: cst.CSTNode) -> set[str]:
-    """What a piece of a method calls of the module's own: layers, methods, and variables that may be layers."""
+    """Return the code of the layers that a piece of a method uses: attributes of `self`, and variables."""
     found = set()
     for call in source.every(cst.Call, side):
         if call_name(call) == "detach":
@@ -295,7 +295,7 @@ class _Step:
         return found
 
     def _is_chosen(self, node: cst.CSTNode) -> bool:
-        """Whether it stands on one side of `… if … else …`, which steps may take or not."""
+        """Whether a node is evaluated in some steps only, as one side of `… if … else …`."""
         choice = self._source.inside(node, (cst.IfExp, cst.BaseStatement, cst.BaseSmallStatement))
         return (
             isinstance(choice, cst.IfExp)

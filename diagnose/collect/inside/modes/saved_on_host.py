@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 LEAST_ROOM = 0.4
-"""Of a device's memory, left for what the next operators hold at once: below it, saved tensors go to the host. On 80 GB
-that is 32 GB: the logits of a GPT of 16 sequences of 1024 tokens, their gradient and copies of both are 26 in float64.
-"""
+"""The share of a device's memory that is left to the next operators: while less is free, saved tensors go to the host.
+Of 80 GB it is 32: in float64, the logits of a GPT for 16 sequences of 1024 tokens, their gradient and copies of both
+take 26."""
 LEAST_BYTES = 1 << 20
 """Smaller tensors stay where they are: to ask how much room a device has takes 0.2 ms."""
 
