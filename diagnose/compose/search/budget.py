@@ -67,18 +67,23 @@ class Budget:
         # What compiled code does late shows in a trajectory only.
         return exact or not any(one.compiles for one in whole)
 
-    def affordable(self, ready: ProposedEdits) -> tuple[ProposedEdits, str | None]:
-        """The fix with as many of its settings as there is time for; else why it is not tried."""
+    def refused_trial(self, ready: ProposedEdits) -> str | None:
+        """Why a fix is not tried with the first of its settings; None where it is, also where it may be cut short."""
         patched = ready.variants[0].fixer
         reason = self.refused(patched)
         if reason is not None and self.risks(Plan(patched, promised=ready.proposal.share)):
-            return replace(ready, variants=ready.variants[:1]), None
-        if reason is not None:
-            return ready, reason
-        count = len(ready.variants)
-        while count > 1 and self.refused(patched, count) is not None:
-            count -= 1
-        return replace(ready, variants=tuple(ready.variants[at] for at in spread(len(ready.variants), count))), None
+            return None
+        return reason
+
+    def choices(self, fixer: Fixer, count: int, beside: int = 0) -> list[int]:
+        """Return the places of as many of a fix's settings as there is time to choose from, in even distances.
+
+        `beside`: so many others take part that have run.
+        """
+        affordable = count
+        while affordable and self.refused(fixer, beside + affordable) is not None:
+            affordable -= 1
+        return spread(count, affordable) if affordable else []
 
     def refused(self, fixer: Fixer, settings: int = 1) -> str | None:
         """Why there is no time for a trial of a fix, or for a choice between so many settings; None where there is."""

@@ -22,7 +22,7 @@ from diagnose.compose.outcome import Outcome
 from diagnose.compose.proposals.candidates import Candidate, candidates, followed, review
 from diagnose.compose.proposals.constraints import excluded_by
 from diagnose.compose.proposals.proposals import Proposal, next_up
-from diagnose.compose.proposals.proposed_edits import ProposedEdits, Variant, ask
+from diagnose.compose.proposals.proposed_edits import ProposedEdits, ask
 from diagnose.compose.proposals.unnamed import UNNAMED, is_named, unnamed
 from diagnose.compose.search.budget import OUT_OF_BUDGET, Budget
 from diagnose.compose.search.budget_fit import affordable, better_apart
@@ -31,7 +31,7 @@ from diagnose.compose.search.copies import Copies
 from diagnose.compose.search.final_check import FinalCheck
 from diagnose.compose.search.latent_findings import in_words, with_foreseen
 from diagnose.compose.search.leave_one_out import LeaveOneOut
-from diagnose.compose.search.single_trial import SingleTrials
+from diagnose.compose.search.single_trial import Held, SingleTrials
 from diagnose.compose.search.tuning import Tuning
 from diagnose.compose.stack.run_context import RunContext
 from diagnose.compose.stack.stack import Stack
@@ -315,7 +315,7 @@ class GreedySearch:
 
     def _try_alone(self, ready: ProposedEdits, original: Program, baseline: Program) -> Program | None:
         """One fix, where there is time for it; the new baseline if it holds."""
-        ready, reason = self._budget.affordable(ready)
+        reason = self._budget.refused_trial(ready)
         if reason is not None:
             self._give_up(ready, reason, no_time=True)
             return None
@@ -324,7 +324,7 @@ class GreedySearch:
         held = alone.run(ready, self._stack, original, baseline)
         if held is None:
             return None
-        self._accept(ready.proposal, held.variant, held.trial.verdict.gate)
+        self._accept(ready.proposal, held)
         self._look_again(held.variant.fixer, held.trial.traces, _patched_ns(held.trial.verdict))
         return held.patched
 
@@ -339,8 +339,11 @@ class GreedySearch:
         then = f", then {listed(few)}" if few else ""
         self._journal.phase(f"{format_ns(left_ns)} of the budget left", f"now {name}{then}")
 
-    def _accept(self, proposal: Proposal, variant: Variant, gate: GateResult | None) -> None:
-        grown = self._stack.with_fix(variant.fixer, proposal.findings, variant.setting, variant.answer)
+    def _accept(self, proposal: Proposal, held: Held) -> None:
+        variant, gate = held.variant, held.trial.verdict.gate
+        grown = self._stack.with_fix(
+            variant.fixer, proposal.findings, variant.setting, variant.answer, tuned=held.tuned
+        )
         self._grow(grown, variant.fixer, gate)
         self._journal.record(PatchAccepted(diff=self._stack.patch.text, fixers=list(self._stack.names)))
 

@@ -1,4 +1,9 @@
-"""One fix in a trial of its own, with the best of its settings."""
+"""One fix in a trial of its own: the first of its settings that holds.
+
+The first setting is the one that is predicted to pay, or the cheapest. Where it holds, the fix is kept at once, and the
+others are compared with it in the end (tuning.py). Where it does not, they are compared with each other, and the best
+of them has a trial.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +27,10 @@ from diagnose.verdict import LEAST_SAVING
 
 BREAKS_DOWN = frozenset({Decision.FAILED, Decision.OUT_OF_MEMORY, Decision.CHANGES_NUMBERS})
 """What one setting, or one fix of many, may do and another not."""
+_SOLVED_ELSEWHERE = BREAKS_DOWN | {Decision.NO_CHANGE, Decision.SLOWER, Decision.UNEXPLAINED}
+"""What a trial may find of one setting and not of another."""
 _ATTEMPTS = 2
-"""Settings of one fixer that have a full trial at most."""
+"""Settings of one fixer that have a full trial at most, once the first did not hold."""
 _LEAST_FREED = 0.05
 """A share of the peak: where memory is short, freeing less is not worth a line of anyone's source. Allocators round by
 less."""
@@ -36,6 +43,8 @@ class Held:
     variant: Variant
     trial: Trial
     patched: Program
+    tuned: bool
+    """Whether nothing is left to ask of its other settings."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +58,34 @@ class SingleTrials:
     budget: Budget
 
     def run(self, ready: ProposedEdits, stack: Stack, original: Program, baseline: Program) -> Held | None:
-        """Choose the setting and run its trial on top of the stack, which `baseline` has in it.
+        """Run the trial of the first setting on top of the stack, which `baseline` has in it; where that does not hold,
+        of the best of the others.
 
         Where the chosen setting breaks down in its trial, the next best has one: what breaks in one mode of a compiler
         may hold in another.
         """
-        name, variants = ready.proposal.fixer.name, ready.variants
-        copies = [self.copy(stack, name, variant.answer) for variant in variants]
-        ranking = self._choose(ready.proposal.fixer, [variant.setting for variant in variants], copies)
+        name, proposal = ready.proposal.fixer.name, ready.proposal
+
+        def attempt(variant: Variant, patched: Program) -> tuple[Trial, bool]:
+            return self._trial(proposal, variant, stack, patched, original, baseline)
+
+        first, others = ready.variants[0], ready.variants[1:]
+        patched = self.copy(stack, name, first.answer)
+        trial, in_time = attempt(first, patched)
+        if trial.verdict.decision is Decision.KEPT:
+            return Held(first, trial, patched, tuned=not in_time)
+        if trial.verdict.decision not in _SOLVED_ELSEWHERE:
+            return None
+        others = [others[at] for at in self.budget.choices(proposal.fixer, len(others))]
+        copies = [self.copy(stack, name, variant.answer) for variant in others]
+        ranking = self._choose(proposal.fixer, [variant.setting for variant in others], copies)
         for chosen in ranking[:_ATTEMPTS]:
-            trial = self._trial(ready.proposal, variants[chosen], stack, copies[chosen], original, baseline)
+            if self.budget.refused(proposal.fixer) is not None:
+                return None
+            trial, _ = attempt(others[chosen], copies[chosen])
             if trial.verdict.decision is Decision.KEPT:
-                return Held(variants[chosen], trial, copies[chosen])
-            if trial.verdict.decision not in BREAKS_DOWN or self.budget.affordable(ready)[1] is not None:
+                return Held(others[chosen], trial, copies[chosen], tuned=True)
+            if trial.verdict.decision not in BREAKS_DOWN:
                 return None
         return None
 
@@ -73,8 +97,8 @@ class SingleTrials:
         patched: Program,
         original: Program,
         baseline: Program,
-    ) -> Trial:
-        """One variant against the stack as it stands; told."""
+    ) -> tuple[Trial, bool]:
+        """One variant against the stack as it stands, and whether time alone decided; told."""
         fixer, diff = variant.fixer, stack.diff(variant.answer)
         self.journal.record(
             TrialStarted(
@@ -102,9 +126,9 @@ class SingleTrials:
             on_sure=sure,
             may_wait=True,
         )
-        trial = replace(trial, verdict=self._beside_time(trial.verdict, proposal, fixer, numbers, patched))
-        self.journal.tell_of(replace(trial.verdict, setting=dict(variant.setting), diff=diff), proposal)
-        return trial
+        judged = self._beside_time(trial.verdict, proposal, fixer, numbers, patched)
+        self.journal.tell_of(replace(judged, setting=dict(variant.setting), diff=diff), proposal)
+        return replace(trial, verdict=judged), judged.decision is trial.verdict.decision
 
     def _beside_time(
         self, verdict: Verdict, proposal: Proposal, fixer: Fixer, numbers: Program, patched: Program
@@ -121,8 +145,8 @@ class SingleTrials:
         return replace(verdict, decision=Decision.KEPT, summary=said, gate=gate)
 
     def _choose(self, fixer: Fixer, settings: Sequence[Mapping[str, Scalar]], copies: Sequence[Program]) -> list[int]:
-        if len(copies) == 1:
-            return [0]
+        if len(copies) < 2:
+            return list(range(len(copies)))
         phase = f"choosing the setting of {fixer.name}"
         self.journal.phase(phase, ", ".join(map(format_setting, settings)))
 

@@ -1,7 +1,7 @@
-"""The knobs of fixes that were tried at once: set in the end, on the program with all of them, which is fast by then.
+"""The knobs of kept fixes: set in the end, on the program with all of them, which is fast by then.
 
-In their common trial each had the cheapest of its settings. How many workers a loader needs, or which mode of a
-compiler pays, is a question about the program as it has become. That trial looked at the numbers with the cheapest
+In its trial, alone or with others, each had the first of its settings. How many workers a loader needs, or which mode
+of a compiler pays, is a question about the program as it has become. That trial looked at the numbers with the first
 setting; a better one is taken only if it keeps them too.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from diagnose.compose.journal import Journal
-from diagnose.compose.search.budget import Budget, spread
+from diagnose.compose.search.budget import Budget
 from diagnose.compose.stack.stack import Kept, Stack
 from diagnose.fixer import Edits, Fixer
 from diagnose.model import Gate, GateResult, Interval, Scalar
@@ -36,9 +36,8 @@ class Tuning:
         """The stack with the best settings that there was time to find, with a copy of the program that has it in."""
         for kept in stack.kept:
             # What was only foreseen is small: its cheapest setting is enough.
-            others = _others(kept, allow) if kept.together and not kept.foreseen else []
-            while others and self.budget.refused(kept.fixer, 1 + len(others)) is not None:
-                others = [others[at] for at in spread(len(others), len(others) - 1)] if len(others) > 1 else []
+            others = [] if kept.tuned or kept.foreseen else _others(kept, allow)
+            others = [others[at] for at in self.budget.choices(kept.fixer, len(others), beside=1)]
             if others:
                 stack, patched = self._choose(stack, patched, kept, others)
         return stack, patched
@@ -53,12 +52,13 @@ class Tuning:
         phase = f"choosing the setting of {name}"
         self.journal.phase(phase, ", ".join(format_setting(setting) for setting, _ in ways))
 
-        beside_it: set[int] = set()
+        beside_it: dict[int, str] = {}
 
         def tried(number: int, against: int, saving: Interval | None) -> None:
-            self.journal.phase(phase, outcome(ways[number][0], ways[against][0], saving))
+            told = outcome(ways[number][0], ways[against][0], saving)
+            self.journal.phase(phase, told)
             if against == 0 and saving is not None:
-                beside_it.add(number)
+                beside_it[number] = told
 
         best = self.bench.choose(copies, tried, scale=is_scale([setting for setting, _ in ways]))[0]
         # What was never measured beside the setting that is known to run, because that failed here, proves nothing.
@@ -76,7 +76,9 @@ class Tuning:
         if gate.gate is not Gate.BITWISE:
             self.budget.changed()
         diff = chosen.change(name)
-        self.journal.tell(replace(self.journal.verdict_on(name), setting=dict(setting), diff=diff))
+        before = self.journal.verdict_on(name)
+        summary = f"{before.summary}; then {beside_it[best]}"
+        self.journal.tell(replace(before, summary=summary, setting=dict(setting), diff=diff))
         self.journal.record(PatchAccepted(diff=chosen.patch.text, fixers=list(chosen.names)))
         return chosen, copies[best]
 
@@ -98,8 +100,10 @@ def _others(kept: Kept, allow: Collection[Gate]) -> list[Mapping[str, Scalar]]:
     """The other settings that have an edit and promise no less: the stack's promise is that of the first."""
     found = []
     for setting in kept.fixer.settings(kept.below.request(kept.findings[0])):
+        if dict(setting) == dict(kept.setting):
+            continue
         answer = kept.below.answer(kept.fixer, kept.findings, setting)
-        if not isinstance(answer, Edits) or dict(setting) == dict(kept.setting):
+        if not isinstance(answer, Edits):
             continue
         promise = answer.gate or kept.fixer.gate
         if promise in allow and promise.boldness <= kept.fixer.gate.boldness:

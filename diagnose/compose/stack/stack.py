@@ -32,6 +32,8 @@ class Kept:
     """It was tried with others at once."""
     foreseen: bool = False
     """What it treats was no finding yet: the others brought it to light."""
+    tuned: bool = False
+    """Its setting is the best of those that there was time for, or not to be chosen by time."""
 
     @property
     def where(self) -> tuple[Place, ...]:
@@ -176,11 +178,13 @@ class Stack:
         *,
         together: bool = False,
         foreseen: bool = False,
+        tuned: bool = False,
     ) -> Stack:
-        """One fix more; `together`: with others in one trial; `foreseen`: before what it treats was a finding."""
+        """One fix more; `together`: with others in one trial; `foreseen`: before what it treats was a finding; `tuned`:
+        with a setting that stays."""
         lines = LineMap.between(self.texts, answer.files)
         sites = tuple(replace(site, line=lines.line(site.file, site.line)) for site in self.known.sites)
-        kept = (*self.kept, Kept(fixer, findings, setting, self, together, foreseen))
+        kept = (*self.kept, Kept(fixer, findings, setting, self, together, foreseen, tuned))
         return replace(self, known=replace(self.known, sites=sites), texts={**self.texts, **answer.files}, kept=kept)
 
     def without(self, name: str) -> Stack | None:
@@ -205,7 +209,15 @@ class Stack:
             return None
         if not isinstance(answer, Edits):
             return None
-        return self.with_fix(kept.fixer, findings, kept.setting, answer, together=kept.together, foreseen=kept.foreseen)
+        return self.with_fix(
+            kept.fixer,
+            findings,
+            kept.setting,
+            answer,
+            together=kept.together,
+            foreseen=kept.foreseen,
+            tuned=kept.tuned,
+        )
 
 
 def _command(program: Program) -> dict[str, str]:

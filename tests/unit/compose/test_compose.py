@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from diagnose.model import (
     Decision,
     Diagnosis,
     Gate,
+    Interval,
     Scalar,
     Site,
     Steps,
@@ -152,18 +154,40 @@ def test_what_the_budget_does_not_reach_is_said_to_be_not_tried(tmp_path: Path) 
     assert (verdict.decision, verdict.summary) == (Decision.NOT_TRIED, "the budget ran out")
 
 
-def test_the_chosen_setting_of_a_knob_gets_the_full_trial(tmp_path: Path) -> None:
+def test_the_first_setting_of_a_knob_is_kept_at_once_and_the_others_compared_with_it_in_the_end(tmp_path: Path) -> None:
     def settings(_request: Request) -> list[Mapping[str, Scalar]]:
-        return [{"num_workers": 1}, {"num_workers": 2}]
+        return [{"num_workers": 2}, {"num_workers": 4}]
 
     knob = fixer("workers", replacing("loader = 1", "loader = "), settings=settings)
-    stage = Stage(tmp_path, [knob], [finding("a", 9, "workers")], {"workers": Decision.KEPT})
+    findings = [finding("a", 9, "workers"), finding("b", 1, "no-item")]
+    stage = Stage(tmp_path, [knob, ITEM], findings, dict.fromkeys(("workers", "no-item"), Decision.KEPT))
     stage.bench.best_setting = 1
+    verdicts = {verdict.fixer: verdict for verdict in stage.run().verdicts}
+    tried = [patched for name, _, patched in stage.bench.attempts if name == "workers"]
+    assert tried == [SOURCE.replace("loader = 1", "loader = 2")]
+    assert stage.bench.scales == [True]
+    said = "num_workers=4: 10 % less time per step than with num_workers=2"
+    assert verdicts["workers"].setting == {"num_workers": 4}
+    assert f"; then {said}" in verdicts["workers"].summary
+    kinds = [
+        event.verdict.fixer if isinstance(event, VerdictReached) else event.detail
+        for event in stage.events
+        if isinstance(event, VerdictReached | PhaseChanged)
+    ]
+    assert kinds.index("workers") < kinds.index("no-item") < kinds.index(said)
+
+
+def test_a_setting_that_is_kept_for_its_memory_is_not_exchanged_for_a_faster_one(tmp_path: Path) -> None:
+    def settings(_request: Request) -> list[Mapping[str, Scalar]]:
+        return [{"num_workers": 2}, {"num_workers": 4}]
+
+    knob = fixer("workers", replacing("loader = 1", "loader = "), settings=settings)
+    short = replace(finding("a", 9, "workers"), short_of_memory=True)
+    stage = Stage(tmp_path, [knob], [short], {"workers": Decision.NO_CHANGE})
+    stage.bench.best_setting, stage.bench.saving, stage.bench.peak_bytes = 1, Interval(0.0, 0.0, 0.0), (100, 50)
     (verdict,) = stage.run().verdicts
-    assert verdict.setting == {"num_workers": 2}
-    said = [event.detail for event in stage.events if isinstance(event, PhaseChanged)]
-    assert "num_workers=2: 10 % less time per step than with num_workers=1" in said
-    assert stage.bench.attempts[0][2] == SOURCE.replace("loader = 1", "loader = 2")
+    assert (verdict.decision, verdict.setting) == (Decision.KEPT, {"num_workers": 2})
+    assert stage.bench.scales == []
 
 
 def test_numbers_are_held_against_the_original_while_only_bitwise_fixes_are_kept(tmp_path: Path) -> None:
@@ -242,24 +266,27 @@ def test_a_short_budget_leaves_a_knob_fewer_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("breaks", "tried"),
+    ("first", "next_best", "tried"),
     [
-        (Decision.CHANGES_NUMBERS, ["model = compiled:fast", "model = compiled:safe"]),
-        (Decision.FAILED, ["model = compiled:fast", "model = compiled:safe"]),
-        (Decision.NO_CHANGE, ["model = compiled:fast"]),
+        (Decision.NO_CHANGE, Decision.KEPT, ["safe", "third"]),
+        (Decision.FAILED, Decision.CHANGES_NUMBERS, ["safe", "third", "fast"]),
+        (Decision.SLOWER, Decision.NO_CHANGE, ["safe", "third"]),
+        (Decision.UNVERIFIED, Decision.KEPT, ["safe"]),
     ],
 )
-def test_where_the_chosen_setting_breaks_down_the_next_best_has_a_trial(
-    tmp_path: Path, breaks: Decision, tried: list[str]
+def test_where_the_first_setting_does_not_hold_the_best_of_the_others_has_a_trial(
+    tmp_path: Path, first: Decision, next_best: Decision, tried: list[str]
 ) -> None:
+    """Another mode of a compiler may pay, or not break down; what could not be verified stays so in all of them."""
+
     def settings(_request: Request) -> list[Mapping[str, Scalar]]:
         return [{"mode": "safe"}, {"mode": "fast"}, {"mode": "third"}]
 
     modes = fixer("modes", replacing("model = 3", "model = compiled:"), settings=settings)
     stage = Stage(tmp_path, [modes], [finding("a", 9, "modes")], {"modes": Decision.KEPT})
-    stage.bench.best_setting, stage.bench.by_text = 1, {":fast": breaks}
+    stage.bench.best_setting, stage.bench.by_text = 1, {":safe": first, ":third": next_best}
     (verdict,) = stage.run().verdicts
-    assert [patched.splitlines()[-1] for _, _, patched in stage.bench.attempts] == tried
-    assert verdict.decision is (Decision.KEPT if len(tried) == 2 else breaks)
-    assert verdict.setting == {"mode": "safe" if len(tried) == 2 else "fast"}
-    assert stage.bench.scales == [False]
+    assert [patched.rpartition(":")[2].strip() for _, _, patched in stage.bench.attempts] == tried
+    decisions = {"safe": first, "third": next_best, "fast": Decision.KEPT}
+    assert (verdict.decision, verdict.setting) == (decisions[tried[-1]], {"mode": tried[-1]})
+    assert stage.bench.scales == [False] * (len(tried) > 1)

@@ -7,17 +7,19 @@ beside a trial.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from composing import finding, fixer, replacing
+from composing import finding, fixer
 from simulated_trials import GIB, Machine, composed, simulated, table
 
 from diagnose import verdict
 from diagnose.compose import Outcome
 from diagnose.compose.proposals.candidates import Review
 from diagnose.compose.search import greedy_search
+from diagnose.fixer import Edits, Request
 from diagnose.model import Accounting, Decision, Diagnosis, Gate, Steps
 from diagnose.program import Program
 from diagnose.session import AnyEvent, VerdictReached
@@ -42,16 +44,20 @@ class Session:
     start_s: float = 20.0
     gate: Gate = Gate.BITWISE
     promises: float = 0.0
+    settings: int = 1
+    """Of the fix, each faster by a tenth than the one before."""
     kept_ns: int | None = None
     """When the first fix was shown as kept, since fixers were asked."""
     machine: Machine = field(init=False)
 
     def __post_init__(self) -> None:
         (self.folder / "train.py").write_text("part = 'slow'\n")
-        takes_ms = {True: self.step_ms, False: self.step_ms * (1 - self.saves)}
-        self.machine = Machine(
-            lambda text: takes_ms["'slow'" in text], start_s=self.start_s, peak_gib=lambda _text: 39.0, trace_s=2.0
-        )
+
+        def step_ms(text: str) -> float:
+            number = re.search(r"'fast(\d)'", text)
+            return self.step_ms * (1 - self.saves) * 0.9 ** int(number[1]) if number else self.step_ms
+
+        self.machine = Machine(step_ms, start_s=self.start_s, peak_gib=lambda _text: 39.0, trace_s=2.0)
 
     def tell(self, event: AnyEvent) -> None:
         if self.kept_ns is None and isinstance(event, VerdictReached) and event.verdict.decision is Decision.KEPT:
@@ -59,7 +65,7 @@ class Session:
 
     def run(self, budget_s: float) -> Outcome:
         program = Program.parse(["train.py"], cwd=self.folder)
-        fixers = {"fix": fixer("fix", replacing("part = 'slow'", "part = 'fast'"), self.gate)}
+        fixers = {"fix": fixer("fix", faster, self.gate, settings=lambda _: [{"n": n} for n in range(self.settings)])}
         promised = self.promises or self.saves
         step_ns = round(self.step_ms * NS_PER_MS)
         found = replace(finding("rule", 1, "fix", line=1), recoverable_ns=round(promised * step_ns), share=promised)
@@ -85,6 +91,11 @@ class Session:
         return self.kept_ns / NS_PER_S
 
 
+def faster(request: Request) -> Edits:
+    ((path, text),) = request.sources.items()
+    return Edits({path: text.replace("'slow'", f"'fast{request.setting['n']}'")}, "")
+
+
 @pytest.fixture(autouse=True)
 def findings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "RESAMPLES", 400)
@@ -100,6 +111,16 @@ def test_a_large_saving_is_kept_after_two_starts(step_ms: float, saves: float, t
     steps_s = 80 * step_ms / 1000
     assert session.kept_s < 2 * session.start_s + 2 * session.machine.trace_s + steps_s, table(session.machine)
     assert session.kept_s < 70
+
+
+def test_a_choice_of_settings_waits_until_the_first_is_kept(tmp_path: Path) -> None:
+    for folder in ("one", "four"):
+        (tmp_path / folder).mkdir()
+    alone, choosing = Session(tmp_path / "one", 320, 0.57), Session(tmp_path / "four", 320, 0.57, settings=4)
+    alone.run(600)
+    (verdict,) = choosing.run(600).verdicts
+    assert choosing.kept_s == pytest.approx(alone.kept_s)
+    assert verdict.setting == {"n": 3}, table(choosing.machine)
 
 
 def test_what_saves_a_tenth_takes_another_generation(tmp_path: Path) -> None:
