@@ -32,6 +32,9 @@ class Schedule:
     pairs: int = 20
     generations: int = 2
     """Each with fresh processes, started in swapped order."""
+    alternating_pairs: int = 2
+    """Of a generation whose processes follow each other, as two do not fit on the device: starts take most of the time
+    then. The fewest pairs of a trial are still two generations."""
     warmup_steps: int = 5
     drop_steps: int = 2
     """Unmeasured steps at the head of each block: caches, clocks and prefetch queues recover from the rest. Of steps

@@ -76,7 +76,7 @@ class SingleTrials:
             return Held(first, trial, patched, tuned=not in_time)
         if trial.verdict.decision not in _SOLVED_ELSEWHERE:
             return None
-        others = [others[at] for at in self.budget.choices(proposal.fixer, len(others))]
+        others = tuple(others[at] for at in self.budget.choices(proposal.fixer, len(others)))
         copies = [self.copy(stack, name, variant.answer) for variant in others]
         ranking = self._choose(proposal.fixer, [variant.setting for variant in others], copies)
         for chosen in ranking[:_ATTEMPTS]:

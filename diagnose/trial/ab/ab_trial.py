@@ -191,29 +191,29 @@ def _take_windows(state: TrialState) -> Stage:
 
 
 def _alternate(state: TrialState) -> Stage:
-    """Where both do not fit: one process after the other, warmed up, runs a long block; each pair is a generation.
+    """Where both do not fit: one process after the other, warmed up, runs as many blocks as a generation has pairs.
 
-    A process ends with its block, but while every pair shows a saving beyond the luck of processes, the second of a
-    pair also runs the first block of the next. The trial ends with the first pair after which the answer is clear; from
-    the first that may be that one, windows are taken, each as the last thing that a process does.
+    A process ends with its blocks, but while every pair shows a saving beyond the luck of processes, the second of a
+    generation also runs the first blocks of the next. The trial ends with the first generation after which the answer
+    is clear; from the first that may be that one, windows are taken, each as the last thing that a process does.
     """
-    state.found.alternated = True
-    pairs = max(LEAST_PAIRS, state.trial.schedule.pairs // 2)
-    for pair in range(pairs):
-        blocks: dict[int, Block] = {}
-        for side in (ORIGINAL, PATCHED) if pair % 2 == 0 else (PATCHED, ORIGINAL):
-            if is_over(state) or (not blocks and pair >= LEAST_PAIRS and state.trial.patience.passed):
+    found, stopping, each = state.found, state.trial.stopping, state.trial.schedule.alternating_pairs
+    found.alternated = True
+    for generation in range(max(LEAST_PAIRS, state.trial.schedule.pairs // 2) // each):
+        window = state.trial.trace and len(found.pairs) + each >= LEAST_PAIRS
+        blocks: dict[int, list[Block]] = {}
+        for side in (ORIGINAL, PATCHED) if generation % 2 == 0 else (PATCHED, ORIGINAL):
+            if is_over(state) or (not blocks and len(found.pairs) >= LEAST_PAIRS and state.trial.patience.passed):
                 return Stage.CLOSING
             if state.resting is None:
                 state.arms.end_generation()
             arm, state.resting = state.resting or _start_alone(state, side), None
-            blocks[side] = _block_alone(state, side, arm, window=pair >= LEAST_PAIRS - 1)
-        add_pair(state, _ALTERNATING + pair, blocks)
-        if state.trial.stopping.settled(state.found.pairs):
+            blocks[side] = _blocks_alone(state, side, arm, window=window)
+        for at in range(each):
+            add_pair(state, _ALTERNATING + generation, {side: those[at] for side, those in blocks.items()})
+        if stopping.settled(found.pairs):
             break
-        windows = state.trial.trace and pair >= LEAST_PAIRS - 1
-        sure = state.trial.stopping.may_be_sure(state.found.pairs)
-        state.resting = arm if sure and not windows else None
+        state.resting = arm if stopping.may_be_sure(found.pairs) and not window else None
     return Stage.CLOSING
 
 
@@ -227,14 +227,14 @@ def _start_alone(state: TrialState, side: int) -> ArmProtocol:
     return arm
 
 
-def _block_alone(state: TrialState, side: int, arm: ArmProtocol, *, window: bool) -> Block:
+def _blocks_alone(state: TrialState, side: int, arm: ArmProtocol, *, window: bool) -> list[Block]:
     found = state.found
     if not found.steps:
-        found.steps = max(state.trial.least_steps, 2 * state.trial.schedule.block_steps(found.step_ns))
-    block = run_block(state, side, arm, found.steps)
-    if window and state.trial.trace and not found.traces[side]:
+        found.steps = max(state.trial.least_steps, state.trial.schedule.block_steps(found.step_ns))
+    blocks = [run_block(state, side, arm, found.steps) for _ in range(state.trial.schedule.alternating_pairs)]
+    if window and not found.traces[side]:
         trace_side(state, side, arm)
-    return block
+    return blocks
 
 
 def _close(state: TrialState) -> Stage:

@@ -37,7 +37,7 @@ class Stage(enum.Enum):
     SETTLING = "each arm runs a block that does not count"
     TURNS = "the arms run blocks in ABBA order"
     WINDOWS = "each arm runs a profiler window"
-    ALTERNATING = "one process after the other runs one long block"
+    ALTERNATING = "one process after the other runs its blocks"
     CLOSING = "the processes of the generation have ended"
     ENDED = "nothing more is measured"
 

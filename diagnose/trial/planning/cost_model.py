@@ -181,7 +181,7 @@ class CostModel:
         if not self.start_ns:
             return 0
         compiling_ns = self.compiling_ns(at_best=True) if compiles else 0
-        times = 2 if self.alternates else 1  # starts follow each other, and blocks are twice as long
+        times = 2 if self.alternates else 1  # starts follow each other, and each has the blocks of two pairs
         return times * (self.start_ns + round(self._block_ns * (2 - saved))) + compiling_ns
 
     def final_ns(
@@ -227,8 +227,9 @@ class CostModel:
         block_ns = round(self._block_ns * (1 - saved / 2))  # of both sides on average
         if self.alternates:
             pairs = max(LEAST_PAIRS, min(pairs, self.schedule.pairs // 2))
-            starts = pairs + 1 if sure else 2 * pairs  # pairs of a sure saving share processes
-            return starts * self.start_ns + 4 * pairs * block_ns  # of two sides, twice as long as side by side
+            generations = pairs // self.schedule.alternating_pairs
+            starts = generations + 1 if sure else 2 * generations  # generations of a sure saving share processes
+            return starts * self.start_ns + 2 * pairs * block_ns
         starts = 1 if self.ahead else generations * (2 if self.apart else 1)
         settling = 1 if self.step_ns >= LONG_STEP_NS else 2 * generations
         return starts * self.start_ns + (settling + 2 * pairs) * block_ns

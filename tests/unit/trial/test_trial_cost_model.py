@@ -132,14 +132,14 @@ def test_a_comparison_that_took_longer_than_its_parts_makes_the_next_estimate_lo
     assert stopped.check_ns() == TURNS_NS
 
 
-def test_programs_that_alternate_start_for_every_block() -> None:
+def test_programs_that_alternate_start_for_every_two_blocks() -> None:
     known = costs()
     alternating = comparison(pairs=4)
     alternating.alternated = True
     known.saw(alternating, TURNS_NS)
-    assert known.check_ns() == 8 * (5 * NS_PER_S + 2 * BLOCK_NS)
+    assert known.check_ns() == 4 * (5 * NS_PER_S + 2 * BLOCK_NS)
     assert known.least_ns() == 2 * costs().least_ns()
-    assert known.check_ns(saved=0.5) == 5 * 5 * NS_PER_S + 16 * round(0.75 * BLOCK_NS)  # processes are shared
+    assert known.check_ns(saved=0.5) == 3 * 5 * NS_PER_S + 8 * round(0.75 * BLOCK_NS)  # processes are shared
 
 
 def test_the_last_runs_are_whole_processes_and_the_numbers_once_more() -> None:
