@@ -1,12 +1,13 @@
 """The keys and shapes that a checkpoint (`state_dict()`) of the program's models would contain.
 
 Wrappers that hand their part's state on under a prefix (`_orig_mod.` of torch.compile, `module.` of data parallelism)
-are looked through: a program saves what is inside them.
+are looked through: a program saves what is inside them. A tensor counts once, under the first of its names: a program
+that compiles itself may keep the compiled model beside the one that it saves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..hooks.modules import Modules
@@ -30,10 +31,29 @@ def checkpoints(modules: Modules) -> list[dict[str, list[int]]] | None:
         except Exception:  # noqa: BLE001 - a class of the user's may refuse; that is no failure of the program
             return None
         hidden = list(_prefixes(root))
-        shapes = {_named(key, hidden): _shape(value) for key, value in state.items()}
+        shapes = {_named(key, hidden): _shape(value) for key, value in _each_once(state)}
         if shapes:
             found.append(shapes)
     return found
+
+
+def _each_once(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The entries of a state without those that are a second name of an earlier one's memory."""
+    seen = set()
+    for key, value in state.items():
+        view = _memory(value)
+        if view is None or view not in seen:
+            yield key, value
+        seen.add(view)
+
+
+def _memory(value: Any) -> tuple[Any, ...] | None:
+    """Which elements of memory a tensor is; None for what has none, or does not say."""
+    try:
+        address = value.data_ptr()
+        return (address, value.device, tuple(value.shape), value.stride(), value.dtype) if address else None
+    except Exception:  # noqa: BLE001 - sparse tensors, and tensor classes of the user's, may refuse
+        return None
 
 
 def _prefixes(root: Any) -> Iterator[str]:
