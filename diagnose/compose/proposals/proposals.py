@@ -20,8 +20,8 @@ from diagnose.compose.proposals.line_coverage import Left, promised_ns, promised
 from diagnose.fixer import Fixer
 from diagnose.model import Confidence, Finding, Gate, Place
 
-TakesNs = Callable[[Fixer], int]
-"""How long the trial of a fixer is expected to take."""
+TakesNs = Callable[[Fixer], float]
+"""How long the trial of a fixer is expected to take, for each chance that it ends in time."""
 _SURENESS = (Confidence.HINT, Confidence.BOUND, Confidence.MEASURED)
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from diagnose.compose.proposals.candidates import Candidate
+from diagnose.compose.proposals.proposals import Proposal
 from diagnose.compose.search.budget import Budget
 from diagnose.compose.search.bundle import LEAST, Bundle, as_one, gather
 from diagnose.compose.stack.stack import Stack
 from diagnose.model import Gate
 from diagnose.trial.planning.estimates import Plan
 from diagnose.verdict import SURE_SAVING
+
+LITTLE = 0.1
+"""The part of what a bundle promises that may be left without a trial; chosen, not measured."""
 
 
 def affordable(
@@ -45,6 +49,12 @@ def better_apart(bundle: Bundle, budget: Budget) -> bool:
     return len(bundle.members) < LEAST and budget.has_time_for_each([Plan(fixer) for fixer in bundle.fixers])
 
 
+def outbids(proposal: Proposal, bundle: Bundle, budget: Budget) -> bool:
+    """Whether one fix saves more for its time than all of a bundle."""
+    plan = Plan(proposal.fixer, promised=proposal.share)
+    return _per_ns(proposal.predicted_ns, plan, budget) > _rate(bundle, budget)
+
+
 def _without_compiler(bundle: Bundle, stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate]) -> Bundle:
     """Gather the members of a bundle that compile nothing, on the same stack."""
     plain = [fixer.name for fixer in bundle.fixers if not fixer.compiles]
@@ -58,8 +68,9 @@ def _brings_compiler(bundle: Bundle) -> bool:
 def _in_order(parts: Sequence[Bundle], budget: Budget) -> list[Bundle]:
     """The whole, which is the first, and parts of it as they are to be considered.
 
-    A part goes first where it saves more for its time and a trial of the others still fits behind it: a fix is then
-    kept sooner. Where time is shorter, all at once is what ends in it, and a part is what remains if not.
+    A part goes first where it saves more for its time and a trial of the others still fits behind it, or they promise
+    next to nothing: a fix is then kept sooner, and does not fall with them. Where time is shorter, all at once is what
+    ends in it, and a part is what remains if not.
     """
     whole = parts[0]
     if not budget.bounded:
@@ -67,15 +78,17 @@ def _in_order(parts: Sequence[Bundle], budget: Budget) -> list[Bundle]:
 
     def goes_first(part: Bundle) -> bool:
         others = [fixer for fixer in whole.fixers if fixer.name not in part.names]
-        sooner = bool(others) and _rate(part, budget) > _rate(whole, budget)
-        return sooner and budget.has_time_for_each([part.plan, Plan(as_one(others))])
+        if not others or _rate(part, budget) <= _rate(whole, budget):
+            return False
+        needless = part.predicted_ns >= (1 - LITTLE) * whole.predicted_ns
+        return needless or budget.has_time_for_each([part.plan, Plan(as_one(others))])
 
     first = [part for part in parts if goes_first(part)]
     return [*sorted(first, key=lambda part: -_rate(part, budget)), *(part for part in parts if part not in first)]
 
 
 def _rate(bundle: Bundle, budget: Budget) -> float:
-    """Return the ns of a step that a bundle promises to save, for each ns that its trial is expected to take."""
+    """Return the ns of a step that a bundle promises to save, for each ns that it is expected to take to keep it."""
     return _per_ns(bundle.predicted_ns, bundle.plan, budget)
 
 
@@ -90,7 +103,7 @@ def _best_alone(bundle: Bundle, budget: Budget) -> float:
 
 
 def _per_ns(promised_ns: int, plan: Plan, budget: Budget) -> float:
-    return promised_ns / max(1, budget.bench.trial_ns(plan))
+    return promised_ns / max(1, budget.ns_to_keep(plan))
 
 
 def _of(queue: Sequence[Candidate], names: Collection[str]) -> list[Candidate]:

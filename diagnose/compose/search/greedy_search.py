@@ -25,7 +25,7 @@ from diagnose.compose.proposals.proposals import Proposal, next_up
 from diagnose.compose.proposals.proposed_edits import ProposedEdits, ask
 from diagnose.compose.proposals.unnamed import UNNAMED, is_named, unnamed
 from diagnose.compose.search.budget import OUT_OF_BUDGET, Budget
-from diagnose.compose.search.budget_fit import affordable, better_apart
+from diagnose.compose.search.budget_fit import affordable, better_apart, outbids
 from diagnose.compose.search.bundle import LEAST, Bundle, as_one, gather, parts_left, try_bundle
 from diagnose.compose.search.copies import Copies
 from diagnose.compose.search.final_check import FinalCheck
@@ -124,16 +124,39 @@ class GreedySearch:
 
     def _due(self) -> Bundle | ProposedEdits | None:
         """What to try now; None where the next of the queue turned out to be nothing to try."""
+        if self._deadline.passed:
+            self._stack.known.asking.end_soon()
         bundle = self._bundle()
         if bundle is not None:
-            return bundle
+            part = self._affordable(bundle)
+            if part is None:
+                self._apart.update(bundle.names)  # each says for itself why it is not tried
+                return None
+            if self._part or not self._is_outbid(part):
+                return part
         alone = self._alone()
         return self._ready(self._next(alone)) if alone else None
 
+    def _affordable(self, bundle: Bundle) -> Bundle | None:
+        if not self._part and better_apart(bundle, self._budget):
+            return None
+        return affordable(bundle, self._stack, self._queue, self._allow, self._budget)
+
+    def _is_outbid(self, part: Bundle) -> bool:
+        """Whether a fix that is no member of the part saves more for the time of a trial of its own."""
+        if not self._counts_time:
+            return False
+        best = self._next(self._alone())
+        return best.fixer.name not in part.names and outbids(best, part, self._budget)
+
     def _next(self, queue: Sequence[Candidate]) -> Proposal:
         """What promises most; of each second of its trial, once that is known and the seconds are counted."""
-        known = self._deadline.at_ns is not None and self._bench.check_ns() > 0
-        return next_up(queue, (lambda fixer: self._bench.trial_ns(Plan(fixer))) if known else None)
+        return next_up(queue, (lambda fixer: self._budget.ns_to_keep(Plan(fixer))) if self._counts_time else None)
+
+    @property
+    def _counts_time(self) -> bool:
+        """Whether there is a budget, and it is known how long trials take."""
+        return self._deadline.at_ns is not None and self._bench.check_ns() > 0
 
     def _alone(self) -> list[Candidate]:
         """What may have a trial of its own now: not what waits for the trial of its part of a bundle."""
@@ -157,7 +180,7 @@ class GreedySearch:
         self._part = group is not None
         # Where time is short, two may have to go together.
         least = LEAST if group is None and self._deadline.at_ns is None else 2
-        if len({one.fixer.name for one in some}) >= least:
+        if len({one.fixer.name for one in some}) >= least and not self._deadline.passed:
             found = gather(self._stack, some, self._allow, self._on_ask)
             if len(found.members) >= least:
                 return found
@@ -269,12 +292,7 @@ class GreedySearch:
 
     def _try_together(self, bundle: Bundle, original: Program, baseline: Program) -> Program | None:
         """One trial of many fixes; the new baseline if they hold. Where they break down, halves of them come next."""
-        apart = not self._part and better_apart(bundle, self._budget)
-        found = None if apart else affordable(bundle, self._stack, self._queue, self._allow, self._budget)
-        if found is None:
-            self._apart.update(bundle.names)  # each says for itself why it is not tried
-            return None
-        bundle = self._with_foreseen(found)
+        bundle = self._with_foreseen(bundle)
         whole = as_one(bundle.fixers)
         patched = self._copy(bundle.stack, "together")
         harmless = self._copy(bundle.harmless, "harmless") if bundle.trains else None

@@ -24,6 +24,8 @@ PROMISING = 0.1
 it. No budget is worth more elsewhere."""
 PROMISING_SHARE = 4
 """One such fixer may take one part in so many of a budget."""
+LATE_NS = 2 * NS_PER_S
+"""All of them, once the time for trials is over: a budget is exceeded by no more than 5 s, and a report follows."""
 
 
 @dataclass
@@ -37,6 +39,7 @@ class AskingTime:
     clock: Callable[[], int] = field(default=time.monotonic_ns, repr=False)
     over: dict[str, str] = field(default_factory=dict)
     """Fixers that are not asked again, with what is told of them."""
+    _late: bool = False
 
     @classmethod
     def of(cls, budget_ns: int | None) -> AskingTime:
@@ -45,13 +48,19 @@ class AskingTime:
             return cls()
         return cls(max(LEAST_NS, budget_ns // SHARE), max(EACH_NS, budget_ns // PROMISING_SHARE))
 
+    def end_soon(self) -> None:
+        """Allow `LATE_NS` more in all, whatever is promised: nothing is tried any more."""
+        if not self._late:
+            self._late = True
+            self.left_ns = LATE_NS if self.left_ns is None else min(self.left_ns, LATE_NS)
+
     @contextmanager
     def limited(self, fixer: str, promised_share: float = 0.0) -> Iterator[None]:
         """Ask a fixer within. Raises TookTooLong, with what to tell, where there is no time for it."""
         if fixer in self.over:
             raise TookTooLong(self.over[fixer])
         limit_ns = EACH_NS if self.left_ns is None else min(EACH_NS, self.left_ns)
-        if promised_share >= PROMISING:
+        if promised_share >= PROMISING and not self._late:
             limit_ns = self.promising_ns
         if limit_ns == 0:
             raise TookTooLong("no time was left to see what it would change")

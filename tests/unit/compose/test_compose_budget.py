@@ -147,7 +147,7 @@ def test_nothing_that_promises_much_is_given_up_with_a_third_of_the_budget_left(
     ("left_ns", "compiled_ns", "tried"),
     [
         (180, 1, {"exact", "rounds"}),  # nearly all that is promised, a little sooner; the other fits behind it
-        (130, 1, {"exact", "rounds", "compiles"}),  # one after the other is too long, all at once is not
+        (130, 1, {"exact", "rounds"}),  # the other does not, and promises next to nothing
         (80, 1, {"exact", "rounds"}),
         (180, 5, {"exact", "rounds", "compiles"}),  # the minutes of compiling are worth it
         (None, 1, {"exact", "rounds", "compiles"}),  # time is not counted
@@ -173,6 +173,20 @@ def test_what_compiles_nothing_goes_first_where_it_saves_more_for_its_time(
     made = Budget(cast("Bench", Slow()), Deadline(left_ns, lambda: 0))
     found = affordable(Bundle(tuple(members), stack, stack), stack, queue, frozenset(Gate), made)
     assert found is not None and set(found.names) == tried
+
+
+def test_what_may_be_cut_short_is_worth_less_for_its_time() -> None:
+    """Of two fixes that promise as much for each second, the one that ends in time comes first."""
+
+    class Long(Costly):
+        def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:  # noqa: ARG002 - the bench's
+            return 60 if plan.fixer is ROUNDS else 30
+
+    for left_ns, chance in {30: 0.5, 45: 0.84, 1000: 1.0}.items():
+        made = Budget(cast("Bench", Long()), Deadline(left_ns, lambda: 0))
+        assert made.ns_to_keep(Plan(EXACT)) == pytest.approx(30 / chance, rel=0.01)
+        assert made.ns_to_keep(Plan(ROUNDS)) >= 2 * made.ns_to_keep(Plan(EXACT))
+    assert Budget(cast("Bench", Long()), Deadline(None)).ns_to_keep(Plan(ROUNDS)) == 60
 
 
 @pytest.mark.parametrize(("promised_ns", "begun"), [(9, False), (1, True)], ids=["much", "little"])

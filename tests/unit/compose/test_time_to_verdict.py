@@ -199,22 +199,21 @@ def test_nothing_is_measured_of_the_machine_where_no_verdict_hangs_on_it(
 
 def test_numbers_are_captured_once(seven_minutes: tuple[Session, Outcome]) -> None:
     session, _ = seven_minutes
-    # First steps of three programs with a reference in each number format, which the last gate of all finds there; then
-    # of one more, with a reference for what it was put on.
-    # One of what changes no bit is begun early to see whether it repeats, and turns out not to be needed.
-    assert session.machine.started["gates"] == 3 + 3 + 2 + 1
+    # Of three trials, first steps and a reference of each side that has none yet: the first, in TF32, has a reference
+    # in its number format besides, and what is begun early to see whether it repeats is not needed twice.
+    assert session.machine.started["gates"] == 5 + 4 + 2
     assert session.machine.started["trajectories"] == 3 * LEAST_SEEDS
 
 
 def test_what_was_not_tried_is_told_with_what_it_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     windows(monkeypatch)
-    outcome = Session(tmp_path, 300).run()
+    outcome = Session(tmp_path, 200).run()
     left = {one.fixer: one for one in outcome.verdicts if one.decision is Decision.NOT_TRIED}
-    assert left.keys() == {"pad-vocabulary", "loader-workers", "loader-pin"}
+    assert left.keys() == {"pad-vocabulary", "compile-model", "loader-workers", "loader-pin"}
     assert left["pad-vocabulary"].predicted_ns == 7_600_000
     assert "the budget leaves" in left["pad-vocabulary"].summary
     said = compose.summary(outcome)
-    assert "no time for pad-vocabulary, loader-workers, loader-pin, predicted to save about 8.50 ms of a step" in said
+    assert "no time for pad-vocabulary, compile-model, loader-workers and 1 more, predicted to save" in said
 
 
 def test_a_longer_budget_asks_which_of_them_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +263,7 @@ FORESEEN = StepWithout(
 
 @pytest.mark.parametrize(
     ("minutes", "foresees", "times"),
-    [(5, True, 2), (6, True, 10), (7, False, 8.5), (7, True, 10), (10, False, 10), (10, True, 10)],
+    [(4, True, 8), (5, False, 7), (6, True, 10), (7, False, 10), (10, False, 10), (10, True, 10)],
 )
 def test_minutes_buy_what_promises_most_first(
     minutes: int, foresees: bool, times: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -319,11 +318,11 @@ def test_a_budget_that_is_used_to_its_end_has_its_last_run(tmp_path: Path, monke
     """Both programs start at once and have the same time for it, and the numbers leave them that."""
     windows(monkeypatch)
     monkeypatch.setattr(greedy_search, "step_without", lambda *_: FORESEEN)
-    session = slow_starts(tmp_path, 300)
+    session = slow_starts(tmp_path, 220)
     outcome = session.run()
     assert outcome.final is not None, table(session.machine)
     assert outcome.final.runs == 1
-    assert outcome.final.original_ns / outcome.final.patched_ns > 10, table(session.machine)
+    assert outcome.final.original_ns / outcome.final.patched_ns > 8, table(session.machine)
     assert session.machine.now_ns / NS_PER_S < session.budget_s - session.watched_s, table(session.machine)
 
 
@@ -332,12 +331,13 @@ def test_a_look_at_the_whole_is_not_kept_time_for_where_it_has_been_taken(
 ) -> None:
     """What changes no bit leaves the numbers of the whole as they were: two captures, and no trajectory more."""
     windows(monkeypatch)
-    only = (LATER[2],)
-    monkeypatch.setattr(
-        greedy_search,
-        "review",
-        lambda *_: Review(tuple(Candidate(one, BY_NAME[name]) for one in only for name in one.fixers)),
-    )
+    windows_of = iter([LATER[0], LATER[2], LATER[2], LATER[2]])
+
+    def look(*_: object) -> Review:
+        seen = next(windows_of)
+        return Review(tuple(Candidate(seen, BY_NAME[name]) for name in seen.fixers))
+
+    monkeypatch.setattr(greedy_search, "review", look)
     machine = Machine(
         lambda text: step_ms(text) - 4 * ("# workers" in text),
         start_s=10.3,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import libcst as cst
 import pytest
 
-from diagnose.compose.stack.asking_time import EACH_NS, LEAST_NS, PROMISING, SHARE, AskingTime
+from diagnose.compose.stack.asking_time import EACH_NS, LATE_NS, LEAST_NS, PROMISING, SHARE, AskingTime
 from diagnose.source.tree.syntax import Source
 from diagnose.source.tree.time_limit import TookTooLong, check_time, time_limit
 
@@ -84,3 +84,14 @@ def test_what_promises_much_is_asked_though_all_time_for_asking_is_over() -> Non
         check_time()
     assert AskingTime.of(8 * EACH_NS).promising_ns == 2 * EACH_NS
     assert AskingTime.of(EACH_NS).promising_ns == EACH_NS
+
+
+def test_once_the_time_for_trials_is_over_all_have_two_seconds_whatever_they_promise() -> None:
+    asking = AskingTime.of(100 * EACH_NS)
+    asking.clock = ticking(LATE_NS)
+    asking.end_soon()
+    with asking.limited("first", PROMISING):
+        pass
+    asking.end_soon()
+    with pytest.raises(TookTooLong, match="no time was left"), asking.limited("second", PROMISING):
+        pytest.fail("there is no time for it")
