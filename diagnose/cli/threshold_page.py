@@ -13,6 +13,7 @@ FOLDERS = {
     "rules": "Rules",
     "diagnose/measure": "Measures",
     "diagnose/trial": "Trials",
+    "diagnose/compose": "Which fixes are tried",
     "fixers": "Fixers",
 }
 """The folders whose constants decide, with the heading of each in the page."""

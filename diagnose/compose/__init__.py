@@ -40,6 +40,7 @@ __all__ = ["WITHOUT_ASKING", "GreedySearch", "Outcome", "dry_run", "fix", "stack
 
 _Given = tuple[Program, Diagnosis, RunContext, Catalogue, Record, Bench]
 _FEW = 3
+"""Fixes that are named where there was no time for more of them."""
 _BY_FAR = 4
 """Times the steps after which two copies died: one that goes on for so long with the device to itself may not die."""
 

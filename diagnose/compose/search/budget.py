@@ -35,7 +35,8 @@ UNSPENT = 3
 """While one part in so many of a budget is left, nothing that promises a large saving is given up for lack of time."""
 
 
-_LEAST_CHANCE = 1e-3  # what has none is still in an order: that of what it promises for its time
+_LEAST_CHANCE = 1e-3
+"""What has none in time is still in an order: that of what it promises for its time."""
 
 
 @dataclass

@@ -51,6 +51,7 @@ from diagnose.what_if import step_without
 WITHOUT_ASKING = frozenset({Gate.BITWISE, Gate.ROUNDING})
 """Classes of fixes that are tried unless the user says otherwise."""
 _FEW = 3
+"""Fixes that are named of those that come next."""
 MOST_TO_FORESEE = 4
 """One part in so many of the time that is left may pass while it is foreseen what kept fixes will bring to light."""
 

@@ -31,6 +31,7 @@ from diagnose.verdict import CLEAR_SAVING, LEAST_SAVING
 
 CHECK = "leave-one-out check"
 _FEW = 3
+"""Fixes that are named where there are more."""
 _NOT_NEEDED = frozenset({Decision.NO_CHANGE, Decision.SLOWER, Decision.UNEXPLAINED})
 
 

@@ -19,6 +19,7 @@ EACH_NS = 10 * NS_PER_S
 SHARE = 10
 """All of them get one part in so many of a budget. The rest is for measuring."""
 LEAST_NS = 5 * NS_PER_S
+"""However short the budget is."""
 PROMISING = 0.1
 """A share of the step: a fixer that promises so much is asked also when all time for asking is over, and gets more of
 it. No budget is worth more elsewhere."""
