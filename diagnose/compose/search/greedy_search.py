@@ -144,11 +144,12 @@ class GreedySearch:
         return affordable(bundle, self._stack, self._queue, self._allow, self._budget)
 
     def _is_outbid(self, part: Bundle) -> bool:
-        """Whether a fix that is no member of the part saves more for the time of a trial of its own."""
+        """Whether one fix saves more for the time of a trial of its own: none of the bundle, or one of a bundle that may
+        be cut short."""
         if not self._counts_time:
             return False
-        best = self._next(self._alone())
-        return best.fixer.name not in part.names and outbids(best, part, self._budget)
+        best, whole = self._next(self._alone()), self._budget.refused_plan(part.plan) is None
+        return not (whole and best.fixer.name in part.names) and outbids(best, part, self._budget)
 
     def _next(self, queue: Sequence[Candidate]) -> Proposal:
         """What promises most; of each second of its trial, once that is known and the seconds are counted."""

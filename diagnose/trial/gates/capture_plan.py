@@ -103,7 +103,8 @@ def for_gate(
     """
     if part is not None:
         first = for_gate(part.gate, original, part.program, part.rounds_to, steps)
-        gross = rounding(original, patched, rounds_to) if rounds_to is not None and part.gate is Gate.ROUNDING else []
+        # A part that keeps the original's numbers has its captures too.
+        gross = rounding(original, patched, rounds_to) if rounds_to is not None else []
         wanted = [*first, *gross, *luck([part.program, patched], SEEDS, steps)]
         return list({one.key: one for one in wanted}.values())
     if gate is Gate.BITWISE:
