@@ -144,8 +144,9 @@ class GreedySearch:
         return affordable(bundle, self._stack, self._queue, self._allow, self._budget)
 
     def _is_outbid(self, part: Bundle) -> bool:
-        """Whether one fix saves more for the time of a trial of its own: none of the bundle, or one of a bundle that may
-        be cut short."""
+        """Whether one fix saves more for the time of a trial of its own: none of the bundle, or one of a bundle that
+        may be cut short.
+        """
         if not self._counts_time:
             return False
         best, whole = self._next(self._alone()), self._budget.refused_plan(part.plan) is None
