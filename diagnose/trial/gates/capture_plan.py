@@ -103,8 +103,10 @@ def for_gate(
     """
     if part is not None:
         first = for_gate(part.gate, original, part.program, part.rounds_to, steps)
-        # A part that keeps the original's numbers has its captures too.
+        # A part that keeps the original's numbers has its captures too; where those do not even repeat themselves, the
+        # rounding of the part is judged.
         gross = rounding(original, patched, rounds_to) if rounds_to is not None else []
+        gross += rounding(original, part.program, None)[1:2] if gross else []
         wanted = [*first, *gross, *luck([part.program, patched], SEEDS, steps)]
         return list({one.key: one for one in wanted}.values())
     if gate is Gate.BITWISE:
