@@ -34,6 +34,7 @@ import libcst as cst
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request, patched
 from diagnose.memory import Plan, RecordedBlocks, lighter_plans, read_blocks, read_plan, split_plans, written_plan
 from diagnose.source.dataflow.flow import loops_around
+from diagnose.source.dataflow.iteration import numbered
 from diagnose.source.rewrite.leftovers import without_from_import
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.batch_statistics import normalises_batches
@@ -234,11 +235,9 @@ def _turn(source: Source, call: cst.Call) -> _Turn | None:
         return None
     if isinstance(loop.target, cst.Name) and loop.target.value == block.value:
         return _Turn(loop, None)
-    numbered = isinstance(loop.iter, cst.Call) and source.code(loop.iter.func) == "enumerate"
-    if numbered and isinstance(loop.target, cst.Tuple) and len(loop.target.elements) == 2:
-        number, each = (element.value for element in loop.target.elements)
-        if isinstance(number, cst.Name) and isinstance(each, cst.Name) and each.value == block.value:
-            return _Turn(loop, number.value)
+    pair = numbered(loop)
+    if pair is not None and isinstance(pair.number, cst.Name) and source.code(pair.value) == block.value:
+        return _Turn(loop, pair.number.value)
     return None
 
 

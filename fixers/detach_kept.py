@@ -24,7 +24,18 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
-from diagnose.source.dataflow.flow import Loop, Uses, asks_nothing, bindings, gate, is_append, scope_of, uses_of, within
+from diagnose.source.dataflow.flow import (
+    Loop,
+    Uses,
+    asks_nothing,
+    bindings,
+    gate,
+    is_append,
+    is_without_gradients,
+    scope_of,
+    uses_of,
+    within,
+)
 from diagnose.source.dataflow.graph_uses import shows_graph
 from diagnose.source.dataflow.purity import only_computes
 from diagnose.source.training.training_loop import training_steps
@@ -36,7 +47,6 @@ _METHODS = re.compile(
     r"reshape|sigmoid|size|softmax|square|squeeze|sum|t|to|tolist|transpose|unsqueeze|view"
 )
 """Methods of tensors that neither numbers nor tuples nor dictionaries have."""
-_NO_GRAPH = re.compile(r"\bno_grad\(|\binference_mode\(")
 _TAKES_OTHERS = re.compile(r"\w*(?:stack|cat|tensor|concat\w*|save|load\w*)|is_\w+")
 """Functions of torch that take lists, numbers or anything."""
 _OF_TENSORS = re.compile(r"torch\.(?:nn\.functional\.|linalg\.|special\.)?\w+")
@@ -107,8 +117,7 @@ def _has_none_already(source: Source, loop: Loop, value: cst.Name) -> bool:
     made = given.value if isinstance(given, cst.Assign | cst.AnnAssign) else None
     if isinstance(made, cst.Call) and isinstance(made.func, cst.Attribute) and call_name(made) == "detach":
         return True
-    blocks = [each for each in source.ancestors(statement) if isinstance(each, cst.With)]
-    return any(_NO_GRAPH.search(source.code(item)) for block in blocks for item in block.items)
+    return is_without_gradients(source, statement)
 
 
 def _cut(request: Request, source: Source, loop: Loop, value: cst.Name, kept: str) -> list[Splice]:

@@ -25,6 +25,7 @@ import re
 import libcst as cst
 
 from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.flow import is_without_gradients
 from diagnose.source.optimizers.average_dictionaries import KeptAverage, kept_averages, may_be_kept_average
 from diagnose.source.optimizers.moving_averages import MovingAverage, may_be_moving_average, moving_averages
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, parse
@@ -131,19 +132,9 @@ def _in_place_of(source: Source, row: list[_Replaced], torch: str) -> Splice:
         said = (line.strip() for line in source.text[at:until].splitlines())
         lines += [line for line in said if line.startswith("#")] + code
         at = until
-    if not _without_gradients(source, row[0][0]):
+    if not is_without_gradients(source, row[0][0]):
         lines = [f"with {torch}.no_grad():", *(source.indentation + line for line in lines)]
     return Splice(start, end, (source.newline + source.indent(row[0][0])).join(lines))
-
-
-def _without_gradients(source: Source, node: cst.CSTNode) -> bool:
-    """Whether autograd is off there, as the text shows."""
-    for above in source.ancestors(node):
-        if isinstance(above, cst.With) and any("no_grad" in source.code(item.item) for item in above.items):
-            return True
-        if isinstance(above, cst.FunctionDef):
-            return any("no_grad" in source.code(each.decorator) for each in above.decorators)
-    return False
 
 
 def _recorded(text: str) -> Request:

@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import libcst as cst
 
 from diagnose.source.dataflow.flow import is_repeated, within
+from diagnose.source.dataflow.iteration import ADAPTERS, ITERATORS, OF_ONE_PASS
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.outline import called_name
 from diagnose.source.tree.syntax import Source, parse
 
-_GO_THROUGH_ONCE = frozenset({"enumerate", "zip", "iter", "islice", "tqdm", "track"})
-_OPENS = frozenset({"iter", "cycle", "islice", "zip", "zip_longest", "enumerate", "chain", "product"})
 _ONLY_ASK = frozenset({"len", "print", "range", "type", "id", "isinstance", "hasattr"})
 
 
@@ -63,7 +62,7 @@ def _user_of(source: Source, node: cst.CSTNode) -> cst.For | cst.Return | None:
             return above if above.iter is node else None
         if isinstance(above, cst.Return):
             return above
-        if isinstance(above, cst.Call) and call_name(above) in _GO_THROUGH_ONCE:
+        if isinstance(above, cst.Call) and call_name(above) in OF_ONE_PASS:
             node = above
         elif not isinstance(above, cst.Arg):
             return None
@@ -106,7 +105,7 @@ def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.C
         for path, each in parsed.items():
             if name not in _may_be_gone_through(each) and not _may_open_parameters(each):
                 continue
-            for call in each.calls_named(*_OPENS):
+            for call in each.calls_named(*ITERATORS):
                 its = [code for arg in call.args if _last(code := each.code(arg.value)) == name]
                 where = f"{path}:{each.lines_of(call)[0]}"
                 # Of other names, `zip(image.size, mask.size)` goes through two objects.
@@ -140,7 +139,7 @@ def _may_be_gone_through(source: Source) -> frozenset[str]:
     outline = source.outline
     gone: list[ast.expr | ast.keyword] = [each.iter for each in (*outline.loops, *outline.every(ast.comprehension))]
     for call in outline.every(ast.Call):
-        gone += [*call.args, *call.keywords] if called_name(call) in _OPENS else []
+        gone += [*call.args, *call.keywords] if called_name(call) in ITERATORS else []
     nodes = (node for each in gone for node in ast.walk(each))
     return frozenset(
         node.attr if isinstance(node, ast.Attribute) else node.id
@@ -229,7 +228,7 @@ def _last(code: str) -> str:
 
 def _gone_through(source: Source, node: cst.BaseExpression) -> list[str]:
     """The code of the names and attributes that an expression goes through: `loader` of `enumerate(tqdm(loader))`."""
-    if isinstance(node, cst.Call) and call_name(node) in _GO_THROUGH_ONCE | _OPENS:
+    if isinstance(node, cst.Call) and call_name(node) in ADAPTERS:
         return [code for arg in node.args for code in _gone_through(source, arg.value)]
     return [source.code(node)] if isinstance(node, cst.Name | cst.Attribute) else []
 

@@ -13,6 +13,7 @@ import libcst as cst
 from diagnose.source.dataflow.accelerator_tests import asks_for_accelerator
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.flow import loops_around, within
+from diagnose.source.dataflow.iteration import numbered
 from diagnose.source.dataflow.reaching_definitions import Bound, Definition, reaching, statement_of
 from diagnose.source.device.value_kinds import Kind, number_kind
 from diagnose.source.training.every_step import EveryStep, Stretch
@@ -324,11 +325,10 @@ def _is_integer(source: Source, name: cst.Name, seen: tuple[cst.CSTNode, ...] = 
         return False
     for above in source.ancestors(name):
         if isinstance(above, cst.For) and isinstance(above.iter, cst.Call):
-            target = above.target
-            if call_name(above.iter) in {"range", "trange"} and source.code(target) == name.value:
+            if call_name(above.iter) in {"range", "trange"} and source.code(above.target) == name.value:
                 return True
-            first = target.elements[0].value if isinstance(target, cst.Tuple) else None
-            if call_name(above.iter) == "enumerate" and first is not None and source.code(first) == name.value:
+            pair = numbered(above)
+            if pair is not None and source.code(pair.number) == name.value:
                 return True
     counted = [
         node

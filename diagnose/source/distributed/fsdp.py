@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.source.dataflow.flow import within
+from diagnose.source.dataflow.iteration import numbered
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
@@ -85,10 +86,9 @@ def _loop(source: Source, call: cst.Call, module: str) -> cst.For | None:
 
 def _blocks(source: Source, loop: cst.For) -> str | None:
     """None where turns are over more than the blocks themselves."""
-    over = loop.iter
-    if isinstance(over, cst.Call) and call_name(over) == "enumerate" and len(over.args) == 1:
-        over = over.args[0].value
-    elif not isinstance(loop.target, cst.Name):
+    pair = numbered(loop)
+    over = pair.values if pair is not None and pair.from_zero else loop.iter
+    if over is loop.iter and not isinstance(loop.target, cst.Name):
         return None
     if isinstance(over, cst.Call) and call_name(over) not in {"values", "children", "list"}:
         return None

@@ -10,6 +10,7 @@ import libcst as cst
 
 from diagnose.model import Scalar
 from diagnose.source.dataflow.bindings import binding_of, bound_to
+from diagnose.source.dataflow.iteration import ADAPTERS
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
@@ -26,8 +27,6 @@ _EDITS = r"\b(?:dataset|{name})(?:\.\w+)+\.(?:insert|append|extend|pop|remove|cl
 _NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
 _DEEPEST = 4
 _LOADER = re.compile(r"[Ll]oader")
-_OF_ALL = frozenset({"zip", "chain"})
-_GO_THROUGH = _OF_ALL | {"enumerate", "tqdm", "track", "iter", "islice", "cycle"}
 
 
 def changing_samples(
@@ -79,7 +78,7 @@ def _batches(source: Source) -> frozenset[str]:
     others = {param.name.value for param in source.every(cst.Param) if isinstance(param.name, cst.Name)}
     for loop in source.every(cst.For):
         targets = {name.value for name in source.every(cst.Name, loop.target)}
-        if _is_loader(source, loop.iter, _DEEPEST):
+        if _goes_through_loaders(source, loop.iter, _DEEPEST):
             loops |= targets
         else:
             others |= targets  # `for dataset in (train_set, val_set)`
@@ -91,19 +90,19 @@ def _batches(source: Source) -> frozenset[str]:
     return frozenset(loops - others)
 
 
-def _is_loader(source: Source, iterated: cst.BaseExpression, depth: int) -> bool:
+def _goes_through_loaders(source: Source, iterated: cst.BaseExpression, depth: int) -> bool:
     """Whether an expression is one loader by its name or by what makes it, or goes through loaders alone."""
     if isinstance(iterated, cst.Call):
-        kind = call_name(iterated) or ""
-        if kind in _GO_THROUGH and iterated.args:
-            through = iterated.args if kind in _OF_ALL else iterated.args[:1]
-            return all(_is_loader(source, arg.value, depth) for arg in through)
+        kind = call_name(iterated)
+        if kind in ADAPTERS and iterated.args:
+            through = iterated.args if ADAPTERS[kind].every_argument else iterated.args[:1]
+            return all(_goes_through_loaders(source, arg.value, depth) for arg in through)
         return _LOADER.search(kind) is not None
     if isinstance(iterated, cst.Name) and depth > 0 and (values := bound_to(source, iterated)):
         made = [each for each in values if isinstance(each, cst.BaseExpression)]
         if any(isinstance(each, cst.Tuple | cst.List) for each in made):
             return False
-        if len(made) == len(values) and all(_is_loader(source, each, depth - 1) for each in made):
+        if len(made) == len(values) and all(_goes_through_loaders(source, each, depth - 1) for each in made):
             return True
     named = iterated.value if isinstance(iterated, cst.Subscript) else iterated
     word = named.attr if isinstance(named, cst.Attribute) else named

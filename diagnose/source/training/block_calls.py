@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.source.dataflow.flow import loops_around, scope_of
+from diagnose.source.dataflow.iteration import numbered
 from diagnose.source.rewrite.with_blocks import block_of, wrapped
 from diagnose.source.training.checkpoint_policy import Keeping, needed
 from diagnose.source.tree.arguments import argument_code, put_first, set_keywords
@@ -299,11 +300,8 @@ def _counter(source: Source, loop: cst.For, call: cst.Call) -> str | None:
     if isinstance(call.func, cst.Subscript):
         counts = isinstance(loop.iter, cst.Call) and len(loop.iter.args) == 1
         return source.code(loop.target) if counts else None
-    if not isinstance(loop.iter, cst.Call) or source.code(loop.iter.func) != "enumerate" or len(loop.iter.args) != 1:
-        return None
-    if isinstance(loop.target, cst.Tuple) and isinstance(loop.target.elements[0].value, cst.Name):
-        return loop.target.elements[0].value.value
-    return None
+    pair = numbered(loop)
+    return pair.number.value if pair is not None and pair.from_zero and isinstance(pair.number, cst.Name) else None
 
 
 def _containers(source: Source) -> dict[str, str]:

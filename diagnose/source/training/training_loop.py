@@ -15,9 +15,11 @@ import libcst as cst
 
 from diagnose.model import Site
 from diagnose.source.dataflow.flow import Loop, Scope, loops_around, scope_of, within
+from diagnose.source.dataflow.iteration import NUMBERS, numbered, unwrapped
 from diagnose.source.training.model_calls import model_calls
 from diagnose.source.tree.aliases import called_as
 from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
 _BACKWARD = frozenset({"backward", "manual_backward"})
@@ -275,10 +277,9 @@ def is_optimizer_step(source: Source, call: cst.Call) -> bool:
 
 def _batch(source: Source, loop: Loop | None, turn: cst.CSTNode, forward: Sequence[cst.Call]) -> tuple[str, ...]:
     """The names that hold the batch: the loop's own, else what the model is given and each turn makes anew."""
-    if isinstance(loop, cst.For) and not _counts(source, loop.iter):
-        target: cst.BaseExpression = loop.target
-        if isinstance(target, cst.Tuple) and _callee_name(loop.iter) == "enumerate" and len(target.elements) > 1:
-            target = target.elements[1].value
+    if isinstance(loop, cst.For) and not _counts(loop.iter):
+        pair = numbered(loop)
+        target = pair.value if pair is not None else loop.target
         return tuple(each.value for each in source.every(cst.Name, target) if each.value != "_")
     given = {name for call in forward for arg in call.args for name in _names_in(source, arg.value)}
     made: dict[str, None] = {}
@@ -296,13 +297,7 @@ def _in_order(source: Source, targets: Sequence[cst.BaseExpression]) -> list[str
     return [each.value for target in targets for each in source.every(cst.Name, target)]
 
 
-def _counts(source: Source, iterated: cst.BaseExpression) -> bool:
+def _counts(iterated: cst.BaseExpression) -> bool:
     """Whether a loop runs over numbers, not batches."""
-    name = _callee_name(iterated)
-    if name in {"tqdm", "trange", "track"} and isinstance(iterated, cst.Call) and iterated.args:
-        return name == "trange" or _counts(source, iterated.args[0].value)
-    return name in {"range", "count"}
-
-
-def _callee_name(node: cst.BaseExpression) -> str:
-    return (_plain(node) or _method(node)) if isinstance(node, cst.Call) else ""
+    inner = unwrapped(iterated, ("tqdm", "track"))
+    return isinstance(inner, cst.Call) and call_name(inner) in NUMBERS
