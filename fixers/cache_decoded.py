@@ -285,7 +285,7 @@ def _asks_for_its_type(request: Request) -> str | None:
 
 
 def _is_of_dataset(node: ast.expr) -> bool:
-    """Whether it is `x.dataset` or `dataset.x`."""
+    """Whether an expression is `x.dataset` or `dataset.x`."""
     if not isinstance(node, ast.Attribute):
         return False
     return node.attr == "dataset" or (isinstance(node.value, ast.Name) and node.value.id == "dataset")

@@ -243,7 +243,7 @@ def _may_be_sparse(parsed: Sequence[Source], source: Source, call: cst.Call) -> 
 
 
 def _is_false(parsed: Sequence[Source], source: Source, value: cst.BaseExpression) -> bool:
-    """Whether it is False, or a parameter that is False by default and that no call gives another value."""
+    """Whether an expression is False, or a parameter that is False by default and that no call gives another value."""
     bound = binding_of(source, value) if isinstance(value, cst.Name) else None
     parameter = bound.parameter if bound is not None else None
     function = source.inside(parameter, cst.FunctionDef) if parameter is not None else None

@@ -116,7 +116,7 @@ def _to_host(plan: _Plan, stretch: Stretch) -> None:
 
 
 def _may_copy(call: ast.Call) -> bool:
-    """Whether it copies something to the host, as far as Python's own parser tells."""
+    """Whether a call copies something to the host, as far as Python's own parser tells."""
     return called_name(call) == "cpu" or (
         called_name(call) == "to" and any(isinstance(each, ast.Constant) and each.value == "cpu" for each in call.args)
     )

@@ -143,7 +143,7 @@ def _rivals(others: float | None, workers: float | None, cores: int | None) -> s
 
 
 def _lost(measures: Measures, share: float) -> Intervals:
-    """That share of each stretch for which the step waits for the host."""
+    """The share of each stretch for which the step waits for the host."""
     late = measures.idle_of(*_HOST_CAUSES)
     if not measures.has_device:
         late = late | measures.compute

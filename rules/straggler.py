@@ -186,7 +186,7 @@ def _answer(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> 
 def _may_have_no_core(
     job: Job, late: Lateness, findings: Sequence[Sequence[Finding]], excess: Mapping[str, int]
 ) -> bool:
-    """Whether it computes on the processor, as much as the others for all that is known, and does so longer."""
+    """Whether a rank computes on the processor, as much as the others for all that is known, and does so longer."""
     cost, times = wait_per_step_ns(late), flop_ratio(job, late.member)
     longer = next(iter(excess), None) in _ON_A_CORE and (times is None or times <= 1 + ALIKE)
     return (

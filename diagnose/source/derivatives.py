@@ -34,7 +34,7 @@ def second_derivative(sources: Mapping[str, str]) -> str | None:
 def _is_never(
     value: cst.BaseExpression, source: Source, sources: Mapping[str, str], seen: frozenset[cst.CSTNode] = frozenset()
 ) -> bool:
-    """Whether it is False, or a parameter that is False unless told otherwise and that no call tells.
+    """Whether an expression is False, or a parameter that is False by default and that no call gives another value.
 
     `seen` are the parameters on the way: a function that hands its own on to itself tells nothing new.
     """
@@ -62,7 +62,7 @@ def _is_never(
 
 
 def _is_unknown_attribute(value: cst.BaseExpression, source: Source, sources: Mapping[str, str]) -> bool:
-    """Whether it is `hasattr(optimizer, "name") and optimizer.name`, of a name that no optimizer has that may be there.
+    """Whether an expression is `hasattr(optimizer, "name") and optimizer.name`, of a name that no optimizer has.
 
     timm's AdaHessian has one, to ask for gradients of gradients; torch's optimizers have none.
     """

@@ -78,17 +78,17 @@ class Loader:
 
     @property
     def made_in_a_loop(self) -> bool:
-        """Whether it is built anew in each turn of a loop, so that its workers cannot live on."""
+        """Whether a loop builds the loader anew in each turn, so that its workers cannot live on."""
         return is_repeated(self.options.source, self.options.node)
 
     @property
     def made_again(self) -> bool:
-        """Whether it is, or the function that builds it is called in each turn of one."""
+        """Whether a loop builds the loader in each turn, or calls the function that does."""
         return is_built_again(self.options.sources, self.options.source, self.options.node)
 
     @property
     def for_one_pass(self) -> bool:
-        """Whether it is built where a `for` goes through it, so that nothing does so again."""
+        """Whether the loader is built where a `for` goes through it, so that nothing does so again."""
         return is_for_one_pass(self.options.sources, self.options.source, self.options.node)
 
     @property
@@ -172,7 +172,7 @@ class Loader:
 
     @property
     def _draws_order(self) -> bool:
-        """Whether it shuffles, or a sampler chooses, as far as the code shows."""
+        """Whether the loader shuffles, or a sampler chooses, as far as the code shows."""
         shuffle = self.options.given("shuffle")
         plain = shuffle is None or (isinstance(shuffle, cst.Name) and shuffle.value == "False")
         return not plain or any(self.options.given(name) is not None for name in ("sampler", "batch_sampler"))

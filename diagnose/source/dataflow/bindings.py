@@ -22,7 +22,7 @@ _TELLS = frozenset({"print", "str", "repr", "info", "debug", "warning", "log", "
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One of `value`, `parameter` and `imported` is there."""
+    """What binds a name: one of `value`, `parameter` and `imported`."""
 
     scope: Scope
     value: cst.BaseExpression | None = None

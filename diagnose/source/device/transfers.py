@@ -85,7 +85,7 @@ def transfers(code: EveryStep) -> Iterator[Transfer]:
 
 
 def _may_be(call: ast.Call) -> bool:
-    """Whether it moves something to the device, as far as Python's own parser tells."""
+    """Whether a call moves something to the device, as far as Python's own parser tells."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in {"to", "cuda"}:
         return False
     given = [each.value for each in call.keywords if each.arg == "device"] + call.args[:1]
@@ -101,7 +101,7 @@ def _may_be_device(node: ast.expr) -> bool:
 
 
 def _is_module(source: Source, moved: cst.BaseExpression) -> bool:
-    """Whether it is a module, which goes as a whole: by what it is asked for, its annotation, or a move in place."""
+    """Whether a name is a module, which moves as a whole: by what is asked of it, its annotation, or a bare `.to()`."""
     code = source.code(moved)
     bound = binding_of(source, moved) if isinstance(moved, cst.Name) else None
     annotation = bound.parameter.annotation if bound is not None and bound.parameter is not None else None

@@ -29,7 +29,7 @@ _DEEPEST = 6
 
 
 def is_truth(sources: Mapping[str, Source], path: str, node: cst.BaseExpression, depth: int = 0) -> bool:
-    """Whether it is, whatever way the program goes; False where the program does not say."""
+    """Whether an expression holds truth values whatever way the program goes; False where the program does not say."""
     source = sources[path]
     if depth > _DEEPEST:
         return False

@@ -62,7 +62,7 @@ class DataParallel:
 
     @property
     def may_be_of_a_group(self) -> bool:
-        """Whether it may reduce over other ranks than all of the job: over one stage of a pipeline, say."""
+        """Whether the wrapper may reduce over other ranks than all of the job: over one stage of a pipeline, say."""
         by_place = sum(arg.keyword is None for arg in self.call.args) > _BEFORE_GROUP
         return self.open or by_place or any(self.given(option) is not None for option in _GROUPS)
 

@@ -131,7 +131,7 @@ def _collective(
 
 
 def _adds_up(source: Source, call: cst.Call) -> bool:
-    """Whether it sums or averages, as an all-reduce does unless told otherwise."""
+    """Whether a call sums or averages, as an all-reduce does unless told otherwise."""
     operation = argument(call, "op", 1)
     return operation is None or re.search(r"SUM|AVG", source.code(operation.value)) is not None
 

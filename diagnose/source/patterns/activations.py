@@ -40,7 +40,7 @@ class WrittenActivation:
 
 
 class _NotOne(Exception):
-    """It is something else."""
+    """The expression is no such activation."""
 
 
 def may_hold_activations(source: Source) -> bool:

@@ -81,7 +81,7 @@ class CannotFuse(Exception):
 
 
 class _NoAttention(Exception):
-    """It is something else; with a message, attention that must stay as it is."""
+    """The expression is no attention; with a message, attention that must stay as it is."""
 
 
 def written_attentions(source: Source) -> Iterator[WrittenAttention | Refused]:

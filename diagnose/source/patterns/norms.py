@@ -17,7 +17,7 @@ _CASTS = frozenset({"to", "float", "type_as", "type", "double"})
 
 
 class _NotOne(Exception):
-    """It is something else."""
+    """The expression is no such norm."""
 
 
 def written_norms(source: Source) -> Iterator[WrittenNorm]:

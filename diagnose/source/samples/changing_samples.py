@@ -128,7 +128,7 @@ def _made_by(source: Source, node: cst.CSTNode, made: str | None, depth: int) ->
 
 
 def _binds(assign: cst.Assign, name: str) -> bool:
-    """Whether it gives the name its value, as a variable or as an attribute."""
+    """Whether an assignment gives the name its value, as a variable or as an attribute."""
     targets = (each.target for each in assign.targets)
     return any(name == getattr(getattr(each, "attr", each), "value", None) for each in targets)
 

@@ -50,7 +50,7 @@ class LossFunction:
         return method and bool(self.node.params.params) and self.node.params.params[0].name.value in _BOUND
 
     def returns(self, loss: CrossEntropy, laid: Unlaid) -> bool:
-        """Whether it returns the loss and does nothing beside."""
+        """Whether the function returns the loss and does nothing beside."""
         if isinstance(self.node, cst.Lambda):
             return self.node.body is loss.root
         source, rows = self.source, list[Step]()
@@ -282,7 +282,7 @@ def _is_handed_on(source: Source, name: str) -> bool:
 
 
 def _compiles_again(source: Source, value: cst.BaseExpression, name: str) -> bool:
-    """Whether it is what a method or member was before, compiled: `self.loss_of = torch.compile(self.loss_of)`."""
+    """Whether an assignment only compiles a method or member: `self.loss_of = torch.compile(self.loss_of)`."""
     if not isinstance(value, cst.Call) or "torch.compile" not in source.names(value.func):
         return False
     return any(source.code(arg.value) == f"self.{name}" for arg in value.args)

@@ -187,7 +187,7 @@ def _effects_in(source: Source, method: cst.FunctionDef) -> Iterator[_Effect]:
 
 
 def _is_first_of(source: Source, call: cst.Call) -> bool:
-    """Whether it is `next(…)` of an iterator that nobody else has: `next(self.parameters())`, `next(iter([x]))`."""
+    """Whether a call is `next(…)` of an iterator that nobody else has: `next(self.parameters())`, `next(iter([x]))`."""
     given = call.args[0].value if source.code(call.func) == "next" and len(call.args) == 1 else None
     if not isinstance(given, cst.Call) or source.code(given.func) != "iter" or len(given.args) != 1:
         return isinstance(given, cst.Call) and call_name(given) in _NEW_ITERATORS
