@@ -108,8 +108,8 @@ def given_to(source: Source, node: cst.Name | cst.Attribute) -> list[cst.BaseExp
     if isinstance(node, cst.Attribute):
         return _assigned(source, code)
     found = reaching(source, statement_of(source, node), code)
-    if found.bound is Bound.ASSIGNED and isinstance(found.value, cst.BaseExpression):
-        return [found.value]
+    if found.assigned is not None:
+        return [found.assigned]
     if found.bound is Bound.PARAMETER:
         return _passed(source, found.statement, code)
     if found.bound is Bound.UNPACKED and found.statement is not None:

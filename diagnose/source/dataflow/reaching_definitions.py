@@ -39,6 +39,12 @@ class Definition:
     inner: Definition | None = None
     """For GUARDED: the binding under the `if`."""
 
+    @property
+    def assigned(self) -> cst.BaseExpression | None:
+        """What one assignment gives the name, by itself; None for any other binding."""
+        found = self.value if self.bound is Bound.ASSIGNED else None
+        return found if isinstance(found, cst.BaseExpression) else None
+
 
 @per_source
 def reaching(source: Source, at: cst.CSTNode, name: str) -> Definition:
@@ -68,6 +74,11 @@ def reaching(source: Source, at: cst.CSTNode, name: str) -> Definition:
         if isinstance(owner, cst.With) and any(_touches(source, item, name) for item in owner.items):
             return Definition(Bound.LOST)
         current = owner
+
+
+def definition_of(source: Source, name: cst.Name) -> Definition:
+    """Return the definition that a name sees where it is read."""
+    return reaching(source, statement_of(source, name), name.value)
 
 
 @per_source
@@ -156,14 +167,19 @@ def names_in(source: Source, node: cst.CSTNode) -> list[cst.Name]:
     return found
 
 
+def see_the_same(source: Source, node: cst.CSTNode, other: cst.CSTNode) -> bool:
+    """Whether two nodes of the same code see the same definition of each of their names."""
+    for name, also in zip(names_in(source, node), names_in(source, other), strict=True):
+        one, two = definition_of(source, name), definition_of(source, also)
+        if one.statement is not two.statement or Bound.LOST in (one.bound, two.bound):
+            return False
+    return True
+
+
 def same_value(source: Source, node: cst.CSTNode, at: cst.CSTNode) -> bool:
     """Whether an expression still means the same where the statement `at` begins."""
     here = statement_of(source, node)
-    for name in names_in(source, node):
-        before, after = reaching(source, here, name.value), reaching(source, at, name.value)
-        if Bound.LOST in (before.bound, after.bound) or before.statement is not after.statement:
-            return False
-    return True
+    return all(_same(source, name.value, here, at) for name in names_in(source, node))
 
 
 def unchanged_until(source: Source, node: cst.CSTNode, at: cst.CSTNode) -> bool:

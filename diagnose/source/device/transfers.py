@@ -14,7 +14,7 @@ from diagnose.source.dataflow.accelerator_tests import asks_for_accelerator
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.flow import loops_around, within
 from diagnose.source.dataflow.iteration import numbered
-from diagnose.source.dataflow.reaching_definitions import Bound, Definition, reaching, statement_of
+from diagnose.source.dataflow.reaching_definitions import Bound, Definition, definition_of, reaching, statement_of
 from diagnose.source.device.value_kinds import Kind, number_kind
 from diagnose.source.training.every_step import EveryStep, Stretch
 from diagnose.source.training.model_calls import is_model
@@ -179,7 +179,7 @@ def _is_part_of_given(source: Source, value: cst.BaseExpression | None) -> bool:
     root = _root(value) if value is not None else None
     if not isinstance(root, cst.Name) or root.value == "self":
         return False
-    return reaching(source, statement_of(source, root), root.value).bound is Bound.PARAMETER
+    return definition_of(source, root).bound is Bound.PARAMETER
 
 
 def _root(node: cst.BaseExpression) -> cst.BaseExpression:

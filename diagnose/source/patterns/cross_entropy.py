@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of
-from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
+from diagnose.source.dataflow.reaching_definitions import definition_of
 from diagnose.source.patterns.class_probabilities import are_probabilities
 from diagnose.source.patterns.formula import Operation, constant, integer, operation
 from diagnose.source.tree.arguments import has_star
@@ -159,12 +159,11 @@ def behind(source: Source, node: cst.BaseExpression, steps: list[Step]) -> cst.B
     expressions are returned unchanged.
     """
     while isinstance(node, cst.Name):
-        found = reaching(source, statement_of(source, node), node.value)
-        if found.bound is not Bound.ASSIGNED or not isinstance(found.value, cst.BaseExpression):
+        found = definition_of(source, node)
+        if found.assigned is None or found.statement is None:
             break
-        assert found.statement is not None  # it assigns
         steps.append((found.statement, node.value))
-        node = found.value
+        node = found.assigned
     return node
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of, bound_to, passed_to
-from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, statement_of
+from diagnose.source.dataflow.reaching_definitions import Bound, definition_of, names_in, reaching, statement_of
 from diagnose.source.patterns.cross_entropy import CrossEntropy, Step, Unlaid, flattened
 from diagnose.source.tree.attributes import class_of, members_named
 from diagnose.source.tree.imports import module_file
@@ -60,7 +60,7 @@ class LossFunction:
         returned = only_statement(body[-1]) if body else None
         value = returned.value if isinstance(returned, cst.Return) else None
         if isinstance(value, cst.Name):
-            seen = reaching(source, statement_of(source, value), value.value)
+            seen = definition_of(source, value)
             known.add(id(seen.statement))
             value = seen.value if isinstance(seen.value, cst.BaseExpression) else None
         return value is loss.root and all(
@@ -72,7 +72,7 @@ class LossFunction:
         names = self.parameters
         if not isinstance(node, cst.Name) or node.value not in names:
             return None
-        seen = reaching(self.source, statement_of(self.source, node), node.value).bound
+        seen = definition_of(self.source, node).bound
         if isinstance(self.node, cst.FunctionDef) and seen not in {Bound.PARAMETER, Bound.ASSIGNED}:
             return None
         for arg in call.args:
