@@ -39,6 +39,7 @@ from diagnose.source.dataflow.flow import (
 from diagnose.source.dataflow.graph_uses import shows_graph
 from diagnose.source.dataflow.purity import only_computes
 from diagnose.source.training.training_loop import training_steps
+from diagnose.source.tree.attributes import is_attribute_name
 from diagnose.source.tree.edits import Source, Splice, call_name, replace
 from diagnose.source.tree.syntax import only_statement
 
@@ -137,7 +138,7 @@ def _cut(request: Request, source: Source, loop: Loop, value: cst.Name, kept: st
     start, end = source.wide_span(number)
     code = source.text[start:end]
     names = [name for name in source.every(cst.Name, number) if name.value == variable]
-    for name in reversed([name for name in names if not _is_attribute(source, name)]):
+    for name in reversed([name for name in names if not is_attribute_name(source, name)]):
         first, last = source.span(name)
         code = code[: first - start] + plain + code[last - start :]
     return [replace(source, value, code), replace(source, number, variable)]
@@ -162,14 +163,9 @@ def _made_of_each(
     if not isinstance(read, cst.Call) or not isinstance(read.func, cst.Attribute) or read.func.attr.value != "item":
         return None
     number = read.func.value
-    others = {name.value for name in source.every(cst.Name, number) if not _is_attribute(source, name)}
+    others = {name.value for name in source.every(cst.Name, number) if not is_attribute_name(source, name)}
     known = others == {each.target.value} and not isinstance(number, cst.Name)
     return (number, each.target.value) if known and only_computes(source, number, {}) else None
-
-
-def _is_attribute(source: Source, name: cst.Name) -> bool:
-    parent = source.parent(name)
-    return isinstance(parent, cst.Attribute) and parent.attr is name
 
 
 def _program(before: str, in_step: str, after: str = "") -> str:

@@ -44,6 +44,7 @@ from diagnose.source.dataflow.iteration import OF_ALL_VALUES, numbered, unwrappe
 from diagnose.source.device.transfers import Origin, Transfer, transfers
 from diagnose.source.training.every_step import EveryStep
 from diagnose.source.training.training_loop import training_steps
+from diagnose.source.tree.attributes import is_attribute_name
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, replace, top_of_program
 
 _NAME = "DevicePrefetcher"
@@ -215,7 +216,7 @@ def _is_moved_first(
         if isinstance(parent, cst.AssignTarget | cst.Element | cst.NamedExpr) and _is_target(source, each):
             bound = statement
             continue
-        if isinstance(parent, cst.Attribute) and parent.attr is each:
+        if is_attribute_name(source, each):
             continue
         item = each if whole else parent
         if not isinstance(item, cst.Name if whole else cst.Subscript):

@@ -37,6 +37,7 @@ from diagnose.source.rewrite.functional import operand
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import in_place
 from diagnose.source.tree.arguments import argument, argument_code, has_star
+from diagnose.source.tree.attributes import is_label
 from diagnose.source.tree.edits import Source, Splice, call_name, free_name, insert_before, parse
 
 _BY_ENTRY = frozenset(
@@ -157,7 +158,7 @@ def _named(source: Source, call: cst.Call, name: cst.Name) -> cst.SimpleStatemen
     uses = [
         node
         for node in source.every(cst.Name, scope_of(source, call))
-        if node.value == name.value and not _is_label(source, node)
+        if node.value == name.value and not is_label(source, node)
     ]
     bound = [node for node in uses if isinstance(source.parent(node), cst.AssignTarget)]
     if len(uses) != 2 or len(bound) != 1:
@@ -166,13 +167,6 @@ def _named(source: Source, call: cst.Call, name: cst.Name) -> cst.SimpleStatemen
     user = source.inside(call, cst.SimpleStatementLine)
     same = step is not None and user is not None and source.parent(step) is source.parent(user)
     return step if same and step is not None and len(step.body) == 1 else None
-
-
-def _is_label(source: Source, node: cst.Name) -> bool:
-    parent = source.parent(node)
-    return (isinstance(parent, cst.Attribute) and parent.attr is node) or (
-        isinstance(parent, cst.Arg) and parent.keyword is node
-    )
 
 
 def _stays(source: Source, found: _Masked) -> bool:

@@ -9,6 +9,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.flow import is_repeated, within
 from diagnose.source.dataflow.iteration import ADAPTERS, ITERATORS, OF_ONE_PASS
+from diagnose.source.tree.attributes import whole
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.outline import called_name
@@ -258,11 +259,13 @@ def _opened_in(source: Source, loop: cst.For, loader: str) -> cst.CSTNode | None
         if _last(code) != loader and code not in given:
             continue
         for each in source.named(_last(code), loop.body):
-            parent = source.parent(each)
-            whole = parent if isinstance(parent, cst.Attribute) and parent.attr is each else each
-            user = source.parent(whole)
+            user = source.parent(whole(source, each))
             taker = source.parent(user) if isinstance(user, cst.Arg) else None
             asks = isinstance(taker, cst.Call) and call_name(taker) in _ONLY_ASK
-            if source.code(whole) == code and not asks and isinstance(user, cst.Arg | cst.For | cst.CompFor):
+            if (
+                source.code(whole(source, each)) == code
+                and not asks
+                and isinstance(user, cst.Arg | cst.For | cst.CompFor)
+            ):
                 return each
     return None

@@ -9,6 +9,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.flow import binds
 from diagnose.source.dataflow.mutations import is_written
+from diagnose.source.tree.attributes import is_label
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
@@ -156,15 +157,7 @@ def names_of_row(statement: cst.CSTNode | None) -> list[str]:
 
 def names_in(source: Source, node: cst.CSTNode) -> list[cst.Name]:
     """The variables that an expression reads, `self` among them; attributes and keywords are none."""
-    found = []
-    for name in source.every(cst.Name, node):
-        parent = source.parent(name)
-        if isinstance(parent, cst.Attribute) and parent.attr is name:
-            continue
-        if isinstance(parent, cst.Arg) and parent.keyword is name:
-            continue
-        found.append(name)
-    return found
+    return [name for name in source.every(cst.Name, node) if not is_label(source, name)]
 
 
 def see_the_same(source: Source, node: cst.CSTNode, other: cst.CSTNode) -> bool:

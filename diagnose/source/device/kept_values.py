@@ -23,6 +23,7 @@ from diagnose.source.dataflow.flow import (
 from diagnose.source.device.deferral import Deferred, LeftAlone
 from diagnose.source.device.device_reads import awaited, is_read, tensor_of
 from diagnose.source.device.value_kinds import Kind, is_number, is_reduced, kind_of, number_kind
+from diagnose.source.tree.attributes import is_attribute_name
 from diagnose.source.tree.edits import call_name, insert_after, replace
 from diagnose.source.tree.syntax import Source, Splice
 
@@ -88,8 +89,7 @@ def _check_value(
 
 def _is_variable(source: Source, node: cst.CSTNode) -> bool:
     """Whether a node is a variable, and not the name of an attribute of one."""
-    parent = source.parent(node)
-    return isinstance(node, Variable) and not (isinstance(parent, cst.Attribute) and parent.attr is node)
+    return isinstance(node, Variable) and not is_attribute_name(source, node)
 
 
 def _operands(node: cst.BaseExpression, reads: Sequence[cst.Call]) -> Iterator[cst.BaseExpression]:

@@ -16,6 +16,7 @@ from diagnose.source.dataflow.flow import within
 from diagnose.source.dataflow.ranks import asks_rank
 from diagnose.source.models.model_construction import Built
 from diagnose.source.training.training_loop import TrainingStep
+from diagnose.source.tree.attributes import is_attribute_name
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
@@ -97,7 +98,7 @@ def _mentions(source: Source, below: cst.CSTNode, name: str) -> Iterator[cst.Nam
         inner = [each for each in source.ancestors(node) if isinstance(each, cst.FunctionDef) and each is not below]
         inner = [each for each in inner if within(source, each, below)]
         own = any(parameter_of(each, name) is not None for each in inner)
-        if not bound and not own and not (isinstance(parent, cst.Attribute) and parent.attr is node):
+        if not bound and not own and not is_attribute_name(source, node):
             yield node
 
 

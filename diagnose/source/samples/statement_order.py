@@ -13,6 +13,7 @@ from diagnose.source.dataflow.flow import is_variable, within
 from diagnose.source.dataflow.iteration import NUMBERS, OF_ONE
 from diagnose.source.samples.sample_code import SampleCode, is_read
 from diagnose.source.samples.shared_objects import SharedObjects
+from diagnose.source.tree.attributes import whole
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
@@ -211,7 +212,7 @@ class StatementOrder:
                 parent = other.parent(each)
                 if isinstance(parent, cst.FunctionDef | cst.ClassDef | cst.ImportAlias):
                     continue
-                used = parent if isinstance(parent, cst.Attribute) and parent.attr is each else each
+                used = whole(other, each)
                 if used is each and not is_variable(other, each):
                     continue
                 if used is each and owner is not None and function.name.value != "__init__":

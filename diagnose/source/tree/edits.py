@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 import libcst as cst
 
+from diagnose.source.tree.attributes import is_label
 from diagnose.source.tree.syntax import Source, Splice, call_name, parse, splice
 
 __all__ = [
@@ -152,18 +153,10 @@ def _is_from(statement: cst.BaseSmallStatement, module: str) -> bool:
 
 
 def _untaken(source: Source, name: str) -> str:
-    taken = {node.value for node in source.every(cst.Name) if not _is_attribute(source, node)}
+    taken = {node.value for node in source.every(cst.Name) if not is_label(source, node)}
     while name in taken:
         name = f"fused_{name}"
     return name
-
-
-def _is_attribute(source: Source, node: cst.Name) -> bool:
-    """Whether a name is that of an attribute, or of an argument: nothing that a new name could hide."""
-    parent = source.parent(node)
-    if isinstance(parent, cst.Attribute):
-        return parent.attr is node
-    return isinstance(parent, cst.Arg) and parent.keyword is node
 
 
 def _from_import(
