@@ -46,10 +46,10 @@ from diagnose.source.tree.edits import (
     ensure_import,
     free_name,
     insert_before,
-    parse,
     replace,
     splice,
 )
+from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.text_lines import any_matches
 
 _FIRST_WITH_BFLOAT16 = (8, 0)
@@ -65,7 +65,7 @@ def rewrite(request: Request) -> Answer:
     facts = request.facts
     if facts.autocast_dtype == "bfloat16":
         return None
-    sources = {path: source for path, text in request.sources.items() if (source := parse(text)) is not None}
+    sources = parse_all(request.sources)
     if not _has_bfloat16(facts):
         own = next((answer for answer in _switch(request, sources) if isinstance(answer, Edits)), None)
         by_hand = f"{facts.device_name} has no bfloat16; autocast to float16, with a GradScaler, is for it."
@@ -114,7 +114,7 @@ def _lightning_refuses(request: Request, trainer: Trainer) -> str | None:
     return None
 
 
-def _switch(request: Request, sources: dict[str, Source]) -> Iterator[Answer]:
+def _switch(request: Request, sources: Mapping[str, Source]) -> Iterator[Answer]:
     """What to do with autocast that is there; nothing where there is none."""
     found = [
         (path, source, call)
@@ -215,7 +215,7 @@ def _value_of(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | 
     return binding.value if binding is not None else None
 
 
-def _around(request: Request, sources: dict[str, Source]) -> Answer:
+def _around(request: Request, sources: Mapping[str, Source]) -> Answer:
     """Autocast around the forward pass and the loss of the training steps that ran."""
     if (refused := program_refuses("\n".join(request.sources.values()))) is not None:
         return Advice(f"Autocast to bfloat16 is not put into this program: {refused}.")
@@ -236,7 +236,7 @@ def _around(request: Request, sources: dict[str, Source]) -> Answer:
     return Edits(files, "compute forward pass and loss in bfloat16 where autocast holds it safe") if files else None
 
 
-def _steps(request: Request, sources: dict[str, Source]) -> dict[str, list[TrainingStep]]:
+def _steps(request: Request, sources: Mapping[str, Source]) -> dict[str, list[TrainingStep]]:
     """By file: those that the run recorded, else those of the script, else all."""
     steps = training_steps(request.sources, request.sites)
     ran = [(site.file, site.line) for site in request.sites if site.kind == "backward"]

@@ -42,6 +42,7 @@ from diagnose.source.training.block_calls import Keeping, condition
 from diagnose.source.training.repeated_forward import repeated_effect
 from diagnose.source.tree.arguments import argument, argument_code
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_from_import, free_name, parse, replace
+from diagnose.source.tree.memo import files_with
 
 _CHECKPOINT = "torch.utils.checkpoint.checkpoint"
 _OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"})
@@ -96,10 +97,7 @@ def rewrite(request: Request) -> Answer:
     edits: list[tuple[str, list[Splice]]] = []
     advice: list[str] = []
     callers: set[tuple[str, int]] = set()
-    for path, text in request.sources.items():
-        source = parse(text) if "checkpoint" in text else None
-        if source is None:
-            continue
+    for path, source in files_with(request.sources, "checkpoint"):
         some = _all(source) if wanted == _NONE else _some(source, tests.get(path, {}), operators)
         if some is None:
             return None

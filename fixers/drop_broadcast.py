@@ -31,7 +31,8 @@ from diagnose.source.distributed.parameter_loops import ParameterLoop, parameter
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.edits import Source, Splice, call_name, parse
+from diagnose.source.tree.edits import Source, Splice, call_name
+from diagnose.source.tree.memo import parse_all
 
 _ASKS_RANKS = re.compile(r"world_?size|is_initialized|is_available|\bdistributed\b|\bddp\b", re.IGNORECASE)
 _REDUCES_LESS = frozenset({"no_sync", "register_comm_hook", "require_backward_grad_sync"})
@@ -58,7 +59,7 @@ def rewrite(request: Request) -> Answer:
     """Take out what runs after a backward pass of a wrapped model."""
     if not any(one.is_wrapper for one in data_parallel(request.sources, request.sites)):
         return None
-    parsed = [source for text in request.sources.values() if (source := parse(text)) is not None]
+    parsed = list(parse_all(request.sources).values())
     if any(_reduces_less(source) or _differ(source) for source in parsed):
         return None
     edits: list[tuple[str, list[Splice]]] = []

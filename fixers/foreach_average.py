@@ -28,7 +28,8 @@ from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example
 from diagnose.source.dataflow.flow import is_without_gradients
 from diagnose.source.optimizers.average_dictionaries import KeptAverage, kept_averages, may_be_kept_average
 from diagnose.source.optimizers.moving_averages import MovingAverage, may_be_moving_average, moving_averages
-from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, parse
+from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
 
 _PART = r"\w[\w.\[\]\"']*"
@@ -53,9 +54,10 @@ def rewrite(request: Request) -> Answer:
     """Replace every such loop."""
     shares = any_matches(_SHARES, request.sources.values())
     edits: list[tuple[str, list[Splice]]] = []
-    for path, text in request.sources.items():
-        source = parse(text) if "for " in text and ("mul" in text or "lerp" in text or "*" in text) else None
-        if source is None or not _may_average(source):
+    for path, source in files_with(
+        request.sources, where=lambda text: "for " in text and ("mul" in text or "lerp" in text or "*" in text)
+    ):
+        if not _may_average(source):
             continue
         torch, imports = ensure_import(source, "torch")
         averages = [each for each in moving_averages(source) if not (each.anew and shares)]

@@ -29,7 +29,8 @@ from diagnose.memory import read_plan, written_plan
 from diagnose.source.distributed.fsdp import Sharded, sharded
 from diagnose.source.training.block_calls import condition
 from diagnose.source.tree.arguments import argument, has_star, set_keywords
-from diagnose.source.tree.edits import Splice, ensure_import, free_name, parse, replace
+from diagnose.source.tree.edits import Splice, ensure_import, free_name, replace
+from diagnose.source.tree.memo import files_with
 
 _OPTION = "reshard_after_forward"
 _ALL = "keep the parameters of blocks from forward to backward pass"
@@ -104,10 +105,8 @@ def _place(name: str, blocks: str) -> int | None:
 def _by_strategy(request: Request) -> Answer:
     """Keep the blocks of FullyShardedDataParallel, which shards what lies within the module that it is given."""
     edits: list[tuple[str, list[Splice]]] = []
-    for path, text in request.sources.items():
-        source = parse(text) if "FullyShardedDataParallel" in text else None
-        for call in source.every(cst.Call) if source is not None else ():
-            assert source is not None  # or there were no calls
+    for path, source in files_with(request.sources, "FullyShardedDataParallel"):
+        for call in source.every(cst.Call):
             if not any(re.fullmatch(_WRAPPER, name) for name in source.names(call.func)):
                 continue
             given = argument(call, "sharding_strategy", 2)

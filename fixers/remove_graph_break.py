@@ -46,6 +46,7 @@ from diagnose.source.rewrite.leftovers import without_import
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Source, Splice, call_name, parse
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.syntax import only_statement
 
 _LEVELS = frozenset({"info", "warning", "warn", "error", "exception", "critical", "log"})
@@ -117,9 +118,8 @@ def _lines(request: Request) -> dict[str, dict[int, str]]:
 
 def _shows_debug(sources: Mapping[str, str]) -> bool:
     """Whether a line of the program sets a level of messages, and not to one that hides those of level debug."""
-    for text in sources.values():
-        source = parse(text) if any(name in text for name in _SETS_LEVEL) else None
-        for call in source.every(cst.Call) if source is not None else ():
+    for _, source in files_with(sources, *_SETS_LEVEL):
+        for call in source.every(cst.Call):
             if call_name(call) not in _SETS_LEVEL:
                 continue
             given = argument(call, "level", 0) if call_name(call) == "setLevel" else argument(call, "level")

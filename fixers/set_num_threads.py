@@ -34,6 +34,7 @@ from diagnose.source.tree.edits import (
     splice,
     top_of_program,
 )
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
 
 _SETS = re.compile(r"set_num_threads\(|threadpool_limits|threadpoolctl|\b(OMP|OPENBLAS|MKL)_NUM_THREADS")
@@ -66,11 +67,10 @@ def _workers(request: Request) -> int | str | None:
     counts = [count for count in recorded if isinstance(count, int)]
     if counts:
         return max(counts) or None
-    for text in request.sources.values():
-        source = parse(text) if "num_workers" in text else None
-        for call in source.calls_named("DataLoader") if source is not None else ():
+    for _, source in files_with(request.sources, "num_workers"):
+        for call in source.calls_named("DataLoader"):
             given = argument(call, "num_workers", 5)
-            if source is not None and given is not None:
+            if given is not None:
                 return None if source.code(given.value) == "0" else source.code(given.value)
     return None
 

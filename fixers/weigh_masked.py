@@ -38,7 +38,8 @@ from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import in_place
 from diagnose.source.tree.arguments import argument, argument_code, has_star
 from diagnose.source.tree.attributes import is_label
-from diagnose.source.tree.edits import Source, Splice, call_name, free_name, insert_before, parse
+from diagnose.source.tree.edits import Source, Splice, call_name, free_name, insert_before
+from diagnose.source.tree.memo import parse_all
 
 _BY_ENTRY = frozenset(
     {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss"}
@@ -64,7 +65,7 @@ class _Masked:
 def rewrite(request: Request) -> Answer:
     """Weigh what the recorded lines select."""
     edits: list[tuple[str, list[Splice]]] = []
-    sources = {path: source for path, text in request.sources.items() if (source := parse(text)) is not None}
+    sources = parse_all(request.sources)
     for path, source in sources.items():
         lines = {place.line for place in request.finding.where if place.file == path}
         splices: list[Splice] = []

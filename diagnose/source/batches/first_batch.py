@@ -14,8 +14,8 @@ import libcst as cst
 from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.dataflow.iteration import ADAPTERS, ITERATORS, OF_ONE, unwrapped
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.memo import per_source
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import parse_all, per_source
+from diagnose.source.tree.syntax import Source
 
 _DRAW_NOTHING = frozenset({"len", "print", "range", "tqdm", "trange", "time", "perf_counter"})
 _DRAW_NOTHING |= {"zero_grad", "set_epoch", "float", "int", "append"}
@@ -26,7 +26,7 @@ _OPENS_ALL = frozenset({"builtins.zip", "itertools.zip_longest"})
 
 def late_first_batch(sources: Mapping[str, str]) -> str | None:
     """The file and line of the first such iterator; None where each is asked at once, or by a `for`."""
-    parsed = {path: source for path, text in sources.items() if (source := parse(text)) is not None}
+    parsed = parse_all(sources)
     loaders = {name for source in parsed.values() for name in _loaders(source)}
     for path, source in parsed.items():
         for call in source.every(cst.Call) if not source.words.isdisjoint(ITERATORS) else ():

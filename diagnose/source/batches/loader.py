@@ -20,6 +20,7 @@ from diagnose.source.settings.options import CallOptions
 from diagnose.source.settings.shown_options import shows_attribute
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name, parse
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.syntax import Source
 from diagnose.source.tree.text_lines import any_matches
 
@@ -265,12 +266,8 @@ class Loader:
             value = bound.value if bound is not None else value
         if name is None and isinstance(value, cst.Call):
             name = call_name(value)
-        for text in self.options.sources.values():
-            parsed = parse(text) if f"class {name}" in text else None
-            for found in parsed.every(cst.ClassDef) if parsed else ():
-                if found.name.value == name and parsed is not None:
-                    return parsed, found
-        return None
+        files = files_with(self.options.sources, f"class {name}")
+        return next(((parsed, found) for _, parsed in files for found in parsed.classes_named(str(name))), None)
 
 
 def _is_above_zero(count: cst.BaseExpression) -> bool:

@@ -11,9 +11,9 @@ from diagnose.source.dataflow.flow import is_repeated, within
 from diagnose.source.dataflow.iteration import ADAPTERS, ITERATORS, OF_ONE_PASS
 from diagnose.source.tree.attributes import whole
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.memo import per_source
+from diagnose.source.tree.memo import files_with, parse_all, per_source
 from diagnose.source.tree.outline import called_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.syntax import Source
 
 _ONLY_ASK = frozenset({"len", "print", "range", "type", "id", "isinstance", "hasattr"})
 
@@ -76,10 +76,9 @@ def _calls_of(
     """Calls by its name elsewhere: of a method on any object, of a function by itself or from its module."""
     name = function.name.value
     method = isinstance(source.parent(source.parent(function) or function), cst.ClassDef)
-    for text in sources.values():
-        other = parse(text) if name in text else None
-        for call in other.calls_named(name) if other is not None else ():
-            if other is None or within(other, call, function):
+    for _, other in files_with(sources, name):
+        for call in other.calls_named(name):
+            if within(other, call, function):
                 continue
             if method or isinstance(call.func, cst.Name) or _is_of_a_module(other, call.func):
                 yield other, call
@@ -97,7 +96,7 @@ def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.C
 
     `node` builds the loader. A function's parameter may be it by another name.
     """
-    parsed = {path: each for path, text in sources.items() if (each := parse(text)) is not None}
+    parsed = parse_all(sources)
     own = names_holding(sources, source, node)
     names = {*own, *(name for each in parsed.values() for name in _attributes_given(each))}
     for name in sorted(names) or [""]:

@@ -14,7 +14,8 @@ from diagnose.source.models.model_construction import built_model
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.arguments import argument, has_star
 from diagnose.source.tree.edits import call_name, insert_after, top_of_program
-from diagnose.source.tree.syntax import Source, Splice, parse
+from diagnose.source.tree.memo import parse_all
+from diagnose.source.tree.syntax import Source, Splice
 from diagnose.source.tree.text_lines import any_matches
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DDP"})
@@ -118,9 +119,8 @@ def data_parallel(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tup
 
 
 def _calls(sources: Mapping[str, str]) -> Iterator[tuple[str, Source, cst.Call]]:
-    for path, text in sources.items():
-        source = parse(text)
-        if source is None or not source.mentions(*_WRAPPERS, *_TELL):
+    for path, source in parse_all(sources).items():
+        if not source.mentions(*_WRAPPERS, *_TELL):
             continue
         for call in source.calls_named(*_WRAPPERS, *_TELL, *source.imported_as(*_WRAPPERS, *_TELL)):
             if _known_as(source, call) & (_WRAPPERS | _TELL):

@@ -11,7 +11,8 @@ import libcst as cst
 from diagnose.source.dataflow.flow import within
 from diagnose.source.dataflow.iteration import numbered
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import files_with
+from diagnose.source.tree.syntax import Source
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,7 @@ class Sharded:
 def sharded(sources: Mapping[str, str]) -> tuple[Sharded, ...]:
     """Every call of the sources, in the order of the text."""
     found: list[Sharded] = []
-    for path, text in sources.items():
-        source = parse(text) if "fully_shard" in text else None
-        if source is None:
-            continue
+    for path, source in files_with(sources, "fully_shard"):
         calls = [call for call in source.every(cst.Call) if call_name(call) == "fully_shard" and call.args]
         modules = [source.code(call.args[0].value) for call in calls]
         loops = [_loop(source, call, module) for call, module in zip(calls, modules, strict=True)]

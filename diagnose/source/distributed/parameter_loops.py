@@ -13,7 +13,8 @@ from diagnose.source.dataflow.flow import within
 from diagnose.source.dataflow.ranks import given_to
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import files_with
+from diagnose.source.tree.syntax import Source
 
 _OVER = re.compile(r"(?:list\()?(?P<model>[\w.]+?)\.(?:named_)?parameters\(\)\)?$")
 _WORLD = re.compile(r"(?<!local_)world_?size|n_?ranks|num_?replicas", re.IGNORECASE)
@@ -50,13 +51,13 @@ class ParameterLoop:
 
 def parameter_loops(sources: Mapping[str, str]) -> list[ParameterLoop]:
     """All of the sources, in their order."""
-    found = []
-    for path, text in sources.items():
-        source = parse(text) if "parameters()" in text and ("all_reduce" in text or "broadcast" in text) else None
-        if source is not None:
-            loops = (_parameter_loop(path, source, loop) for loop in source.every(cst.For))
-            found += [loop for loop in loops if loop is not None]
-    return found
+    loops = (
+        _parameter_loop(path, source, loop)
+        for path, source in files_with(sources, "all_reduce", "broadcast")
+        if "parameters()" in source.text
+        for loop in source.every(cst.For)
+    )
+    return [loop for loop in loops if loop is not None]
 
 
 def _parameter_loop(path: str, source: Source, loop: cst.For) -> ParameterLoop | None:

@@ -12,6 +12,7 @@ from diagnose.model import Scalar
 from diagnose.source.dataflow.bindings import binding_of, bound_to
 from diagnose.source.dataflow.iteration import ADAPTERS
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source, parse
 
 _DRAWS = re.compile(
@@ -141,7 +142,7 @@ def _names(text: str) -> list[str]:
 def _code_of(sources: Mapping[str, str], names: list[str]) -> Iterator[str]:
     """The code of the program's own classes and functions of these names, then of those that they name in turn."""
     defining: dict[str, list[Source]] = {}
-    for source in filter(None, map(parse, sources.values())):
+    for source in parse_all(sources).values():
         for name in source.defined_names:
             defining.setdefault(name, []).append(source)
     waiting = [*names]

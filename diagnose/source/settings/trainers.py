@@ -25,8 +25,8 @@ from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import call_name, insert_after
 from diagnose.source.tree.literals import Literal as LiteralValue
 from diagnose.source.tree.literals import literal, string, written
-from diagnose.source.tree.memo import per_source
-from diagnose.source.tree.syntax import Source, Splice, parse
+from diagnose.source.tree.memo import parse_all, per_source
+from diagnose.source.tree.syntax import Source, Splice
 
 Library = Literal["transformers", "accelerate", "lightning"]
 
@@ -108,9 +108,8 @@ def trainers_of(
 ) -> tuple[Trainer, ...]:
     """Every such place, in the order of the text."""
     found: list[Trainer] = []
-    for path, text in sources.items():
-        source = parse(text)
-        if source is None or not _imports_library(source):
+    for path, source in parse_all(sources).items():
+        if not _imports_library(source):
             continue
         own = _subclasses(source)
         for call in source.every(cst.Call):

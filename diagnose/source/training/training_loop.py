@@ -20,7 +20,8 @@ from diagnose.source.training.model_calls import model_calls
 from diagnose.source.tree.aliases import called_as
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import files_with, parse_all
+from diagnose.source.tree.syntax import Source
 
 _BACKWARD = frozenset({"backward", "manual_backward"})
 _WRAPS_LOSS = frozenset({"scale", "scale_loss"})
@@ -68,10 +69,7 @@ class TrainingStep:
 def training_steps(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tuple[TrainingStep, ...]:
     """Every training step of the sources, in their order; none where a library holds the loop."""
     found: list[TrainingStep] = []
-    for path, text in sources.items():
-        source = parse(text) if "backward" in text else None
-        if source is None:
-            continue
+    for path, source in files_with(sources, "backward"):
         lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
         for call in source.calls_named(*_BACKWARD):
             if _is_backward(source, call):
@@ -97,16 +95,13 @@ def _of_callers(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[
     if position < 0:
         return []  # the loss is the object that has the method
     found: list[TrainingStep] = []
-    read = (parse(text) for text in sources.values())
-    names = called_as(step.source, helper, (source for source in read if source is not None))
-    for path, text in sources.items():
-        source = parse(text)
+    parsed = parse_all(sources)
+    names = called_as(step.source, helper, parsed.values())
+    for path, source in parsed.items():
         lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
-        for call in source.calls_named(*names) if source is not None else ():
+        for call in source.calls_named(*names):
             loss = argument(call, step.loss, position)
-            if source is None or loss is None or not _may_be(source, call, helper):
-                continue
-            if not _NUMBER.search(source.code(loss.value)):
+            if loss is not None and _may_be(source, call, helper) and not _NUMBER.search(source.code(loss.value)):
                 found.append(_step(path, source, call, lines, loss.value))
     return [each for each in found if each.forward]
 
