@@ -10,7 +10,7 @@ alone. Shared tests run them all.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -97,6 +97,20 @@ class Request:
         if isinstance(self.words, CommandLine):
             texts[COMMAND_LINE] = self.words.text
         return {path: splice(texts[path], list(splices)) for path, splices in by_file.items() if splices}
+
+    def answer(
+        self,
+        edits: Iterable[tuple[str, Sequence[Splice]]],
+        summary: str,
+        gate: Gate | None = None,
+        *,
+        reasons: Collection[str] = (),
+    ) -> Answer:
+        """The edits, where any file has some; else the reasons why not as advice, each once, where there are any."""
+        files = self.edited(edits)
+        if files:
+            return Edits(files, summary, gate)
+        return Advice(" ".join(dict.fromkeys(reasons))) if reasons else None
 
     def loaders(self) -> LoadersFound:
         """The data loaders that the finding is about, else those that feed training."""

@@ -232,8 +232,7 @@ def _around(request: Request, sources: Mapping[str, Source]) -> Answer:
     if reasons:
         by_hand = 'Put `with torch.autocast("cuda", dtype=torch.bfloat16):` around forward pass and loss by hand'
         return Advice(f"{by_hand}: {' '.join(reasons)}")
-    files = request.edited(wrapped)
-    return Edits(files, "compute forward pass and loss in bfloat16 where autocast holds it safe") if files else None
+    return request.answer(wrapped, "compute forward pass and loss in bfloat16 where autocast holds it safe")
 
 
 def _steps(request: Request, sources: Mapping[str, Source]) -> dict[str, list[TrainingStep]]:

@@ -150,7 +150,7 @@ def _methods_compiled(request: Request) -> Answer:
         options = ', mode="reduce-overhead"' if request.setting.get("mode") == "reduce-overhead" else ""
         lines = [f"{built.name}.{name} = {torch}.compile({built.name}.{name}{options})" for name in methods.names]
         edits.append((built.path, [*imports, after_build(built, lines, filled=True)]))
-    return Edits(request.edited(edits), "compile the methods of the model that steps call") if edits else None
+    return request.answer(edits, "compile the methods of the model that steps call")
 
 
 def _scripted(request: Request, models: Sequence[Built]) -> str | None:

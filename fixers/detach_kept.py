@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request
 from diagnose.source.dataflow.flow import (
     Loop,
     Uses,
@@ -66,8 +66,7 @@ def rewrite(request: Request) -> Answer:
                 continue
             splices = _cut(request, step.source, step.loop, value, kept)
             edits.append((step.path, splices))
-    files = request.edited(edits)
-    return Edits(files, "keep values of steps without their graphs") if files else None
+    return request.answer(edits, "keep values of steps without their graphs")
 
 
 def _bound(source: Source, call: cst.Call) -> list[str]:

@@ -24,7 +24,7 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request
 from diagnose.source.dataflow.flow import is_without_gradients
 from diagnose.source.optimizers.average_dictionaries import KeptAverage, kept_averages, may_be_kept_average
 from diagnose.source.optimizers.moving_averages import MovingAverage, may_be_moving_average, moving_averages
@@ -67,8 +67,7 @@ def rewrite(request: Request) -> Answer:
         found += [(kept.loop, _over_dictionary(source, kept, torch)) for kept in dictionaries]
         splices = [_in_place_of(source, row, torch) for row in _rows(source, found)]
         edits.append((path, [*imports, *splices] if splices else []))
-    files = request.edited(edits)
-    return Edits(files, "update the average of the weights in a few launches") if files else None
+    return request.answer(edits, "update the average of the weights in a few launches")
 
 
 def _may_average(source: Source) -> bool:

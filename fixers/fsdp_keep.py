@@ -73,7 +73,7 @@ def rewrite(request: Request) -> Answer:
         dropped = condition("{place}", set(range(count)).difference(places), count)
         edits = [(one.path, _some(one, dropped)) for one in blocks]
         which = f"{len(places)} of {count} blocks"
-    return Edits(request.edited(edits), _ALL.replace("blocks", which)) if edits else None
+    return request.answer(edits, _ALL.replace("blocks", which))
 
 
 def _chosen(request: Request) -> tuple[tuple[int, ...], int] | None:
@@ -117,7 +117,7 @@ def _by_strategy(request: Request) -> Answer:
                 torch, imports = ensure_import(source, "torch")
                 keywords = {"sharding_strategy": f"{torch}.distributed.fsdp.ShardingStrategy.SHARD_GRAD_OP"}
                 edits.append((path, [*imports, *set_keywords(source, call, keywords)]))
-    return Edits(request.edited(edits), _ALL) if edits else None
+    return request.answer(edits, _ALL)
 
 
 def _drops(one: Sharded) -> bool:

@@ -21,7 +21,7 @@ Fix safety
 
 from __future__ import annotations
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request
 from diagnose.source.derivatives import second_derivative
 from diagnose.source.losses.loss_forms import has_losses, losses
 from diagnose.source.models.compilation import is_compiled
@@ -44,7 +44,7 @@ def rewrite(request: Request) -> Answer:
             if logits is not None and not is_compiled(request.sources, request.sites, path, source, loss.root):
                 edits.append((path, _edits(source, loss, logits)))
     done = "compute the cross entropy in one operator of diagnose.kernels, which the program then needs"
-    return Edits(request.edited(edits), done) if edits else None
+    return request.answer(edits, done)
 
 
 def _edits(source: Source, loss: CrossEntropy, logits: str) -> list[Splice]:

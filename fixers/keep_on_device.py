@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request
 from diagnose.source.dataflow.flow import scope_of, uses_of, within
 from diagnose.source.dataflow.loop_invariants import on_device
 from diagnose.source.dataflow.mutations import is_written
@@ -62,10 +62,7 @@ def rewrite(request: Request) -> Answer:
     for transfer in transfers(code):
         stretch_loop = next((each.loop for each in code.stretches if _holds(each, transfer.call)), None)
         _to_device(plan, code, transfer, stretch_loop)
-    files = request.edited(plan.edits)
-    if files:
-        return Edits(files, "; ".join(plan.said))
-    return Advice(" ".join(plan.reasons)) if plan.reasons else None
+    return request.answer(plan.edits, "; ".join(plan.said), reasons=plan.reasons)
 
 
 def _holds(stretch: Stretch, call: cst.Call) -> bool:

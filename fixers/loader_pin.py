@@ -21,9 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diagnose.fixer import (
-    Advice,
     Answer,
-    Edits,
     Example,
     Facts,
     Fixer,
@@ -59,10 +57,7 @@ def rewrite(request: Request) -> Answer:
         placed = loader.options.place("pin_memory", True)
         edits += placed.edits.items()
         reasons += [placed.reason] if placed.reason else []
-    files = request.edited(edits)
-    if files:
-        return Edits(files, "let the loader hand out batches in pinned memory")
-    return Advice(" ".join(reasons)) if reasons else None
+    return request.answer(edits, "let the loader hand out batches in pinned memory", reasons=reasons)
 
 
 def _recorded(text: str, cuda: bool = True, **arguments: Scalar) -> Request:

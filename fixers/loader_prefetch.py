@@ -19,9 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from diagnose.fixer import (
-    Advice,
     Answer,
-    Edits,
     Example,
     Fixer,
     Gate,
@@ -62,10 +60,7 @@ def rewrite(request: Request) -> Answer:
         placed = loader.options.place("prefetch_factor", wanted, code=_code(loader, wanted))
         edits += placed.edits.items()
         reasons += [placed.reason] if placed.reason else []
-    files = request.edited(edits)
-    if files:
-        return Edits(files, f"let each worker load {wanted} batches ahead")
-    return Advice(" ".join(reasons)) if reasons else None
+    return request.answer(edits, f"let each worker load {wanted} batches ahead", reasons=reasons)
 
 
 def _ahead(loader: Loader) -> int:

@@ -18,7 +18,7 @@ Fix safety
 
 from __future__ import annotations
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request
 from diagnose.source.patterns.activations import may_hold_activations, written_activations
 from diagnose.source.rewrite.functional import functional
 from diagnose.source.rewrite.leftovers import without_import
@@ -44,8 +44,7 @@ def rewrite(request: Request) -> Answer:
             splices += [*imports, *call_in_place(source, found.root, f"{name}.{_NAMES[found.kind]}", arguments)]
             splices += take_out(source, [statement for statement, _ in found.steps])
         edits.append((path, without_import(source, splices, "math")))
-    files = request.edited(edits)
-    return Edits(files, "compute activations in one kernel each") if files else None
+    return request.answer(edits, "compute activations in one kernel each")
 
 
 def _recorded(text: str) -> Request:

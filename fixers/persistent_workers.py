@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Site, example_request, lines_with
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, Site, example_request, lines_with
 from diagnose.source.batches.loader import Loader
 from diagnose.source.samples.changing_samples import changes_by_name
 from diagnose.source.tree.edits import Splice
@@ -44,10 +44,7 @@ def rewrite(request: Request) -> Answer:
         placed = loader.options.place("persistent_workers", True, code=loader.has_workers)
         edits += placed.edits.items()
         reasons += [placed.reason] if placed.reason else []
-    files = request.edited(edits)
-    if files:
-        return Edits(files, "keep the loader's workers from one epoch to the next")
-    return Advice(" ".join(reasons)) if reasons else None
+    return request.answer(edits, "keep the loader's workers from one epoch to the next", reasons=reasons)
 
 
 def _why_not(request: Request, loader: Loader) -> str | None:

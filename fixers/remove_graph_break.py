@@ -26,9 +26,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.fixer import (
-    Advice,
     Answer,
-    Edits,
     Example,
     Fixer,
     Gate,
@@ -99,9 +97,7 @@ def rewrite(request: Request) -> Answer:
         if splices:
             edits.append((path, splices))
             done += ["messages"] * bool(plan.removed) + ["decorators"] * bool(plan.decorators)
-    if edits:
-        return Edits(request.edited(edits), f"take {' and '.join(dict.fromkeys(done))} out of compiled functions")
-    return Advice(" ".join(dict.fromkeys(advice))) if advice else None
+    return request.answer(edits, f"take {' and '.join(dict.fromkeys(done))} out of compiled functions", reasons=advice)
 
 
 def _lines(request: Request) -> dict[str, dict[int, str]]:

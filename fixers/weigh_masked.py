@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request, lines_with
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request, lines_with
 from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.dataflow.flow import binds, scope_of
 from diagnose.source.dataflow.reaching_definitions import Bound, reaching, same_value, statement_of
@@ -76,8 +76,7 @@ def rewrite(request: Request) -> Answer:
                     splices += _edits(source, found, splices)
                     gone += found.steps
         edits.append((path, [*splices, *take_out(source, gone)]))
-    files = request.edited(edits)
-    return Edits(files, "weigh entries with the mask where the host waited to select them") if files else None
+    return request.answer(edits, "weigh entries with the mask where the host waited to select them")
 
 
 def _found(source: Source, call: cst.Call, lines: set[int]) -> Iterator[_Masked]:

@@ -5,12 +5,13 @@ A name that is bound twice, in a loop, or by a statement that is not understood 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
 from diagnose.source.tree.arguments import argument, has_star
+from diagnose.source.tree.attributes import class_of, is_of_self, members_named
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -63,6 +64,17 @@ def bound_to(source: Source, node: cst.Name) -> list[cst.BaseExpression | cst.Fu
         if values is None or values or own:
             return [*own, *values] if values is not None else []
     return []
+
+
+def values_of(source: Source, node: cst.BaseExpression) -> Sequence[cst.BaseExpression]:
+    """All that a variable with one binding, or an attribute of `self`, is given; empty where that is not known."""
+    if isinstance(node, cst.Name):
+        bound = binding_of(source, node)
+        return [bound.value] if bound is not None and bound.value is not None else []
+    around = class_of(source, node) if is_of_self(node) else None
+    return (
+        members_named(source, around, node.attr.value) if around is not None and isinstance(node, cst.Attribute) else []
+    )
 
 
 def is_plain(source: Source, name: cst.Name) -> bool:

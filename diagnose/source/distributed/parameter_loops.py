@@ -43,6 +43,14 @@ class ParameterLoop:
     group: str | None = None
     """The code of the group of ranks that the collective names; None for all ranks of the job."""
 
+    def model_in(self, call: cst.Call) -> str:
+        """What a call of the loop's function names the model whose parameters the loop goes through."""
+        root, dot, rest = self.model.partition(".")
+        listed = self.function.params.params if self.function is not None else ()
+        names = [each.name.value for each in listed if each.name.value != "self"]
+        passed = argument(call, root, names.index(root)) if root in names else None
+        return self.source.code(passed.value) + dot + rest if passed is not None else self.model
+
     @property
     def line(self) -> str:
         """The loop as a line of text, for messages."""

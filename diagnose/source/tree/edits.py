@@ -29,6 +29,7 @@ __all__ = [
     "insert_before",
     "parse",
     "replace",
+    "set_in_torch",
     "splice",
     "top_of_program",
 ]
@@ -97,6 +98,16 @@ def insert_after(source: Source, statement: cst.CSTNode, lines: Sequence[str]) -
     if at == len(source.text) and not source.text.endswith(("\n", "\r")):
         text = source.newline + text[: -len(source.newline)]
     return Splice(at, at, text)
+
+
+def set_in_torch(source: Source, line: str) -> list[Splice]:
+    """Add `torch.<line>` behind the imports at the top of a program; empty where there is no place for it."""
+    anchor = top_of_program(source)
+    if anchor is None:
+        return []
+    torch, imports = ensure_import(source, "torch")
+    added = insert_after(source, anchor, [f"{torch}.{line}"])
+    return [*imports, Splice(added.start, added.end, source.newline + added.text)]
 
 
 def ensure_import(source: Source, module: str) -> tuple[str, list[Splice]]:
