@@ -11,8 +11,8 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import bound_to, parameter_of, passed_to
 from diagnose.source.dataflow.flow import binds
-from diagnose.source.tree.aliases import instances_of
 from diagnose.source.tree.attributes import class_of, members_named
+from diagnose.source.tree.definitions import instances_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 

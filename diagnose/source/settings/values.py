@@ -26,8 +26,8 @@ from diagnose.source.settings.option_parsers import (
     setting_of_words,
 )
 from diagnose.source.settings.setting import Setting
+from diagnose.source.tree.definitions import module_file
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.imports import module_file
 from diagnose.source.tree.literals import literal, number, string
 from diagnose.source.tree.syntax import Source, parse
 

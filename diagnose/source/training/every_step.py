@@ -15,7 +15,7 @@ import libcst as cst
 from diagnose.model import Place
 from diagnose.source.dataflow.flow import Loop, loops_around
 from diagnose.source.dataflow.iteration import NUMBERS
-from diagnose.source.tree.aliases import called_as
+from diagnose.source.tree.definitions import called_as
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.outline import Function
 from diagnose.source.tree.syntax import Source, parse

@@ -19,7 +19,7 @@ from diagnose.source.dataflow.bindings import binding_of, bound_to, passed_to
 from diagnose.source.dataflow.reaching_definitions import Bound, definition_of, names_in, reaching, statement_of
 from diagnose.source.patterns.cross_entropy import CrossEntropy, Step, Unlaid, flattened
 from diagnose.source.tree.attributes import class_of, members_named
-from diagnose.source.tree.imports import module_file
+from diagnose.source.tree.definitions import module_file
 from diagnose.source.tree.syntax import Source, only_statement, parse
 
 COMPUTES_AS_WRITTEN = re.compile(r"\b(?:autocast|custom_fwd|compile|disable|typechecked|jaxtyped|override)\b")

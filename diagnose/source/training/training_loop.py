@@ -17,8 +17,8 @@ from diagnose.model import Site
 from diagnose.source.dataflow.flow import Loop, Scope, loops_around, scope_of, within
 from diagnose.source.dataflow.iteration import NUMBERS, numbered, unwrapped
 from diagnose.source.training.model_calls import model_calls
-from diagnose.source.tree.aliases import called_as
 from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.definitions import called_as
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import files_with, parse_all
 from diagnose.source.tree.syntax import Source
