@@ -27,7 +27,7 @@ import libcst as cst
 from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request
 from diagnose.source.dataflow.flow import is_without_gradients
 from diagnose.source.optimizers.average_dictionaries import KeptAverage, kept_averages, may_be_kept_average
-from diagnose.source.optimizers.moving_averages import MovingAverage, may_be_moving_average, moving_averages
+from diagnose.source.optimizers.moving_averages import UPDATES, MovingAverage, may_be_moving_average, moving_averages
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name
 from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
@@ -41,7 +41,6 @@ _SHARES = re.compile(
     re.MULTILINE,
 )
 """Where two models, or a model and what is kept of it, may come to hold one memory."""
-_WRITES = frozenset({"mul_", "lerp_", "add_", "copy_"})
 _PUTS = re.compile(r"\.\s*data\s*=")
 _STATE = frozenset({"items", "is_floating_point"})
 _FORMATS = frozenset({"double", "half", "bfloat16"})
@@ -72,7 +71,7 @@ def rewrite(request: Request) -> Answer:
 
 def _may_average(source: Source) -> bool:
     """Whether a file has the words of any such loop: it writes into tensors, or puts others there."""
-    written = not source.words.isdisjoint(_WRITES) or _PUTS.search(source.text) is not None
+    written = not source.words.isdisjoint(UPDATES) or _PUTS.search(source.text) is not None
     if not written and "named_parameters" not in source.words and not source.words >= _STATE:
         return False
     return any(may_be_moving_average(loop) or may_be_kept_average(loop) for loop in source.outline.loops)

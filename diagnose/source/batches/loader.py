@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import libcst as cst
 
-from diagnose.model import Site
+from diagnose.model import Scalar, Site
 from diagnose.source.batches.first_batch import late_first_batch
 from diagnose.source.batches.loader_lifetime import is_built_again, is_for_one_pass, opened_beside_itself
 from diagnose.source.dataflow.bindings import binding_of
@@ -19,7 +20,7 @@ from diagnose.source.samples.shared_state import SharedState, When, shared_state
 from diagnose.source.settings.options import CallOptions
 from diagnose.source.settings.shown_options import shows_attribute
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.edits import call_name, parse
+from diagnose.source.tree.edits import Splice, call_name, parse
 from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.syntax import Source
 from diagnose.source.tree.text_lines import any_matches
@@ -268,6 +269,29 @@ class Loader:
             name = call_name(value)
         files = files_with(self.options.sources, f"class {name}")
         return next(((parsed, found) for _, parsed in files for found in parsed.classes_named(str(name))), None)
+
+
+def set_option(
+    loaders: Iterable[Loader],
+    name: str,
+    value: Scalar,
+    why_not: Callable[[Loader], str | None],
+    code: Callable[[Loader], str] | None = None,
+) -> tuple[list[tuple[str, Sequence[Splice]]], list[str]]:
+    """The edits that give loaders an option, and for each that has none why not; `code` is written instead of `value`
+    where the call itself says it.
+    """
+    edits: list[tuple[str, Sequence[Splice]]] = []
+    reasons: list[str] = []
+    for loader in loaders:
+        reason = why_not(loader)
+        if reason:
+            reasons.append(f"{loader.where} {reason}")
+            continue
+        placed = loader.options.place(name, value, code=code(loader) if code is not None else None)
+        edits += placed.edits.items()
+        reasons += [placed.reason] if placed.reason else []
+    return edits, reasons
 
 
 def _is_above_zero(count: cst.BaseExpression) -> bool:
