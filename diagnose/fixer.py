@@ -38,7 +38,7 @@ __all__ = [
     "Site",
     "example_request",
     "lines_with",
-    "patched",
+    "word_diffs",
 ]
 
 
@@ -165,7 +165,7 @@ class Example:
 _MARK = re.compile(r"\{-(.*?)-\}|\{\+(.*?)\+\}", re.DOTALL)
 
 
-def patched(request: Callable[[str], Request], *texts: str) -> tuple[Example, ...]:
+def word_diffs(request: Callable[[str], Request], *texts: str) -> tuple[Example, ...]:
     """Examples of one request, each written as a word diff: `DataLoader(data{+, num_workers=4+})`.
 
     `{-old-}` is in the source before alone, `{+new+}` in the source after. A text without marks must be left alone.

@@ -24,15 +24,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request, patched
+from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request, word_diffs
 from diagnose.source.dataflow.flow import chosen_by
-from diagnose.source.tree.edits import (
-    Source,
-    Splice,
-    call_name,
-    parse,
-    set_in_torch,
-)
+from diagnose.source.tree.edits import Source, Splice, call_name, parse, set_in_torch
 from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
 
@@ -136,7 +130,7 @@ FIXER = Fixer(
     rounds_to="tf32",
     order=40,
     examples=(
-        *patched(
+        *word_diffs(
             _recorded,
             (
                 '"""Trains."""\nimport torch\nfrom torch import nn  # layers{+\n\n'

@@ -30,7 +30,7 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, example_request
 from diagnose.source.dataflow.bindings import binding_of
-from diagnose.source.rewrite.with_blocks import wrapped
+from diagnose.source.rewrite.with_blocks import wrap_statements
 from diagnose.source.settings.setting import Setting
 from diagnose.source.settings.switches import Turn
 from diagnose.source.settings.trainers import Trainer
@@ -265,7 +265,7 @@ def _wrap(sources: Mapping[str, Source], step: TrainingStep, done: list[cst.CSTN
     if context is not None:
         return [*imports, replace(source, context, header.removeprefix("with ").removesuffix(":"))]
     if region.expression is None:
-        return [*imports, *wrapped(source, region.statements, header)]
+        return [*imports, *wrap_statements(source, region.statements, header)]
     loss = free_name(source, "loss")
     code = source.code(region.expression)
     lines = [header, f"{source.indentation}{loss} = {code}"]

@@ -31,7 +31,7 @@ from functools import partial
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request, patched
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request, word_diffs
 from diagnose.memory import Plan, RecordedBlocks, lighter_plans, read_blocks, read_plan, split_plans, written_plan
 from diagnose.source.dataflow.flow import loops_around
 from diagnose.source.dataflow.iteration import numbered
@@ -334,7 +334,7 @@ FIXER = Fixer(
             _HEAD + "import torch.utils.checkpoint as cp\n" + _FORWARD.format("        x = self._inner(x)\n"),
             _recorded,
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             "model = load()\nmodel.{-gradient_checkpointing_enable()\nmodel.-}train()\n",
             "args = TrainingArguments(output, gradient_checkpointing={-True-}{+False+})\n",

@@ -22,13 +22,8 @@ import re
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from diagnose.fixer import Advice, Answer, Example, Facts, Fixer, Gate, Request, example_request, patched
-from diagnose.source.tree.edits import (
-    Source,
-    Splice,
-    parse,
-    set_in_torch,
-)
+from diagnose.fixer import Advice, Answer, Example, Facts, Fixer, Gate, Request, example_request, word_diffs
+from diagnose.source.tree.edits import Source, Splice, parse, set_in_torch
 from diagnose.source.tree.text_lines import any_matches, matches
 
 _SETTING = "backends.cudnn.benchmark"
@@ -92,7 +87,7 @@ FIXER = Fixer(
     mechanism="compute",
     order=50,
     examples=(
-        *patched(
+        *word_diffs(
             _recorded,
             (
                 "import torch\nfrom torch import nn{+\n\ntorch.backends.cudnn.benchmark = True+}\n\n\ndef main():\n"

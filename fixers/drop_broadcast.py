@@ -23,7 +23,7 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request, patched
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request, word_diffs
 from diagnose.source.dataflow.flow import within
 from diagnose.source.dataflow.ranks import asks_rank, names_ranks
 from diagnose.source.distributed.data_parallel import data_parallel, wrapper_of
@@ -221,7 +221,7 @@ FIXER = Fixer(
     examples=(
         Example(_BEFORE, _AFTER, _recorded),
         Example(_AFTER + "        for p in model.parameters():\n            dist.broadcast(p, 0)\n", _AFTER, _recorded),
-        *patched(
+        *word_diffs(
             _recorded,
             _BEFORE.replace("DDP(build())", "build()"),
             _BEFORE.replace("        align(model)\n", "").replace("    for x", "    align(model)\n    for x"),

@@ -23,10 +23,22 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, example_request, patched
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Facts,
+    Fixer,
+    Gate,
+    Request,
+    Scalar,
+    example_request,
+    word_diffs,
+)
 from diagnose.measure.comm.fsdp_resharding import to_keep
 from diagnose.memory import read_plan, written_plan
-from diagnose.source.distributed.fsdp import Sharded, sharded
+from diagnose.source.distributed.fsdp import Sharded, sharded_blocks
 from diagnose.source.training.block_calls import condition
 from diagnose.source.tree.arguments import argument, has_star, set_keywords
 from diagnose.source.tree.edits import Splice, ensure_import, free_name, replace
@@ -53,7 +65,7 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
 def rewrite(request: Request) -> Answer:
     """Set the option on every sharded block that leaves it to its default."""
     wanted, count = str(request.setting.get("kept", "all")), request.setting.get("of")
-    blocks = [one for one in sharded(request.sources) if not one.whole and _drops(one)]
+    blocks = [one for one in sharded_blocks(request.sources) if not one.whole and _drops(one)]
     if not blocks:
         return _by_strategy(request) if wanted == "all" else None
     unknown = next((one for one in blocks if has_star(one.call)), None)
@@ -81,7 +93,10 @@ def _chosen(request: Request) -> tuple[tuple[int, ...], int] | None:
 
     FSDP names its modules from the model on: `layers.3` is the fourth of what a loop over `model.layers` shards.
     """
-    facts, loops = request.facts, [one for one in sharded(request.sources) if one.blocks is not None and _drops(one)]
+    facts, loops = (
+        request.facts,
+        [one for one in sharded_blocks(request.sources) if one.blocks is not None and _drops(one)],
+    )
     every = to_keep(request.finding, None)
     if facts.peak_memory_bytes is None or facts.device_memory_bytes is None or not every or len(loops) != 1:
         return None
@@ -186,7 +201,7 @@ FIXER = Fixer(
             "    fully_shard(layer, reshard_after_forward=place < 8)\nfully_shard(model)\n",
             lambda text: example_request("regathering-parameters", text, setting={"kept": "8-11", "of": 12}),
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "fully_shard(net.encoder, reshard_after_forward={-True-}{+False+})\nfully_shard(net)\n",
         ),
@@ -197,7 +212,7 @@ FIXER = Fixer(
             "model = FSDP(model, auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)\n",
             _recorded,
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             (
                 "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel\n"

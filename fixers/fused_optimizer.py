@@ -40,7 +40,7 @@ from diagnose.fixer import (
     Site,
     example_request,
     lines_with,
-    patched,
+    word_diffs,
 )
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.device.cuda_switches import also_without_cuda
@@ -351,7 +351,7 @@ FIXER = Fixer(
     mechanism="compute+idle.sync+idle.dispatch+idle.launch",
     order=50,
     examples=(
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "opt = torch.optim.AdamW(model.parameters(), lr=3e-4{+, fused=True+})  # decays\n",
             _IMPORT + "opt = torch.optim.SGD(model.parameters(), {-foreach=False-}{+fused=True+}, lr=0.1)\n",
@@ -366,7 +366,7 @@ FIXER = Fixer(
             after=_IMPORT + "opt = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), fused=True)\n",
             request=_recorded,
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "opt = torch.optim.RMSprop(model.parameters(){-, foreach=False-})\n",
             _IMPORT + "opt = torch.optim.Adam(model.parameters(), fused=True)\n",

@@ -34,7 +34,7 @@ from diagnose.source.dataflow.mutations import is_written
 from diagnose.source.dataflow.shared_constants import may_be_shared
 from diagnose.source.device.transfers import Transfer, transfers
 from diagnose.source.rewrite.leftovers import without_import
-from diagnose.source.rewrite.numpy_to_torch import Translated, copied, leaf, translated_use
+from diagnose.source.rewrite.numpy_to_torch import Translated, copied_tensor, leaf, translated_use
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.every_step import EveryStep, Stretch
 from diagnose.source.tree.edits import Splice, free_name, insert_above, replace
@@ -123,7 +123,7 @@ def _copies(stretch: Stretch) -> list[_Copy]:
     source = stretch.source
     found: list[_Copy] = []
     for call in stretch.steady(cst.Call):
-        tensor = copied(source, call)
+        tensor = copied_tensor(source, call)
         outer = source.parent(call)
         if tensor is None or (isinstance(outer, cst.Attribute) and outer.attr.value == "numpy"):
             continue

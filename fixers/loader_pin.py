@@ -29,7 +29,7 @@ from diagnose.fixer import (
     Site,
     example_request,
     lines_with,
-    patched,
+    word_diffs,
 )
 from diagnose.source.batches.loader import Loader, set_option
 
@@ -66,7 +66,7 @@ FIXER = Fixer(
     changes_loading=True,
     order=30,
     examples=(
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "loader = DataLoader(data, 8, shuffle=True{+, pin_memory=True+})\n",
             _IMPORT + "loader = DataLoader(\n    data,\n    pin_memory={-False-}{+True+},  # for now\n)\n",
@@ -87,7 +87,7 @@ FIXER = Fixer(
             after=None,
             request=lambda text: _recorded(text, pin_memory=True),
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "loader = DataLoader(data, pin_memory=wanted())\n",
             (

@@ -18,18 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from diagnose.fixer import (
-    Answer,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Scalar,
-    Site,
-    example_request,
-    lines_with,
-    patched,
-)
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, Scalar, Site, example_request, lines_with, word_diffs
 from diagnose.source.batches.loader import Loader, set_option
 
 _USUAL = 2  # DataLoader's default `prefetch_factor`
@@ -87,7 +76,7 @@ FIXER = Fixer(
     order=30,
     after=("loader-workers",),
     examples=(
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "loader = DataLoader(data, num_workers=2{+, prefetch_factor=4+})\n",
             _IMPORT + "loader = DataLoader(data, num_workers=2, prefetch_factor={-2-}{+4+})  # few\n",

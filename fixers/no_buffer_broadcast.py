@@ -22,7 +22,7 @@ from collections.abc import Collection, Sequence
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Edits, Facts, Fixer, Gate, Request, example_request, patched
+from diagnose.fixer import Answer, Edits, Facts, Fixer, Gate, Request, example_request, word_diffs
 from diagnose.source.dataflow.bindings import parameter_of
 from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.distributed.data_parallel import DataParallel, data_parallel, option_of_buffers
@@ -121,7 +121,7 @@ FIXER = Fixer(
     gate=Gate.TRAINING,
     mechanism="exposed_comm+exposed_copy+compute+idle",
     order=80,
-    examples=patched(
+    examples=word_diffs(
         _recorded,
         _IMPORT + "model = DistributedDataParallel(model{+, broadcast_buffers=False+})\n",
         _IMPORT + "model = DistributedDataParallel(model, broadcast_buffers=False)\n",

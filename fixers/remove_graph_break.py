@@ -25,18 +25,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Answer,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Scalar,
-    Site,
-    example_request,
-    lines_with,
-    patched,
-)
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, Scalar, Site, example_request, lines_with, word_diffs
 from diagnose.source.dataflow.flow import scope_of, within
 from diagnose.source.dataflow.purity import only_computes
 from diagnose.source.models.compilation import compilations
@@ -304,7 +293,7 @@ FIXER = Fixer(
             "        y = x + 1\n        return y\n",
             _recorded,
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             (
                 "import torch\n\n\ndef step(x):\n    y = x + 1\n    print('mean', y.mean())  # here\n"

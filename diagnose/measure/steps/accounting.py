@@ -98,7 +98,7 @@ def account_within(
     )
 
 
-def added(parts: list[Accounting]) -> Accounting:
+def add_accountings(parts: list[Accounting]) -> Accounting:
     """The sum of several accountings."""
     causes = {cause: sum(part.idle.get(cause, 0) for part in parts) for part in parts[:1] for cause in part.idle}
     kinds = {kind: sum(part.compute_by[kind] for part in parts) for part in parts[:1] for kind in part.compute_by}

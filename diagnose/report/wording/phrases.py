@@ -23,7 +23,7 @@ from diagnose.model import (
 )
 from diagnose.report.style.vocabulary import CLASSES, class_look, named_count
 from diagnose.report.wording.predictions import compared
-from diagnose.report.wording.resolution import told
+from diagnose.report.wording.resolution import resolution_in_words
 from diagnose.session import State
 from diagnose.units import NS_PER_S, format_count, format_flops, format_ns, format_setting, format_share, format_value
 
@@ -230,7 +230,9 @@ def particulars(verdict: Verdict) -> list[tuple[str, str]]:
     if prediction := compared(verdict):
         said.append(("prediction", prediction))
     if verdict.resolution is not None:
-        said.append(("resolution", f"{told(verdict.resolution)} of a step: less cannot be told from none"))
+        said.append(
+            ("resolution", f"{resolution_in_words(verdict.resolution)} of a step: less cannot be told from none")
+        )
     if verdict.gate is not None:
         said.append(("numbers", _equal(verdict.gate)))
     if verdict.mechanism is not None:

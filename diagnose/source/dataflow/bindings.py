@@ -111,10 +111,10 @@ def parameter_of(function: cst.FunctionDef, name: str) -> cst.Param | None:
 def _values(source: Source, scope: Scope, name: str) -> list[cst.BaseExpression] | None:
     """All that the name is bound to in a scope; None where some binding is not understood."""
     named = source.named(name, scope)
-    return stored(source, [node for node in named if _scope_of(source, node, name) is scope])
+    return values_stored(source, [node for node in named if _scope_of(source, node, name) is scope])
 
 
-def stored(source: Source, nodes: Iterable[cst.Name | cst.Attribute]) -> list[cst.BaseExpression] | None:
+def values_stored(source: Source, nodes: Iterable[cst.Name | cst.Attribute]) -> list[cst.BaseExpression] | None:
     """All that statements bind any of these nodes to; None where some binding is not understood."""
     found: list[cst.BaseExpression] = []
     for node in nodes:

@@ -53,7 +53,7 @@ class Sharded:
         return leaves or any(within(self.source, each, loop) for each in branches)
 
 
-def sharded(sources: Mapping[str, str]) -> tuple[Sharded, ...]:
+def sharded_blocks(sources: Mapping[str, str]) -> tuple[Sharded, ...]:
     """Every call of the sources, in the order of the text."""
     found: list[Sharded] = []
     for path, source in files_with(sources, "fully_shard"):

@@ -12,17 +12,11 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.source.dataflow.flow import scope_of, within
-from diagnose.source.dataflow.reaching_definitions import (
-    Bound,
-    names_in,
-    reaching,
-    statement_of,
-    unchanged_until,
-)
+from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, statement_of, unchanged_until
 from diagnose.source.losses.loss_forms import losses
 from diagnose.source.losses.output_layer import OutputProduct, has_size_of, output_product
 from diagnose.source.patterns.attention import Refused
-from diagnose.source.patterns.cross_entropy import CrossEntropy, Step, Unlaid, behind, flattened, unlaid
+from diagnose.source.patterns.cross_entropy import CrossEntropy, Step, Unlaid, flattened, follow_names, unlaid
 from diagnose.source.rewrite.leftovers import reads_of
 from diagnose.source.tree.syntax import Source
 
@@ -111,7 +105,7 @@ def _module(source: Source, root: cst.BaseExpression) -> list[Step]:
     """`criterion = nn.CrossEntropyLoss()` in the function itself."""
     steps: list[Step] = []
     if isinstance(root, cst.Call) and isinstance(root.func, cst.Name):
-        behind(source, root.func, steps)
+        follow_names(source, root.func, steps)
     return steps
 
 

@@ -154,7 +154,7 @@ def means_the_same(source: Source, value: cst.BaseExpression) -> bool:
     )
 
 
-def behind(source: Source, node: cst.BaseExpression, steps: list[Step]) -> cst.BaseExpression:
+def follow_names(source: Source, node: cst.BaseExpression, steps: list[Step]) -> cst.BaseExpression:
     """Return the expression that a name stands for, through plain assignments, which are added to `steps`. Other
     expressions are returned unchanged.
     """
@@ -175,7 +175,7 @@ def unlaid(loss: CrossEntropy) -> Unlaid | None:
     sizes: list[cst.BaseExpression] = [*loss.sizes]
     steps: list[Step] = []
     while True:
-        node = behind(source, node, steps)
+        node = follow_names(source, node, steps)
         if isinstance(node, cst.Subscript):
             if not _leaves_last(source, node) or not (flat or second or last):
                 return None
@@ -232,7 +232,7 @@ def flattened(source: Source, node: cst.BaseExpression, steps: list[Step]) -> tu
     while True:
         # A name is followed only where that leads to a change of layout.
         tried: list[Step] = []
-        value = behind(source, node, tried)
+        value = follow_names(source, node, tried)
         made = operation(source, value) if isinstance(value, cst.Call) else None
         if made is None or not made.operands or not made.method:
             return node, flat

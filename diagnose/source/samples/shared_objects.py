@@ -8,7 +8,7 @@ from functools import cached_property
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import binding_of, parameter_of, stored
+from diagnose.source.dataflow.bindings import binding_of, parameter_of, values_stored
 from diagnose.source.dataflow.flow import within
 from diagnose.source.samples.object_identity import (
     SAME_MEMORY,
@@ -192,7 +192,7 @@ class SharedObjects:
             return []
         parameter = parameter_of(function, name.value)
         uses = [each for each in source.named(name.value, function) if source.inside(each, _SCOPES) is function]
-        made = stored(source, [each for each in uses if not isinstance(source.parent(each), cst.AugAssign)])
+        made = values_stored(source, [each for each in uses if not isinstance(source.parent(each), cst.AugAssign)])
         if parameter is None or made is None:
             return [(path, value) for value in made or ()]
         given = list(self.code.values(path, parameter.name))
