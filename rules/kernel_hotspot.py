@@ -42,18 +42,7 @@ from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import gained_ns, sped_up
 from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.measure.views.kernel_classes import KernelClass
-from diagnose.rule import (
-    CannotTell,
-    Claim,
-    Confidence,
-    Evidence,
-    Measures,
-    Rule,
-    Symptom,
-    Trace,
-    drawn,
-    format_share,
-)
+from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Measures, Rule, Symptom, Trace, drawn, format_share
 from diagnose.trace.schema import Int64, WorkKind
 
 SHARE = 0.05

@@ -9,11 +9,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.source.dataflow.reaching_definitions import (
-    same_value,
-    see_the_same,
-    statement_of,
-)
+from diagnose.source.dataflow.reaching_definitions import same_value, see_the_same, statement_of
 from diagnose.source.patterns.formula import Operation, certain, constant, is_of_tensors
 from diagnose.source.rewrite.leftovers import nothing_else_reads
 from diagnose.source.tree.memo import per_source

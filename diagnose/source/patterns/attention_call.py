@@ -9,12 +9,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from diagnose.source.dataflow.reaching_definitions import (
-    Bound,
-    definition_of,
-    names_in,
-    same_value,
-)
+from diagnose.source.dataflow.reaching_definitions import Bound, definition_of, names_in, same_value
 from diagnose.source.patterns.added_masks import is_of_whole_numbers, swallows_scores
 from diagnose.source.patterns.attention import CannotFuse, Mask, Operand, WrittenAttention
 from diagnose.source.patterns.attention_dropout import dropped_share

@@ -15,15 +15,7 @@ from dataclasses import dataclass, replace
 
 from diagnose.model import Interval
 from diagnose.trial.ab.result import Comparison, Ending
-from diagnose.verdict import (
-    CLEAR_SAVING,
-    LEAST_GENERATIONS,
-    LEAST_PAIRS,
-    LEAST_SAVING,
-    Pair,
-    estimate,
-    resolution,
-)
+from diagnose.verdict import CLEAR_SAVING, LEAST_GENERATIONS, LEAST_PAIRS, LEAST_SAVING, Pair, estimate, resolution
 
 ASSUMED = CLEAR_SAVING
 """Two processes of one program were never seen to differ by as much."""

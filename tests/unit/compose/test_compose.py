@@ -11,18 +11,7 @@ from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 from diagnose import compose
 from diagnose.compose.stack.run_context import knowledge
 from diagnose.fixer import Advice, Edits, Request
-from diagnose.model import (
-    TOGETHER,
-    Accounting,
-    Confidence,
-    Decision,
-    Diagnosis,
-    Gate,
-    Scalar,
-    Site,
-    Steps,
-    Verdict,
-)
+from diagnose.model import TOGETHER, Accounting, Confidence, Decision, Diagnosis, Gate, Scalar, Site, Steps, Verdict
 from diagnose.program import Program, patch
 from diagnose.session import PhaseChanged, VerdictReached, fold
 from diagnose.trace import Trace
