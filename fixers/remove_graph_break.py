@@ -61,8 +61,6 @@ class _Plan:
     """What is found in one file."""
 
     source: Source
-    hides_debug: bool
-    """Whether no line of the program lets messages of level debug be shown."""
     removed: list[cst.BaseSmallStatement] = field(default_factory=list)
     decorators: list[cst.Decorator] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)
@@ -120,7 +118,7 @@ def _has_star(call: cst.Call) -> bool:
 
 
 def _plan(source: Source, breaks: dict[int, str], hides_debug: bool) -> _Plan:
-    plan = _Plan(source, hides_debug)
+    plan = _Plan(source)
     functions: dict[int, cst.CSTNode] = {}
     for line, reason in breaks.items():
         statement = source.statement_at(line)
