@@ -53,7 +53,7 @@ def device_occupation(trace: Trace, rows: Bool, classes: npt.NDArray[np.uint8]) 
 
 
 def _union(trace: Trace, rows: Bool) -> Intervals:
-    return Intervals.of(trace.device.start_ns[rows], trace.device.end_ns[rows])
+    return Intervals.of_rows(trace.device, rows)
 
 
 def account(

@@ -197,7 +197,7 @@ class Timeline:
 
     def time_of(self, rows: Int64) -> Intervals:
         """The time of some rows of device work within the counted steps."""
-        return Intervals.of(self.trace.device.start_ns[rows], self.trace.device.end_ns[rows]) & self.counted
+        return Intervals.of_rows(self.trace.device, rows) & self.counted
 
     @cached_property
     def backward_passes(self) -> BackwardPasses:
