@@ -10,7 +10,7 @@ alone. Shared tests run them all.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -38,7 +38,7 @@ __all__ = [
     "Site",
     "example_request",
     "lines_with",
-    "patched",
+    "word_diffs",
 ]
 
 
@@ -98,6 +98,20 @@ class Request:
             texts[COMMAND_LINE] = self.words.text
         return {path: splice(texts[path], list(splices)) for path, splices in by_file.items() if splices}
 
+    def answer(
+        self,
+        edits: Iterable[tuple[str, Sequence[Splice]]],
+        summary: str,
+        gate: Gate | None = None,
+        *,
+        reasons: Collection[str] = (),
+    ) -> Answer:
+        """The edits, where any file has some; else the reasons why not as advice, each once, where there are any."""
+        files = self.edited(edits)
+        if files:
+            return Edits(files, summary, gate)
+        return Advice(" ".join(dict.fromkeys(reasons))) if reasons else None
+
     def loaders(self) -> LoadersFound:
         """The data loaders that the finding is about, else those that feed training."""
         return find_loaders(
@@ -151,7 +165,7 @@ class Example:
 _MARK = re.compile(r"\{-(.*?)-\}|\{\+(.*?)\+\}", re.DOTALL)
 
 
-def patched(request: Callable[[str], Request], *texts: str) -> tuple[Example, ...]:
+def word_diffs(request: Callable[[str], Request], *texts: str) -> tuple[Example, ...]:
     """Examples of one request, each written as a word diff: `DataLoader(data{+, num_workers=4+})`.
 
     `{-old-}` is in the source before alone, `{+new+}` in the source after. A text without marks must be left alone.

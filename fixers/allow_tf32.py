@@ -24,18 +24,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request, patched
+from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request, word_diffs
 from diagnose.source.dataflow.flow import chosen_by
-from diagnose.source.tree.edits import (
-    Source,
-    Splice,
-    call_name,
-    ensure_import,
-    insert_after,
-    parse,
-    splice,
-    top_of_program,
-)
+from diagnose.source.tree.edits import Source, Splice, call_name, parse, set_in_torch
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
 
 _PRECISION = "set_float32_matmul_precision"
@@ -56,21 +48,14 @@ def rewrite(request: Request) -> Answer:
     for told in _by_trainer(request):
         return told
     newer = False
-    for path, text in request.sources.items():
-        if "precision" not in text and "allow_tf32" not in text:
-            continue
-        source = parse(text)
-        if source is None:
-            continue
+    for path, source in files_with(request.sources, "precision", "allow_tf32"):
         newer = newer or any(node.attr.value == "fp32_precision" for node in source.every(cst.Attribute))
         decided = _decided(source)
         if decided is True:
             return None
         if isinstance(decided, Splice):
-            return Edits(
-                {path: splice(text, [decided])},
-                "allow TF32 in matrix products, in the line in which the program forbade it",
-            )
+            summary = "allow TF32 in matrix products, in the line in which the program forbade it"
+            return request.answer([(path, [decided])], summary)
     return _insert(request, newer)
 
 
@@ -127,15 +112,10 @@ def _is_on_purpose(source: Source, node: cst.CSTNode) -> bool:
 
 def _insert(request: Request, newer: bool) -> Answer:
     line = 'backends.cuda.matmul.fp32_precision = "tf32"' if newer else 'set_float32_matmul_precision("high")'
-    text = request.sources.get(request.entry or "")
-    source = parse(text) if text else None
-    anchor = top_of_program(source) if source is not None else None
-    if request.entry is None or source is None or text is None or anchor is None:
-        return Advice(f"Put `torch.{line}` before the first step; the script that starts is not a file we can edit.")
-    torch, imports = ensure_import(source, "torch")
-    added = insert_after(source, anchor, [f"{torch}.{line}"])
-    separated = Splice(added.start, added.end, source.newline + added.text)
-    return Edits({request.entry: splice(text, [*imports, separated])}, "allow TF32 in matrix products of float32")
+    source = parse(request.sources.get(request.entry or "", ""))
+    edits = [(request.entry or "", set_in_torch(source, line))] if source is not None else []
+    by_hand = f"Put `torch.{line}` before the first step; the script that starts is not a file we can edit."
+    return request.answer(edits, "allow TF32 in matrix products of float32", reasons=[by_hand])
 
 
 def _recorded(text: str) -> Request:
@@ -150,7 +130,7 @@ FIXER = Fixer(
     rounds_to="tf32",
     order=40,
     examples=(
-        *patched(
+        *word_diffs(
             _recorded,
             (
                 '"""Trains."""\nimport torch\nfrom torch import nn  # layers{+\n\n'

@@ -30,7 +30,7 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, example_request
 from diagnose.source.dataflow.bindings import binding_of
-from diagnose.source.rewrite.with_blocks import wrapped
+from diagnose.source.rewrite.with_blocks import wrap_statements
 from diagnose.source.settings.setting import Setting
 from diagnose.source.settings.switches import Turn
 from diagnose.source.settings.trainers import Trainer
@@ -46,10 +46,10 @@ from diagnose.source.tree.edits import (
     ensure_import,
     free_name,
     insert_before,
-    parse,
     replace,
     splice,
 )
+from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.text_lines import any_matches
 
 _FIRST_WITH_BFLOAT16 = (8, 0)
@@ -65,7 +65,7 @@ def rewrite(request: Request) -> Answer:
     facts = request.facts
     if facts.autocast_dtype == "bfloat16":
         return None
-    sources = {path: source for path, text in request.sources.items() if (source := parse(text)) is not None}
+    sources = parse_all(request.sources)
     if not _has_bfloat16(facts):
         own = next((answer for answer in _switch(request, sources) if isinstance(answer, Edits)), None)
         by_hand = f"{facts.device_name} has no bfloat16; autocast to float16, with a GradScaler, is for it."
@@ -114,7 +114,7 @@ def _lightning_refuses(request: Request, trainer: Trainer) -> str | None:
     return None
 
 
-def _switch(request: Request, sources: dict[str, Source]) -> Iterator[Answer]:
+def _switch(request: Request, sources: Mapping[str, Source]) -> Iterator[Answer]:
     """What to do with autocast that is there; nothing where there is none."""
     found = [
         (path, source, call)
@@ -215,7 +215,7 @@ def _value_of(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | 
     return binding.value if binding is not None else None
 
 
-def _around(request: Request, sources: dict[str, Source]) -> Answer:
+def _around(request: Request, sources: Mapping[str, Source]) -> Answer:
     """Autocast around the forward pass and the loss of the training steps that ran."""
     if (refused := program_refuses("\n".join(request.sources.values()))) is not None:
         return Advice(f"Autocast to bfloat16 is not put into this program: {refused}.")
@@ -232,11 +232,10 @@ def _around(request: Request, sources: dict[str, Source]) -> Answer:
     if reasons:
         by_hand = 'Put `with torch.autocast("cuda", dtype=torch.bfloat16):` around forward pass and loss by hand'
         return Advice(f"{by_hand}: {' '.join(reasons)}")
-    files = request.edited(wrapped)
-    return Edits(files, "compute forward pass and loss in bfloat16 where autocast holds it safe") if files else None
+    return request.answer(wrapped, "compute forward pass and loss in bfloat16 where autocast holds it safe")
 
 
-def _steps(request: Request, sources: dict[str, Source]) -> dict[str, list[TrainingStep]]:
+def _steps(request: Request, sources: Mapping[str, Source]) -> dict[str, list[TrainingStep]]:
     """By file: those that the run recorded, else those of the script, else all."""
     steps = training_steps(request.sources, request.sites)
     ran = [(site.file, site.line) for site in request.sites if site.kind == "backward"]
@@ -266,7 +265,7 @@ def _wrap(sources: Mapping[str, Source], step: TrainingStep, done: list[cst.CSTN
     if context is not None:
         return [*imports, replace(source, context, header.removeprefix("with ").removesuffix(":"))]
     if region.expression is None:
-        return [*imports, *wrapped(source, region.statements, header)]
+        return [*imports, *wrap_statements(source, region.statements, header)]
     loss = free_name(source, "loss")
     code = source.code(region.expression)
     lines = [header, f"{source.indentation}{loss} = {code}"]

@@ -15,7 +15,7 @@ Fix safety
 
 from __future__ import annotations
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Advice, Answer, Example, Fixer, Gate, Request, example_request
 from diagnose.source.distributed.data_parallel import carried_by_gloo, hooked_gradients
 
 _MODULE = "torch.distributed.algorithms.ddp_comm_hooks"
@@ -31,7 +31,7 @@ def rewrite(request: Request) -> Answer:
     )
     if hook and carried_by_gloo(request.sources, request.sites):
         return Advice("these ranks exchange gradients over gloo, and torch's hook for bfloat16 needs NCCL")
-    return Edits(request.edited(hook), "send gradients in bfloat16") if hook else None
+    return request.answer(hook, "send gradients in bfloat16")
 
 
 def _recorded(text: str) -> Request:

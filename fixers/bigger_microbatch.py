@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request, patched
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request, word_diffs
 from diagnose.source.batches.micro_batch import MicroBatch, microbatch
 
 _FACTORS = (2, 4, 8)
@@ -95,7 +95,7 @@ FIXER = Fixer(
             _recorded,
         ),
         Example(_BY_LOADER.format(batch=8, accumulate=4), _BY_LOADER.format(batch=16, accumulate=2), _recorded),
-        *patched(
+        *word_diffs(
             _recorded,
             _COUNTED.format(numbers="batch_size = 12\naccumulate = 3"),
             _COUNTED.format(numbers="batch_size = 12\naccumulate = 4\nsteps_per_epoch = len(data) // batch_size"),

@@ -44,6 +44,7 @@ from diagnose.source.rewrite.shim import add_to_shim, import_from_shim
 from diagnose.source.samples.changing_samples import changing_samples
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Splice, call_name, parse, splice
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.outline import called_name
 
 _IMPORTS = ("import numbers", "import os", "import random", "import sys", "import time", "import torch")
@@ -269,10 +270,7 @@ def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str
 
 def _asks_for_its_type(request: Request) -> str | None:
     """Where the program asks what its dataset is: by `type`, `isinstance` or `loader.dataset.__class__`."""
-    for path, text in request.sources.items():
-        source = parse(text) if "dataset" in text else None
-        if source is None:
-            continue
+    for path, source in files_with(request.sources, "dataset"):
         classes = (each for each in source.outline.every(ast.Attribute) if each.attr == "__class__")
         asked = [each.lineno for each in classes if _is_of_dataset(each.value)]
         for call in source.outline.every(ast.Call):
@@ -285,7 +283,7 @@ def _asks_for_its_type(request: Request) -> str | None:
 
 
 def _is_of_dataset(node: ast.expr) -> bool:
-    """Whether it is `x.dataset` or `dataset.x`."""
+    """Whether an expression is `x.dataset` or `dataset.x`."""
     if not isinstance(node, ast.Attribute):
         return False
     return node.attr == "dataset" or (isinstance(node.value, ast.Name) and node.value.id == "dataset")

@@ -38,6 +38,7 @@ from diagnose.source.models.model_construction import Built
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import Source, Splice, ensure_import, parse, replace
+from diagnose.source.tree.memo import files_with
 
 _BY_HAND = (
     "Put `model.to(memory_format=torch.channels_last)` after the model is built and before it is wrapped, and "
@@ -113,10 +114,8 @@ def _switched_on(request: Request) -> Answer:
 def _chosen(request: Request) -> dict[str, str]:
     """The files in which the program says `torch.contiguous_format` for what it moves."""
     edits: list[tuple[str, list[Splice]]] = []
-    for path, text in request.sources.items():
-        source = parse(text) if "contiguous_format" in text else None
-        for node in source.every(cst.Attribute) if source is not None else ():
-            assert source is not None
+    for path, source in files_with(request.sources, "contiguous_format"):
+        for node in source.every(cst.Attribute):
             if "torch.contiguous_format" in source.names(node) and _is_for_moves(source, node):
                 code = source.code(node).replace("contiguous_format", "channels_last")
                 edits.append((path, [replace(source, node, code)]))

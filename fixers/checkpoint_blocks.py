@@ -39,6 +39,7 @@ from diagnose.source.training.block_calls import BlockCall, Keeping, block_call_
 from diagnose.source.training.repeated_forward import repeated_effect
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.edits import Splice, parse
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
 
 _ALL = "all"
@@ -155,9 +156,10 @@ def _by_source(request: Request) -> Answer:
     edits: list[tuple[str, list[Splice]]] = []
     reasons: list[str] = []
     callers: set[tuple[str, int]] = set()
-    for path, text in request.sources.items():
-        source = parse(text) if re.search(r"\bModuleList\b|\bSequential\b", text) else None
-        for place in block_calls(source) if source is not None else ():
+    for path, source in files_with(
+        request.sources, where=lambda text: re.search(r"\bModuleList\b|\bSequential\b", text)
+    ):
+        for place in block_calls(source):
             made = checkpointed(place, (), None) if _is_chain(place) else "it is not one block after the other"
             if isinstance(made, str):
                 reasons.append(f"{path}:{place.line}: {_BY_HAND} Not by us: {made}.")

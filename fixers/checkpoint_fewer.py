@@ -31,9 +31,10 @@ from functools import partial
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request, patched
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request, word_diffs
 from diagnose.memory import Plan, RecordedBlocks, lighter_plans, read_blocks, read_plan, split_plans, written_plan
 from diagnose.source.dataflow.flow import loops_around
+from diagnose.source.dataflow.iteration import numbered
 from diagnose.source.rewrite.leftovers import without_from_import
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.batch_statistics import normalises_batches
@@ -41,6 +42,7 @@ from diagnose.source.training.block_calls import Keeping, condition
 from diagnose.source.training.repeated_forward import repeated_effect
 from diagnose.source.tree.arguments import argument, argument_code
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_from_import, free_name, parse, replace
+from diagnose.source.tree.memo import files_with
 
 _CHECKPOINT = "torch.utils.checkpoint.checkpoint"
 _OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"})
@@ -95,10 +97,7 @@ def rewrite(request: Request) -> Answer:
     edits: list[tuple[str, list[Splice]]] = []
     advice: list[str] = []
     callers: set[tuple[str, int]] = set()
-    for path, text in request.sources.items():
-        source = parse(text) if "checkpoint" in text else None
-        if source is None:
-            continue
+    for path, source in files_with(request.sources, "checkpoint"):
         some = _all(source) if wanted == _NONE else _some(source, tests.get(path, {}), operators)
         if some is None:
             return None
@@ -234,11 +233,9 @@ def _turn(source: Source, call: cst.Call) -> _Turn | None:
         return None
     if isinstance(loop.target, cst.Name) and loop.target.value == block.value:
         return _Turn(loop, None)
-    numbered = isinstance(loop.iter, cst.Call) and source.code(loop.iter.func) == "enumerate"
-    if numbered and isinstance(loop.target, cst.Tuple) and len(loop.target.elements) == 2:
-        number, each = (element.value for element in loop.target.elements)
-        if isinstance(number, cst.Name) and isinstance(each, cst.Name) and each.value == block.value:
-            return _Turn(loop, number.value)
+    pair = numbered(loop)
+    if pair is not None and isinstance(pair.number, cst.Name) and source.code(pair.value) == block.value:
+        return _Turn(loop, pair.number.value)
     return None
 
 
@@ -337,7 +334,7 @@ FIXER = Fixer(
             _HEAD + "import torch.utils.checkpoint as cp\n" + _FORWARD.format("        x = self._inner(x)\n"),
             _recorded,
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             "model = load()\nmodel.{-gradient_checkpointing_enable()\nmodel.-}train()\n",
             "args = TrainingArguments(output, gradient_checkpointing={-True-}{+False+})\n",

@@ -49,7 +49,8 @@ from diagnose.source.models.wrapped_uses import use_of_wrapper
 from diagnose.source.rewrite.hooks import module_hook
 from diagnose.source.training.repeated_forward import forward_effect, makes_once, method_effect
 from diagnose.source.training.training_loop import training_steps
-from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, insert_after, parse
+from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, insert_after
+from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.text_lines import any_matches
 
 _PADS = re.compile(r"\bpad_sequence\(|padding\s*=\s*(?:True\b|[\"']longest)")
@@ -149,7 +150,7 @@ def _methods_compiled(request: Request) -> Answer:
         options = ', mode="reduce-overhead"' if request.setting.get("mode") == "reduce-overhead" else ""
         lines = [f"{built.name}.{name} = {torch}.compile({built.name}.{name}{options})" for name in methods.names]
         edits.append((built.path, [*imports, after_build(built, lines, filled=True)]))
-    return Edits(request.edited(edits), "compile the methods of the model that steps call") if edits else None
+    return request.answer(edits, "compile the methods of the model that steps call")
 
 
 def _scripted(request: Request, models: Sequence[Built]) -> str | None:
@@ -168,7 +169,7 @@ def _records_graphs(request: Request) -> bool:
     """Whether the program records CUDA graphs of its own."""
     return any(
         source.calls_named(*_GRAPHED) or any(source.calls_of("torch.cuda.graph"))
-        for source in filter(None, map(parse, request.sources.values()))
+        for source in parse_all(request.sources).values()
     )
 
 

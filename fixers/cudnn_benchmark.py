@@ -22,11 +22,12 @@ import re
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request, patched
-from diagnose.source.tree.edits import Source, Splice, ensure_import, insert_after, parse, splice, top_of_program
+from diagnose.fixer import Advice, Answer, Example, Facts, Fixer, Gate, Request, example_request, word_diffs
+from diagnose.source.tree.edits import Source, Splice, parse, set_in_torch
 from diagnose.source.tree.text_lines import any_matches, matches
 
 _SETTING = "backends.cudnn.benchmark"
+_SUMMARY = "let cuDNN search for its fastest algorithms"
 _DETERMINISTIC = re.compile(r"cudnn\.deterministic\s*=\s*True|use_deterministic_algorithms\(\s*True")
 _LIGHTNING = re.compile(r"\bTrainer\([^)]*\b(?:benchmark|deterministic)\s*=")
 
@@ -47,7 +48,7 @@ def rewrite(request: Request) -> Answer:
         source = parse(text) if "benchmark" in text else None
         decided = _decided(source, asks) if source is not None else False
         if isinstance(decided, Splice):
-            return Edits({path: splice(text, [decided])}, "let cuDNN search for its fastest algorithms")
+            return request.answer([(path, [decided])], _SUMMARY)
         if decided:
             return None
     return _insert(request)
@@ -69,17 +70,10 @@ def _decided(source: Source, asks: bool) -> Splice | bool:
 
 
 def _insert(request: Request) -> Answer:
-    text = request.sources.get(request.entry or "")
-    source = parse(text) if text else None
-    anchor = top_of_program(source) if source is not None else None
-    if request.entry is None or source is None or text is None or anchor is None:
-        return Advice(
-            f"Put `torch.{_SETTING} = True` before the first step; the script that starts is not ours to edit."
-        )
-    torch, imports = ensure_import(source, "torch")
-    added = insert_after(source, anchor, [f"{torch}.{_SETTING} = True"])
-    separated = Splice(added.start, added.end, source.newline + added.text)
-    return Edits({request.entry: splice(text, [*imports, separated])}, "let cuDNN search for its fastest algorithms")
+    source = parse(request.sources.get(request.entry or "", ""))
+    edits = [(request.entry or "", set_in_torch(source, f"{_SETTING} = True"))] if source is not None else []
+    by_hand = f"Put `torch.{_SETTING} = True` before the first step; the script that starts is not ours to edit."
+    return request.answer(edits, _SUMMARY, reasons=[by_hand])
 
 
 def _recorded(text: str) -> Request:
@@ -93,7 +87,7 @@ FIXER = Fixer(
     mechanism="compute",
     order=50,
     examples=(
-        *patched(
+        *word_diffs(
             _recorded,
             (
                 "import torch\nfrom torch import nn{+\n\ntorch.backends.cudnn.benchmark = True+}\n\n\ndef main():\n"

@@ -42,6 +42,7 @@ from diagnose.source.device.value_kinds import number_kind
 from diagnose.source.models.lightning import logged_reads
 from diagnose.source.training.every_step import batch_loops
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, parse, replace, splice
+from diagnose.source.tree.memo import parse_all
 
 _DEPENDS = frozenset({"nonzero", "masked_select", "unique"})
 
@@ -57,7 +58,7 @@ def rewrite(request: Request) -> Answer:
         source = parse(text) if ".item()" in text or lines else None
         if source is None or not (lines or has_training_loops(source) or any(logged_reads(source))):
             continue
-        plan = Deferred(source, [one for each in request.sources.values() if (one := parse(each)) is not None])
+        plan = Deferred(source, list(parse_all(request.sources).values()))
         plan.torch, imports = ensure_import(source, "torch")
         _plan(plan, lines)
         if any(f"{plan.torch}." in edit.text for edit in plan.splices):

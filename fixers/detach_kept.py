@@ -23,11 +23,23 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
-from diagnose.source.dataflow.flow import Loop, Uses, asks_nothing, bindings, gate, is_append, scope_of, uses_of, within
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.flow import (
+    Loop,
+    Uses,
+    asks_nothing,
+    bindings,
+    gate,
+    is_append,
+    is_without_gradients,
+    scope_of,
+    uses_of,
+    within,
+)
 from diagnose.source.dataflow.graph_uses import shows_graph
 from diagnose.source.dataflow.purity import only_computes
 from diagnose.source.training.training_loop import training_steps
+from diagnose.source.tree.attributes import is_attribute_name
 from diagnose.source.tree.edits import Source, Splice, call_name, replace
 from diagnose.source.tree.syntax import only_statement
 
@@ -36,7 +48,6 @@ _METHODS = re.compile(
     r"reshape|sigmoid|size|softmax|square|squeeze|sum|t|to|tolist|transpose|unsqueeze|view"
 )
 """Methods of tensors that neither numbers nor tuples nor dictionaries have."""
-_NO_GRAPH = re.compile(r"\bno_grad\(|\binference_mode\(")
 _TAKES_OTHERS = re.compile(r"\w*(?:stack|cat|tensor|concat\w*|save|load\w*)|is_\w+")
 """Functions of torch that take lists, numbers or anything."""
 _OF_TENSORS = re.compile(r"torch\.(?:nn\.functional\.|linalg\.|special\.)?\w+")
@@ -55,8 +66,7 @@ def rewrite(request: Request) -> Answer:
                 continue
             splices = _cut(request, step.source, step.loop, value, kept)
             edits.append((step.path, splices))
-    files = request.edited(edits)
-    return Edits(files, "keep values of steps without their graphs") if files else None
+    return request.answer(edits, "keep values of steps without their graphs")
 
 
 def _bound(source: Source, call: cst.Call) -> list[str]:
@@ -107,8 +117,7 @@ def _has_none_already(source: Source, loop: Loop, value: cst.Name) -> bool:
     made = given.value if isinstance(given, cst.Assign | cst.AnnAssign) else None
     if isinstance(made, cst.Call) and isinstance(made.func, cst.Attribute) and call_name(made) == "detach":
         return True
-    blocks = [each for each in source.ancestors(statement) if isinstance(each, cst.With)]
-    return any(_NO_GRAPH.search(source.code(item)) for block in blocks for item in block.items)
+    return is_without_gradients(source, statement)
 
 
 def _cut(request: Request, source: Source, loop: Loop, value: cst.Name, kept: str) -> list[Splice]:
@@ -128,7 +137,7 @@ def _cut(request: Request, source: Source, loop: Loop, value: cst.Name, kept: st
     start, end = source.wide_span(number)
     code = source.text[start:end]
     names = [name for name in source.every(cst.Name, number) if name.value == variable]
-    for name in reversed([name for name in names if not _is_attribute(source, name)]):
+    for name in reversed([name for name in names if not is_attribute_name(source, name)]):
         first, last = source.span(name)
         code = code[: first - start] + plain + code[last - start :]
     return [replace(source, value, code), replace(source, number, variable)]
@@ -153,14 +162,9 @@ def _made_of_each(
     if not isinstance(read, cst.Call) or not isinstance(read.func, cst.Attribute) or read.func.attr.value != "item":
         return None
     number = read.func.value
-    others = {name.value for name in source.every(cst.Name, number) if not _is_attribute(source, name)}
+    others = {name.value for name in source.every(cst.Name, number) if not is_attribute_name(source, name)}
     known = others == {each.target.value} and not isinstance(number, cst.Name)
     return (number, each.target.value) if known and only_computes(source, number, {}) else None
-
-
-def _is_attribute(source: Source, name: cst.Name) -> bool:
-    parent = source.parent(name)
-    return isinstance(parent, cst.Attribute) and parent.attr is name
 
 
 def _program(before: str, in_step: str, after: str = "") -> str:

@@ -23,15 +23,15 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request, patched
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request, word_diffs
 from diagnose.source.dataflow.flow import within
 from diagnose.source.dataflow.ranks import asks_rank, names_ranks
 from diagnose.source.distributed.data_parallel import data_parallel, wrapper_of
 from diagnose.source.distributed.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.training_loop import TrainingStep, training_steps
-from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.edits import Source, Splice, call_name, parse
+from diagnose.source.tree.edits import Source, Splice, call_name
+from diagnose.source.tree.memo import parse_all
 
 _ASKS_RANKS = re.compile(r"world_?size|is_initialized|is_available|\bdistributed\b|\bddp\b", re.IGNORECASE)
 _REDUCES_LESS = frozenset({"no_sync", "register_comm_hook", "require_backward_grad_sync"})
@@ -58,7 +58,7 @@ def rewrite(request: Request) -> Answer:
     """Take out what runs after a backward pass of a wrapped model."""
     if not any(one.is_wrapper for one in data_parallel(request.sources, request.sites)):
         return None
-    parsed = [source for text in request.sources.values() if (source := parse(text)) is not None]
+    parsed = list(parse_all(request.sources).values())
     if any(_reduces_less(source) or _differ(source) for source in parsed):
         return None
     edits: list[tuple[str, list[Splice]]] = []
@@ -67,7 +67,7 @@ def rewrite(request: Request) -> Answer:
             gone = _in_training(request, loop)
             if gone:
                 edits.append((loop.path, remove_statements(loop.source, gone, about=r"replica|weights|broadcast|sync")))
-    return Edits(request.edited(edits), "do not send weights that are equal on all ranks") if edits else None
+    return request.answer(edits, "do not send weights that are equal on all ranks")
 
 
 def _in_training(request: Request, loop: ParameterLoop) -> list[cst.BaseSmallStatement | cst.BaseCompoundStatement]:
@@ -91,20 +91,11 @@ def _in_training(request: Request, loop: ParameterLoop) -> list[cst.BaseSmallSta
     gone: list[cst.BaseSmallStatement | cst.BaseCompoundStatement] = []
     for call in loop.calls:
         statement = source.parent(call)
-        if isinstance(statement, cst.Expr) and is_in_vain(statement, _given(loop, call)):
+        if isinstance(statement, cst.Expr) and is_in_vain(statement, loop.model_in(call)):
             gone.append(statement)
     if gone and len(gone) == len(loop.calls) and source.text.count(loop.function.name.value) == len(gone) + 1:
         gone.append(loop.function)
     return gone
-
-
-def _given(loop: ParameterLoop, call: cst.Call) -> str:
-    """What a call of the loop's function names the model whose weights it sends."""
-    assert loop.function is not None  # or nobody could call it
-    root, dot, rest = loop.model.partition(".")
-    names = [each.name.value for each in loop.function.params.params if each.name.value != "self"]
-    passed = argument(call, root, names.index(root)) if root in names else None
-    return loop.source.code(passed.value) + dot + rest if passed is not None else loop.model
 
 
 def _is_its(request: Request, step: TrainingStep, model: str) -> bool:
@@ -230,7 +221,7 @@ FIXER = Fixer(
     examples=(
         Example(_BEFORE, _AFTER, _recorded),
         Example(_AFTER + "        for p in model.parameters():\n            dist.broadcast(p, 0)\n", _AFTER, _recorded),
-        *patched(
+        *word_diffs(
             _recorded,
             _BEFORE.replace("DDP(build())", "build()"),
             _BEFORE.replace("        align(model)\n", "").replace("    for x", "    align(model)\n    for x"),

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request, patched
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request, word_diffs
 from diagnose.source.dataflow.flow import chosen_by
 from diagnose.source.rewrite.context_removal import unwrap
 from diagnose.source.rewrite.hooks import is_watching_hook
@@ -247,7 +247,7 @@ FIXER = Fixer(
     mechanism="compute+idle",
     order=10,
     examples=(
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "\n{-torch.autograd.set_detect_anomaly(True, check_nan=False)\n-}" + _LOOP,
             (

@@ -24,7 +24,7 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request, patched
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request, word_diffs
 from diagnose.source.rewrite.leftovers import without_import
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.every_step import EveryStep
@@ -161,7 +161,7 @@ FIXER = Fixer(
             after=None,
             request=_recorded,
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             "import torch\nfor epoch in range(3):\n    train(model)\n    torch.cuda.empty_cache()\n",
             (

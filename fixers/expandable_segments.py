@@ -21,6 +21,7 @@ import re
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request
 from diagnose.program.environment import before_imports, variables
 from diagnose.source.tree.edits import parse, replace, splice
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
 
 _NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -35,10 +36,9 @@ def rewrite(request: Request) -> Answer:
         return Advice(
             "The program shares tensors between processes, which expandable segments do not allow everywhere."
         )
-    for path, text in request.sources.items():
-        source = parse(text) if any(name in text for name in _NAMES) else None
-        for variable in variables(source) if source is not None else ():
-            if variable.name not in _NAMES or source is None:
+    for path, source in files_with(request.sources, *_NAMES):
+        for variable in variables(source):
+            if variable.name not in _NAMES:
                 continue
             line = source.lines_of(variable.statement)[0]
             given = variable.literal
@@ -48,7 +48,7 @@ def rewrite(request: Request) -> Answer:
                 return None
             quote = source.code(variable.value)[0]
             value = f"{quote}{given + ',' if given else ''}{_OPTION}{quote}"
-            edited = splice(text, [replace(source, variable.value, value)])
+            edited = splice(source.text, [replace(source, variable.value, value)])
             return Edits({path: edited}, f"let the allocator grow its segments, in {variable.name}")
     return _insert(request)
 

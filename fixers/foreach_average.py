@@ -24,10 +24,12 @@ import re
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request
+from diagnose.source.dataflow.flow import is_without_gradients
 from diagnose.source.optimizers.average_dictionaries import KeptAverage, kept_averages, may_be_kept_average
-from diagnose.source.optimizers.moving_averages import MovingAverage, may_be_moving_average, moving_averages
-from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, parse
+from diagnose.source.optimizers.moving_averages import UPDATES, MovingAverage, may_be_moving_average, moving_averages
+from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
 
 _PART = r"\w[\w.\[\]\"']*"
@@ -39,7 +41,6 @@ _SHARES = re.compile(
     re.MULTILINE,
 )
 """Where two models, or a model and what is kept of it, may come to hold one memory."""
-_WRITES = frozenset({"mul_", "lerp_", "add_", "copy_"})
 _PUTS = re.compile(r"\.\s*data\s*=")
 _STATE = frozenset({"items", "is_floating_point"})
 _FORMATS = frozenset({"double", "half", "bfloat16"})
@@ -52,9 +53,10 @@ def rewrite(request: Request) -> Answer:
     """Replace every such loop."""
     shares = any_matches(_SHARES, request.sources.values())
     edits: list[tuple[str, list[Splice]]] = []
-    for path, text in request.sources.items():
-        source = parse(text) if "for " in text and ("mul" in text or "lerp" in text or "*" in text) else None
-        if source is None or not _may_average(source):
+    for path, source in files_with(
+        request.sources, where=lambda text: "for " in text and ("mul" in text or "lerp" in text or "*" in text)
+    ):
+        if not _may_average(source):
             continue
         torch, imports = ensure_import(source, "torch")
         averages = [each for each in moving_averages(source) if not (each.anew and shares)]
@@ -64,13 +66,12 @@ def rewrite(request: Request) -> Answer:
         found += [(kept.loop, _over_dictionary(source, kept, torch)) for kept in dictionaries]
         splices = [_in_place_of(source, row, torch) for row in _rows(source, found)]
         edits.append((path, [*imports, *splices] if splices else []))
-    files = request.edited(edits)
-    return Edits(files, "update the average of the weights in a few launches") if files else None
+    return request.answer(edits, "update the average of the weights in a few launches")
 
 
 def _may_average(source: Source) -> bool:
     """Whether a file has the words of any such loop: it writes into tensors, or puts others there."""
-    written = not source.words.isdisjoint(_WRITES) or _PUTS.search(source.text) is not None
+    written = not source.words.isdisjoint(UPDATES) or _PUTS.search(source.text) is not None
     if not written and "named_parameters" not in source.words and not source.words >= _STATE:
         return False
     return any(may_be_moving_average(loop) or may_be_kept_average(loop) for loop in source.outline.loops)
@@ -131,19 +132,9 @@ def _in_place_of(source: Source, row: list[_Replaced], torch: str) -> Splice:
         said = (line.strip() for line in source.text[at:until].splitlines())
         lines += [line for line in said if line.startswith("#")] + code
         at = until
-    if not _without_gradients(source, row[0][0]):
+    if not is_without_gradients(source, row[0][0]):
         lines = [f"with {torch}.no_grad():", *(source.indentation + line for line in lines)]
     return Splice(start, end, (source.newline + source.indent(row[0][0])).join(lines))
-
-
-def _without_gradients(source: Source, node: cst.CSTNode) -> bool:
-    """Whether autograd is off there, as the text shows."""
-    for above in source.ancestors(node):
-        if isinstance(above, cst.With) and any("no_grad" in source.code(item.item) for item in above.items):
-            return True
-        if isinstance(above, cst.FunctionDef):
-            return any("no_grad" in source.code(each.decorator) for each in above.decorators)
-    return False
 
 
 def _recorded(text: str) -> Request:

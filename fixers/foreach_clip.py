@@ -30,7 +30,8 @@ from diagnose.source.optimizers.gradient_norms import NormLoop, clipped_by_hand,
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.rewrite.with_blocks import block_of
 from diagnose.source.tree.arguments import argument, remove_argument
-from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, parse, replace
+from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, replace
+from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import only_statement
 
 _OTHER_DEVICES = re.compile(r"\b(?:npu|mps|xpu|hpu|mlu|xla|tpu|cpu)\b")
@@ -44,7 +45,7 @@ def rewrite(request: Request) -> Answer:
     """Replace every loop over norms that is understood."""
     edits: list[tuple[str, list[Splice]]] = []
     reasons: list[str] = []
-    parsed = {path: source for path, text in request.sources.items() if (source := parse(text)) is not None}
+    parsed = parse_all(request.sources)
     for path, source in parsed.items():
         if not source.mentions("grad") or source.words.isdisjoint(_WORDS):
             continue

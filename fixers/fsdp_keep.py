@@ -23,13 +23,26 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, example_request, patched
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Facts,
+    Fixer,
+    Gate,
+    Request,
+    Scalar,
+    example_request,
+    word_diffs,
+)
 from diagnose.measure.comm.fsdp_resharding import to_keep
 from diagnose.memory import read_plan, written_plan
-from diagnose.source.distributed.fsdp import Sharded, sharded
+from diagnose.source.distributed.fsdp import Sharded, sharded_blocks
 from diagnose.source.training.block_calls import condition
 from diagnose.source.tree.arguments import argument, has_star, set_keywords
-from diagnose.source.tree.edits import Splice, ensure_import, free_name, parse, replace
+from diagnose.source.tree.edits import Splice, ensure_import, free_name, replace
+from diagnose.source.tree.memo import files_with
 
 _OPTION = "reshard_after_forward"
 _ALL = "keep the parameters of blocks from forward to backward pass"
@@ -52,7 +65,7 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
 def rewrite(request: Request) -> Answer:
     """Set the option on every sharded block that leaves it to its default."""
     wanted, count = str(request.setting.get("kept", "all")), request.setting.get("of")
-    blocks = [one for one in sharded(request.sources) if not one.whole and _drops(one)]
+    blocks = [one for one in sharded_blocks(request.sources) if not one.whole and _drops(one)]
     if not blocks:
         return _by_strategy(request) if wanted == "all" else None
     unknown = next((one for one in blocks if has_star(one.call)), None)
@@ -72,7 +85,7 @@ def rewrite(request: Request) -> Answer:
         dropped = condition("{place}", set(range(count)).difference(places), count)
         edits = [(one.path, _some(one, dropped)) for one in blocks]
         which = f"{len(places)} of {count} blocks"
-    return Edits(request.edited(edits), _ALL.replace("blocks", which)) if edits else None
+    return request.answer(edits, _ALL.replace("blocks", which))
 
 
 def _chosen(request: Request) -> tuple[tuple[int, ...], int] | None:
@@ -80,7 +93,10 @@ def _chosen(request: Request) -> tuple[tuple[int, ...], int] | None:
 
     FSDP names its modules from the model on: `layers.3` is the fourth of what a loop over `model.layers` shards.
     """
-    facts, loops = request.facts, [one for one in sharded(request.sources) if one.blocks is not None and _drops(one)]
+    facts, loops = (
+        request.facts,
+        [one for one in sharded_blocks(request.sources) if one.blocks is not None and _drops(one)],
+    )
     every = to_keep(request.finding, None)
     if facts.peak_memory_bytes is None or facts.device_memory_bytes is None or not every or len(loops) != 1:
         return None
@@ -104,10 +120,8 @@ def _place(name: str, blocks: str) -> int | None:
 def _by_strategy(request: Request) -> Answer:
     """Keep the blocks of FullyShardedDataParallel, which shards what lies within the module that it is given."""
     edits: list[tuple[str, list[Splice]]] = []
-    for path, text in request.sources.items():
-        source = parse(text) if "FullyShardedDataParallel" in text else None
-        for call in source.every(cst.Call) if source is not None else ():
-            assert source is not None  # or there were no calls
+    for path, source in files_with(request.sources, "FullyShardedDataParallel"):
+        for call in source.every(cst.Call):
             if not any(re.fullmatch(_WRAPPER, name) for name in source.names(call.func)):
                 continue
             given = argument(call, "sharding_strategy", 2)
@@ -118,7 +132,7 @@ def _by_strategy(request: Request) -> Answer:
                 torch, imports = ensure_import(source, "torch")
                 keywords = {"sharding_strategy": f"{torch}.distributed.fsdp.ShardingStrategy.SHARD_GRAD_OP"}
                 edits.append((path, [*imports, *set_keywords(source, call, keywords)]))
-    return Edits(request.edited(edits), _ALL) if edits else None
+    return request.answer(edits, _ALL)
 
 
 def _drops(one: Sharded) -> bool:
@@ -187,7 +201,7 @@ FIXER = Fixer(
             "    fully_shard(layer, reshard_after_forward=place < 8)\nfully_shard(model)\n",
             lambda text: example_request("regathering-parameters", text, setting={"kept": "8-11", "of": 12}),
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "fully_shard(net.encoder, reshard_after_forward={-True-}{+False+})\nfully_shard(net)\n",
         ),
@@ -198,7 +212,7 @@ FIXER = Fixer(
             "model = FSDP(model, auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)\n",
             _recorded,
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             (
                 "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel\n"

@@ -21,7 +21,7 @@ Fix safety
 
 from __future__ import annotations
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request
 from diagnose.source.derivatives import second_derivative
 from diagnose.source.losses.loss_forms import has_losses, losses
 from diagnose.source.models.compilation import is_compiled
@@ -29,7 +29,8 @@ from diagnose.source.patterns.cross_entropy import CrossEntropy, classes_last
 from diagnose.source.rewrite.functional import operand
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import call_in_place
-from diagnose.source.tree.edits import Source, Splice, ensure_from_import, parse
+from diagnose.source.tree.edits import Source, Splice, ensure_from_import
+from diagnose.source.tree.memo import files_with
 
 
 def rewrite(request: Request) -> Answer:
@@ -37,15 +38,13 @@ def rewrite(request: Request) -> Answer:
     if second_derivative(request.sources) is not None:
         return None
     edits: list[tuple[str, list[Splice]]] = []
-    for path, text in request.sources.items():
-        source = parse(text) if has_losses(text) else None
-        for loss in losses(source) if source is not None else ():
-            assert source is not None  # it has a loss
+    for path, source in files_with(request.sources, where=has_losses):
+        for loss in losses(source):
             logits = classes_last(loss) if loss.refused is None else None
             if logits is not None and not is_compiled(request.sources, request.sites, path, source, loss.root):
                 edits.append((path, _edits(source, loss, logits)))
     done = "compute the cross entropy in one operator of diagnose.kernels, which the program then needs"
-    return Edits(request.edited(edits), done) if edits else None
+    return request.answer(edits, done)
 
 
 def _edits(source: Source, loss: CrossEntropy, logits: str) -> list[Splice]:

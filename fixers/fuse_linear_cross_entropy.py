@@ -55,6 +55,7 @@ from diagnose.source.tree.edits import (
     replace,
     splice,
 )
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches, matches
 
 _OPERATOR = "linear_cross_entropy"
@@ -77,10 +78,8 @@ def rewrite(request: Request) -> Answer:
         return None
     edits: list[tuple[str, Sequence[Splice]]] = []
     reasons: list[str] = []
-    for path, text in request.sources.items():
-        source = parse(text) if has_losses(text) else None
-        for found in output_losses(source) if source is not None else ():
-            assert source is not None  # it has a loss
+    for path, source in files_with(request.sources, where=has_losses):
+        for found in output_losses(source):
             reason = found.reason if isinstance(found, Refused) else _against(request, path, source, found)
             if isinstance(found, OutputLoss) and reason is None:
                 edits.append((path, _edits(source, found)))

@@ -40,7 +40,7 @@ from diagnose.fixer import (
     Site,
     example_request,
     lines_with,
-    patched,
+    word_diffs,
 )
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.device.cuda_switches import also_without_cuda
@@ -49,6 +49,7 @@ from diagnose.source.optimizers.optimizer_values import Optimizers
 from diagnose.source.tree.arguments import argument, has_star, remove_argument, set_keywords
 from diagnose.source.tree.edits import Source, Splice, call_at, call_name, parse, replace
 from diagnose.source.tree.literals import literal as literal_of
+from diagnose.source.tree.memo import files_with, parse_all
 
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _FOREACH_ONLY = ("Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
@@ -108,10 +109,9 @@ def _sites(request: Request) -> list[Site]:
     if sites:
         return sites
     built = []
-    for path, text in request.sources.items():
-        source = parse(text) if "optim" in text else None
-        for call in source.calls_below("torch.optim.") if source is not None else ():
-            if source is not None and _kind(source, call) in _FUSED:
+    for path, source in files_with(request.sources, "optim"):
+        for call in source.calls_below("torch.optim."):
+            if _kind(source, call) in _FUSED:
                 built.append(Site("optimizer", path, source.lines_of(call)[0]))
     return built
 
@@ -228,7 +228,7 @@ def _is_sparse(request: Request) -> bool:
     """Whether an embedding may give sparse gradients: where it is told so, or by what comes from elsewhere."""
     if any("sparse=True" in text for text in request.sources.values()):
         return True
-    parsed = [source for text in request.sources.values() if (source := parse(text)) is not None]
+    parsed = list(parse_all(request.sources).values())
     of_embeddings = [source for source in parsed if source.mentions("sparse") or source.mentions("Embedding")]
     return any(_may_be_sparse(parsed, source, call) for source in of_embeddings for call in source.every(cst.Call))
 
@@ -243,7 +243,7 @@ def _may_be_sparse(parsed: Sequence[Source], source: Source, call: cst.Call) -> 
 
 
 def _is_false(parsed: Sequence[Source], source: Source, value: cst.BaseExpression) -> bool:
-    """Whether it is False, or a parameter that is False by default and that no call gives another value."""
+    """Whether an expression is False, or a parameter that is False by default and that no call gives another value."""
     bound = binding_of(source, value) if isinstance(value, cst.Name) else None
     parameter = bound.parameter if bound is not None else None
     function = source.inside(parameter, cst.FunctionDef) if parameter is not None else None
@@ -264,10 +264,9 @@ def _is_false(parsed: Sequence[Source], source: Source, value: cst.BaseExpressio
 
 def _complex_parameter(request: Request) -> str | None:
     """The first code that makes a parameter of complex numbers."""
-    for text in request.sources.values():
-        source = parse(text) if any(name in text for name in _COMPLEX) else None
-        for call in source.every(cst.Call) if source is not None else ():
-            if call_name(call) != "Parameter" or source is None:
+    for _, source in files_with(request.sources, *_COMPLEX):
+        for call in source.every(cst.Call):
+            if call_name(call) != "Parameter":
                 continue
             for node in source.every(cst.Attribute, call):
                 if node.attr.value in _COMPLEX:
@@ -352,7 +351,7 @@ FIXER = Fixer(
     mechanism="compute+idle.sync+idle.dispatch+idle.launch",
     order=50,
     examples=(
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "opt = torch.optim.AdamW(model.parameters(), lr=3e-4{+, fused=True+})  # decays\n",
             _IMPORT + "opt = torch.optim.SGD(model.parameters(), {-foreach=False-}{+fused=True+}, lr=0.1)\n",
@@ -367,7 +366,7 @@ FIXER = Fixer(
             after=_IMPORT + "opt = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), fused=True)\n",
             request=_recorded,
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "opt = torch.optim.RMSprop(model.parameters(){-, foreach=False-})\n",
             _IMPORT + "opt = torch.optim.Adam(model.parameters(), fused=True)\n",

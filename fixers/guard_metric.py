@@ -23,7 +23,8 @@ from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example
 from diagnose.source.dataflow.flow import Loop, is_append, scope_of, uses_of, within
 from diagnose.source.dataflow.purity import only_computes
 from diagnose.source.training.every_step import batch_loops
-from diagnose.source.tree.edits import Source, Splice, parse, splice
+from diagnose.source.tree.edits import Source, Splice, splice
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.syntax import only_statement
 
 
@@ -31,13 +32,12 @@ def rewrite(request: Request) -> Answer:
     """Guard what only a log branch looks at, in every training loop."""
     files: dict[str, str] = {}
     moved: list[str] = []
-    for path, text in request.sources.items():
-        source = parse(text) if "%" in text and "backward" in text else None
-        for loop in batch_loops(source) if source is not None else ():
-            if source is not None and path not in files:
+    for path, source in files_with(request.sources, where=lambda text: "%" in text and "backward" in text):
+        for loop in batch_loops(source):
+            if path not in files:
                 splices, names = _guard(source, loop)
                 if splices:
-                    files[path] = splice(text, splices)
+                    files[path] = splice(source.text, splices)
                     moved += names
     if not files:
         return None

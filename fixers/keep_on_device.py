@@ -27,14 +27,14 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request
 from diagnose.source.dataflow.flow import scope_of, uses_of, within
 from diagnose.source.dataflow.loop_invariants import on_device
 from diagnose.source.dataflow.mutations import is_written
 from diagnose.source.dataflow.shared_constants import may_be_shared
 from diagnose.source.device.transfers import Transfer, transfers
 from diagnose.source.rewrite.leftovers import without_import
-from diagnose.source.rewrite.numpy_to_torch import Translated, copied, leaf, translated_use
+from diagnose.source.rewrite.numpy_to_torch import Translated, copied_tensor, leaf, translated_use
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.every_step import EveryStep, Stretch
 from diagnose.source.tree.edits import Splice, free_name, insert_above, replace
@@ -62,10 +62,7 @@ def rewrite(request: Request) -> Answer:
     for transfer in transfers(code):
         stretch_loop = next((each.loop for each in code.stretches if _holds(each, transfer.call)), None)
         _to_device(plan, code, transfer, stretch_loop)
-    files = request.edited(plan.edits)
-    if files:
-        return Edits(files, "; ".join(plan.said))
-    return Advice(" ".join(plan.reasons)) if plan.reasons else None
+    return request.answer(plan.edits, "; ".join(plan.said), reasons=plan.reasons)
 
 
 def _holds(stretch: Stretch, call: cst.Call) -> bool:
@@ -116,7 +113,7 @@ def _to_host(plan: _Plan, stretch: Stretch) -> None:
 
 
 def _may_copy(call: ast.Call) -> bool:
-    """Whether it copies something to the host, as far as Python's own parser tells."""
+    """Whether a call copies something to the host, as far as Python's own parser tells."""
     return called_name(call) == "cpu" or (
         called_name(call) == "to" and any(isinstance(each, ast.Constant) and each.value == "cpu" for each in call.args)
     )
@@ -126,7 +123,7 @@ def _copies(stretch: Stretch) -> list[_Copy]:
     source = stretch.source
     found: list[_Copy] = []
     for call in stretch.steady(cst.Call):
-        tensor = copied(source, call)
+        tensor = copied_tensor(source, call)
         outer = source.parent(call)
         if tensor is None or (isinstance(outer, cst.Attribute) and outer.attr.value == "numpy"):
             continue

@@ -18,12 +18,8 @@ Fix safety
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from diagnose.fixer import (
-    Advice,
     Answer,
-    Edits,
     Example,
     Facts,
     Fixer,
@@ -33,36 +29,24 @@ from diagnose.fixer import (
     Site,
     example_request,
     lines_with,
-    patched,
+    word_diffs,
 )
-from diagnose.source.tree.edits import Splice
+from diagnose.source.batches.loader import Loader, set_option
 
 
 def rewrite(request: Request) -> Answer:
     """Pin the batches of the loaders that feed training."""
     if request.facts.device_name is None:
         return None
-    edits: list[tuple[str, Sequence[Splice]]] = []
     found = request.loaders()
-    reasons = [
+    of_others = [
         f"{site.file}:{site.line} builds a DataLoader in code that is not yours to edit: pass pin_memory=True on."
         for site in found.foreign
         if site.arguments.get("pin_memory") is not True
     ]
-    for loader in found.loaders:
-        if loader.options.value("pin_memory") is True:
-            continue
-        reason = loader.why_not_pinned()
-        if reason is not None:
-            reasons.append(f"{loader.where} {reason}")
-            continue
-        placed = loader.options.place("pin_memory", True)
-        edits += placed.edits.items()
-        reasons += [placed.reason] if placed.reason else []
-    files = request.edited(edits)
-    if files:
-        return Edits(files, "let the loader hand out batches in pinned memory")
-    return Advice(" ".join(reasons)) if reasons else None
+    pageable = (each for each in found.loaders if each.options.value("pin_memory") is not True)
+    edits, reasons = set_option(pageable, "pin_memory", True, Loader.why_not_pinned)
+    return request.answer(edits, "let the loader hand out batches in pinned memory", reasons=[*of_others, *reasons])
 
 
 def _recorded(text: str, cuda: bool = True, **arguments: Scalar) -> Request:
@@ -82,7 +66,7 @@ FIXER = Fixer(
     changes_loading=True,
     order=30,
     examples=(
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "loader = DataLoader(data, 8, shuffle=True{+, pin_memory=True+})\n",
             _IMPORT + "loader = DataLoader(\n    data,\n    pin_memory={-False-}{+True+},  # for now\n)\n",
@@ -103,7 +87,7 @@ FIXER = Fixer(
             after=None,
             request=lambda text: _recorded(text, pin_memory=True),
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "loader = DataLoader(data, pin_memory=wanted())\n",
             (

@@ -18,22 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Scalar,
-    Site,
-    example_request,
-    lines_with,
-    patched,
-)
-from diagnose.source.batches.loader import Loader
-from diagnose.source.tree.edits import Splice
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, Scalar, Site, example_request, lines_with, word_diffs
+from diagnose.source.batches.loader import Loader, set_option
 
 _USUAL = 2  # DataLoader's default `prefetch_factor`
 _TRIED = (4, 8)
@@ -50,22 +36,11 @@ def rewrite(request: Request) -> Answer:
     wanted = request.setting.get("prefetch_factor", settings(request)[0].get("prefetch_factor"))
     if not isinstance(wanted, int):
         return None
-    edits: list[tuple[str, Sequence[Splice]]] = []
-    reasons: list[str] = []
-    for loader in request.loaders().loaders:
-        if loader.workers == 0 or _ahead(loader) >= wanted:
-            continue
-        reason = loader.why_no_order_ahead()
-        if reason is not None:
-            reasons.append(f"{loader.where} {reason}")
-            continue
-        placed = loader.options.place("prefetch_factor", wanted, code=_code(loader, wanted))
-        edits += placed.edits.items()
-        reasons += [placed.reason] if placed.reason else []
-    files = request.edited(edits)
-    if files:
-        return Edits(files, f"let each worker load {wanted} batches ahead")
-    return Advice(" ".join(reasons)) if reasons else None
+    fewer = (each for each in request.loaders().loaders if each.workers != 0 and _ahead(each) < wanted)
+    edits, reasons = set_option(
+        fewer, "prefetch_factor", wanted, Loader.why_no_order_ahead, lambda each: _code(each, wanted)
+    )
+    return request.answer(edits, f"let each worker load {wanted} batches ahead", reasons=reasons)
 
 
 def _ahead(loader: Loader) -> int:
@@ -101,7 +76,7 @@ FIXER = Fixer(
     order=30,
     after=("loader-workers",),
     examples=(
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "loader = DataLoader(data, num_workers=2{+, prefetch_factor=4+})\n",
             _IMPORT + "loader = DataLoader(data, num_workers=2, prefetch_factor={-2-}{+4+})  # few\n",

@@ -52,7 +52,7 @@ from diagnose.fixer import (
     Site,
     example_request,
     lines_with,
-    patched,
+    word_diffs,
 )
 from diagnose.source.batches.loader import Loader
 from diagnose.source.batches.loaders import LoadersFound
@@ -263,7 +263,7 @@ FIXER = Fixer(
     settings=settings,
     order=30,
     examples=(
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "loader = DataLoader(data, batch_size=8{+, num_workers=2+})  # small\n",
         ),
@@ -279,7 +279,7 @@ FIXER = Fixer(
             "    shuffle=True,\n    num_workers=2,\n    pin_memory=True,\n)  # small\n",
             request=lambda text: _recorded(text, cuda=True),
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "loader = DataLoader(data, 8, True, None, None, {-0-}{+2+})\n",
         ),
@@ -298,7 +298,7 @@ FIXER = Fixer(
             after=_IMPORT + _ARGPARSE.format(0) + "loader = DataLoader(data, num_workers=max(args.num_workers, 2))\n",
             request=lambda text: _recorded(text, workers=1),
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             (
                 _IMPORT + "class Config:\n    workers: int = {-0-}{+2+}\n\n"
@@ -313,11 +313,11 @@ FIXER = Fixer(
             "            'pin_memory': True}\n    kwargs.update(more)\nloader = DataLoader(data, **kwargs)\n",
             request=lambda text: _recorded(text, cuda=True, workers=1),
         ),
-        *patched(
+        *word_diffs(
             _contended,
             _IMPORT + "loader = DataLoader(data, num_workers={+min(+}os.cpu_count(){+, 4)+})\n",
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             _IMPORT + "class Lines(IterableDataset):\n    pass\n\nloader = DataLoader(Lines())\n",
         ),

@@ -21,7 +21,19 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, Site, example_request, patched
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Request,
+    Scalar,
+    Site,
+    example_request,
+    word_diffs,
+)
 from diagnose.source.models.compilation import Compiled, compilations
 from diagnose.source.tree.arguments import argument, has_star, set_keywords
 from diagnose.source.tree.edits import Splice
@@ -91,7 +103,7 @@ FIXER = Fixer(
     mechanism="idle.compile",
     order=60,
     examples=(
-        *patched(
+        *word_diffs(
             _recorded,
             _GATED + "activation = torch.compile(gated, dynamic={-False-}{+True+}, fullgraph=True)\n",
             _GATED + "other = torch.compile(head)\nactivation = torch.compile(gated{+, dynamic=True+})  # fast\n",

@@ -18,13 +18,14 @@ Fix safety
 
 from __future__ import annotations
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request
 from diagnose.source.patterns.activations import may_hold_activations, written_activations
 from diagnose.source.rewrite.functional import functional
 from diagnose.source.rewrite.leftovers import without_import
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import call_in_place
-from diagnose.source.tree.edits import Splice, parse
+from diagnose.source.tree.edits import Splice
+from diagnose.source.tree.memo import parse_all
 
 _NAMES = {"tanh": "gelu", "erf": "gelu", "silu": "silu"}
 
@@ -32,9 +33,8 @@ _NAMES = {"tanh": "gelu", "erf": "gelu", "silu": "silu"}
 def rewrite(request: Request) -> Answer:
     """Replace every one of the program's files."""
     edits: list[tuple[str, list[Splice]]] = []
-    for path, text in request.sources.items():
-        source = parse(text)
-        if source is None or not may_hold_activations(source):
+    for path, source in parse_all(request.sources).items():
+        if not may_hold_activations(source):
             continue
         splices: list[Splice] = []
         for found in written_activations(source):
@@ -44,8 +44,7 @@ def rewrite(request: Request) -> Answer:
             splices += [*imports, *call_in_place(source, found.root, f"{name}.{_NAMES[found.kind]}", arguments)]
             splices += take_out(source, [statement for statement, _ in found.steps])
         edits.append((path, without_import(source, splices, "math")))
-    files = request.edited(edits)
-    return Edits(files, "compute activations in one kernel each") if files else None
+    return request.answer(edits, "compute activations in one kernel each")
 
 
 def _recorded(text: str) -> Request:

@@ -28,7 +28,8 @@ from diagnose.source.rewrite.functional import functional
 from diagnose.source.rewrite.leftovers import unread_after
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import call_in_place
-from diagnose.source.tree.edits import Source, Splice, parse
+from diagnose.source.tree.edits import Source, Splice
+from diagnose.source.tree.memo import files_with
 
 _RAISES = ("sqrt", "** 0.5", "**0.5", "pow(0.5)", "** -0.5", "**-0.5", "pow(-0.5)")
 
@@ -37,9 +38,10 @@ def rewrite(request: Request) -> Answer:
     """Replace every normalisation of the program's files."""
     edits: list[tuple[str, list[Splice]]] = []
     twice = second_derivative(request.sources)
-    for path, text in request.sources.items():
-        source = parse(text) if "mean(" in text and any(root in text for root in _RAISES) else None
-        if source is not None and may_hold_norms(source):
+    for path, source in files_with(
+        request.sources, where=lambda text: "mean(" in text and any(root in text for root in _RAISES)
+    ):
+        if may_hold_norms(source):
             edits += [(path, _edits(source, found)) for found in written_norms(source)]
     files = request.edited(edits)
     if files and twice is not None:

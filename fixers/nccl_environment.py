@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, example_request
 from diagnose.program.environment import before_imports, variables
 from diagnose.source.tree.edits import parse, splice
+from diagnose.source.tree.memo import files_with
 
 _TRIED: Mapping[str, Mapping[str, str]] = {
     "sockets": {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4"},
@@ -54,11 +55,7 @@ def rewrite(request: Request) -> Answer:
 
 def _set(request: Request) -> set[str]:
     """Names of variables that the program sets itself."""
-    found: set[str] = set()
-    for text in request.sources.values():
-        source = parse(text) if "NCCL" in text else None
-        found |= {variable.name for variable in variables(source)} if source is not None else set()
-    return found
+    return {each.name for _, source in files_with(request.sources, "NCCL") for each in variables(source)}
 
 
 def _uses_nccl(request: Request) -> bool:

@@ -22,14 +22,15 @@ from collections.abc import Collection, Sequence
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Edits, Facts, Fixer, Gate, Request, example_request, patched
+from diagnose.fixer import Answer, Edits, Facts, Fixer, Gate, Request, example_request, word_diffs
 from diagnose.source.dataflow.bindings import parameter_of
 from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.distributed.data_parallel import DataParallel, data_parallel, option_of_buffers
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import files_with, parse_all
+from diagnose.source.tree.syntax import Source
 from diagnose.source.tree.text_lines import any_matches
 
 _CHANGES = re.compile(
@@ -64,10 +65,8 @@ def _option(one: DataParallel, facts: Facts) -> str | None:
 
 def _may_begin_otherwise(request: Request) -> bool:
     """Whether ranks may build different buffers, which only their first synchronization makes alike."""
-    for text in request.sources.values():
-        source = parse(text) if "register_buffer" in text else None
-        for call in source.calls_named("register_buffer") if source is not None else ():
-            assert source is not None  # or there were no calls
+    for _, source in files_with(request.sources, "register_buffer"):
+        for call in source.calls_named("register_buffer"):
             if _DIFFERS.search(source.code(source.inside(call, cst.FunctionDef) or call)):
                 return True
     return False
@@ -77,7 +76,7 @@ def _may_change(request: Request) -> bool:
     """Whether a module may write to a buffer in its forward pass."""
     if any_matches(_CHANGES, request.sources.values()):
         return True
-    sources = [source for text in request.sources.values() if (source := parse(text)) is not None]
+    sources = list(parse_all(request.sources).values())
     buffers: set[str] = set()
     for source in sources:
         for call in source.every(cst.Call) if "register_buffer" in source.text else ():
@@ -122,7 +121,7 @@ FIXER = Fixer(
     gate=Gate.TRAINING,
     mechanism="exposed_comm+exposed_copy+compute+idle",
     order=80,
-    examples=patched(
+    examples=word_diffs(
         _recorded,
         _IMPORT + "model = DistributedDataParallel(model{+, broadcast_buffers=False+})\n",
         _IMPORT + "model = DistributedDataParallel(model, broadcast_buffers=False)\n",

@@ -28,8 +28,8 @@ from diagnose.source.batches.micro_step_methods import called_micro_step
 from diagnose.source.batches.micro_steps import LastMicroStep, last_micro_step
 from diagnose.source.dataflow.flow import loops_around, scope_of, within
 from diagnose.source.distributed.data_parallel import DataParallel, wrapper_of
-from diagnose.source.distributed.fsdp import sharded
-from diagnose.source.rewrite.with_blocks import block_of, wrapped
+from diagnose.source.distributed.fsdp import sharded_blocks
+from diagnose.source.rewrite.with_blocks import block_of, wrap_statements
 from diagnose.source.training.batch_statistics import normalises_batches
 from diagnose.source.training.forward_region import ForwardRegion, forward_region
 from diagnose.source.training.training_loop import TrainingStep, training_steps
@@ -50,7 +50,7 @@ def rewrite(request: Request) -> Answer:
     """Let all micro-steps but the last keep their gradients to themselves."""
     if any_matches(_DONE, request.sources.values()) or request.trainers():
         return None
-    shards = [one for one in sharded(request.sources) if one.loop is None]
+    shards = [one for one in sharded_blocks(request.sources) if one.loop is None]
     reasons: list[str] = []
     for step in training_steps(request.sources, request.sites):
         wrapper = wrapper_of(step, request.sources, request.sites)
@@ -140,7 +140,7 @@ def _silenced(step: TrainingStep, region: ForwardRegion, last: str, wrapper: Dat
     contextlib, imports = ensure_import(step.source, "contextlib")
     alone = _unless_wrapped(step, wrapper)
     header = f"with {contextlib}.nullcontext() if {alone}{last} else {step.model}.no_sync():"
-    return [*imports, *wrapped(step.source, [*region.statements, region.backward], header)]
+    return [*imports, *wrap_statements(step.source, [*region.statements, region.backward], header)]
 
 
 def _unless_wrapped(step: TrainingStep, wrapper: DataParallel) -> str:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Site, example_request
+from diagnose.fixer import Answer, Example, Facts, Fixer, Gate, Request, Site, example_request
 from diagnose.source.dataflow.flow import within
 from diagnose.source.device.batch_classes import OwnMove, own_moves
 from diagnose.source.device.host_overwrites import is_overwritten
@@ -61,10 +61,9 @@ def rewrite(request: Request) -> Answer:
             _pin(plan, each, [other for other in found if other is not each])
         elif each.origin is Origin.UNKNOWN and each.waits and (each.path, _line(each)) in named:
             plan.reasons.append(f"{_where(each)} copies a tensor whose origin is not clear: pin it and do not wait.")
-    files = request.edited(plan.edits)
-    if files:
-        return Edits(files, "copy batches to the device from pinned memory, without waiting")
-    return Advice(" ".join(dict.fromkeys(plan.reasons))) if plan.reasons else None
+    return request.answer(
+        plan.edits, "copy batches to the device from pinned memory, without waiting", reasons=plan.reasons
+    )
 
 
 def _of_tensors(found: Iterable[Transfer], moves: Sequence[OwnMove], plan: _Plan) -> Iterator[Transfer]:

@@ -27,7 +27,8 @@ from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request,
 from diagnose.source.patterns.vocabulary import OutputLayer, output_layers
 from diagnose.source.rewrite.adapted_layers import adaptation
 from diagnose.source.rewrite.functional import functional
-from diagnose.source.tree.edits import Source, Splice, free_name, insert_before, parse, replace
+from diagnose.source.tree.edits import Source, Splice, free_name, insert_before, replace
+from diagnose.source.tree.memo import files_with
 
 _ROWS = 64  # 128 bytes in 16 bits, what NVIDIA's matrix multiplication guide aligns to on an A100
 _ASKS_LAYOUT = frozenset({"is_contiguous", "stride", "storage_offset", "data_ptr", "storage", "untyped_storage"})
@@ -37,16 +38,13 @@ def rewrite(request: Request) -> Answer:
     """Pad at every call of an output layer that training goes through."""
     edits: list[tuple[str, list[Splice]]] = []
     there = False
-    for path, text in request.sources.items():
-        source = parse(text) if "Linear" in text else None
-        if source is None:
-            continue
+    for path, source in files_with(request.sources, "Linear"):
         if source.may_call(*_ASKS_LAYOUT):
             return None
         for layer in output_layers(source):
             if layer.size is not None and layer.size % 8 == 0:
                 continue
-            there = there or f"self.{layer.name}.weight, (0, 0, 0," in text
+            there = there or f"self.{layer.name}.weight, (0, 0, 0," in source.text
             calls = _in_training(request, path, source, layer)
             adapted = adaptation(request.sources, layer.name, {"torch.nn.Linear"}) if calls else None
             if adapted is not None:

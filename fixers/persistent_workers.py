@@ -20,34 +20,22 @@ Fix safety
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Site, example_request, lines_with
-from diagnose.source.batches.loader import Loader
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, Site, example_request, lines_with
+from diagnose.source.batches.loader import Loader, set_option
 from diagnose.source.samples.changing_samples import changes_by_name
-from diagnose.source.tree.edits import Splice
 
 _CHANGES = re.compile(r"\b\w*(?:dataset|data|ds|trainset|train_set)\w*\.(?:set_epoch\(|(?!self)\w+\s*=[^=])")
 
 
 def rewrite(request: Request) -> Answer:
     """Keep the workers of the loaders that feed training."""
-    edits: list[tuple[str, Sequence[Splice]]] = []
-    reasons: list[str] = []
-    for loader in request.loaders().loaders:
-        if loader.workers == 0 or loader.options.value("persistent_workers") is True:
-            continue
-        reason = _why_not(request, loader)
-        if reason:
-            reasons.append(f"{loader.where} {reason}")
-            continue
-        placed = loader.options.place("persistent_workers", True, code=loader.has_workers)
-        edits += placed.edits.items()
-        reasons += [placed.reason] if placed.reason else []
-    files = request.edited(edits)
-    if files:
-        return Edits(files, "keep the loader's workers from one epoch to the next")
-    return Advice(" ".join(reasons)) if reasons else None
+    loaders = (each for each in request.loaders().loaders if each.workers != 0)
+    without = (each for each in loaders if each.options.value("persistent_workers") is not True)
+    edits, reasons = set_option(
+        without, "persistent_workers", True, lambda each: _why_not(request, each), lambda each: each.has_workers
+    )
+    return request.answer(edits, "keep the loader's workers from one epoch to the next", reasons=reasons)
 
 
 def _why_not(request: Request, loader: Loader) -> str | None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request
+from diagnose.fixer import Advice, Answer, Example, Fixer, Gate, Request, Scalar, example_request
 from diagnose.source.distributed.data_parallel import carried_by_gloo, hooked_gradients
 
 _MODULE = "torch.distributed.algorithms.ddp_comm_hooks"
@@ -51,7 +51,7 @@ def rewrite(request: Request) -> Answer:
             "order on each rank, and the ranks hang; over NCCL they do not. By hand: a bucket_cap_mb that holds all "
             "gradients in one bucket, then the hook"
         )
-    return Edits(request.edited(hook), f"send gradients as products of rank {rank}") if hook else None
+    return request.answer(hook, f"send gradients as products of rank {rank}")
 
 
 def _recorded(text: str) -> Request:

@@ -40,9 +40,11 @@ from diagnose.fixer import (
 )
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.flow import binds, within
+from diagnose.source.dataflow.iteration import OF_ALL_VALUES, numbered, unwrapped
 from diagnose.source.device.transfers import Origin, Transfer, transfers
 from diagnose.source.training.every_step import EveryStep
 from diagnose.source.training.training_loop import training_steps
+from diagnose.source.tree.attributes import is_attribute_name
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, replace, top_of_program
 
 _NAME = "DevicePrefetcher"
@@ -156,9 +158,8 @@ def _wrapped(request: Request) -> dict[str, str]:
 
 def _iterated(node: cst.BaseExpression) -> cst.BaseExpression | None:
     """The loader in `loader`, `enumerate(loader)` and `enumerate(tqdm(loader))`."""
-    while isinstance(node, cst.Call) and call_name(node) in {"enumerate", "tqdm"} and node.args:
-        node = node.args[0].value
-    return node if isinstance(node, cst.Name | cst.Attribute) else None
+    inner = unwrapped(node, OF_ALL_VALUES)
+    return inner if isinstance(inner, cst.Name | cst.Attribute) else None
 
 
 def _device(source: Source, moved: Sequence[Transfer], loop: cst.For) -> str | None:
@@ -184,9 +185,10 @@ def _is_plain(source: Source, loop: cst.For, moved: Sequence[Transfer]) -> bool:
     """
     target: cst.BaseExpression = loop.target
     if isinstance(loop.iter, cst.Call) and call_name(loop.iter) == "enumerate":
-        if not isinstance(target, cst.Tuple) or len(target.elements) != 2:
+        pair = numbered(loop)
+        if pair is None:
             return False
-        target = target.elements[1].value
+        target = pair.value
     names = [element.value for element in target.elements] if isinstance(target, cst.Tuple | cst.List) else [target]
     nodes = {each.moved for each in moved}
     return all(
@@ -214,7 +216,7 @@ def _is_moved_first(
         if isinstance(parent, cst.AssignTarget | cst.Element | cst.NamedExpr) and _is_target(source, each):
             bound = statement
             continue
-        if isinstance(parent, cst.Attribute) and parent.attr is each:
+        if is_attribute_name(source, each):
             continue
         item = each if whole else parent
         if not isinstance(item, cst.Name if whole else cst.Subscript):

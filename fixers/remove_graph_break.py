@@ -25,20 +25,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Example,
-    Fixer,
-    Gate,
-    Request,
-    Scalar,
-    Site,
-    example_request,
-    lines_with,
-    patched,
-)
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, Scalar, Site, example_request, lines_with, word_diffs
 from diagnose.source.dataflow.flow import scope_of, within
 from diagnose.source.dataflow.purity import only_computes
 from diagnose.source.models.compilation import compilations
@@ -46,6 +33,7 @@ from diagnose.source.rewrite.leftovers import without_import
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Source, Splice, call_name, parse
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.syntax import only_statement
 
 _LEVELS = frozenset({"info", "warning", "warn", "error", "exception", "critical", "log"})
@@ -73,8 +61,6 @@ class _Plan:
     """What is found in one file."""
 
     source: Source
-    hides_debug: bool
-    """Whether no line of the program lets messages of level debug be shown."""
     removed: list[cst.BaseSmallStatement] = field(default_factory=list)
     decorators: list[cst.Decorator] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)
@@ -98,9 +84,7 @@ def rewrite(request: Request) -> Answer:
         if splices:
             edits.append((path, splices))
             done += ["messages"] * bool(plan.removed) + ["decorators"] * bool(plan.decorators)
-    if edits:
-        return Edits(request.edited(edits), f"take {' and '.join(dict.fromkeys(done))} out of compiled functions")
-    return Advice(" ".join(dict.fromkeys(advice))) if advice else None
+    return request.answer(edits, f"take {' and '.join(dict.fromkeys(done))} out of compiled functions", reasons=advice)
 
 
 def _lines(request: Request) -> dict[str, dict[int, str]]:
@@ -117,9 +101,8 @@ def _lines(request: Request) -> dict[str, dict[int, str]]:
 
 def _shows_debug(sources: Mapping[str, str]) -> bool:
     """Whether a line of the program sets a level of messages, and not to one that hides those of level debug."""
-    for text in sources.values():
-        source = parse(text) if any(name in text for name in _SETS_LEVEL) else None
-        for call in source.every(cst.Call) if source is not None else ():
+    for _, source in files_with(sources, *_SETS_LEVEL):
+        for call in source.every(cst.Call):
             if call_name(call) not in _SETS_LEVEL:
                 continue
             given = argument(call, "level", 0) if call_name(call) == "setLevel" else argument(call, "level")
@@ -135,7 +118,7 @@ def _has_star(call: cst.Call) -> bool:
 
 
 def _plan(source: Source, breaks: dict[int, str], hides_debug: bool) -> _Plan:
-    plan = _Plan(source, hides_debug)
+    plan = _Plan(source)
     functions: dict[int, cst.CSTNode] = {}
     for line, reason in breaks.items():
         statement = source.statement_at(line)
@@ -308,7 +291,7 @@ FIXER = Fixer(
             "        y = x + 1\n        return y\n",
             _recorded,
         ),
-        *patched(
+        *word_diffs(
             _recorded,
             (
                 "import torch\n\n\ndef step(x):\n    y = x + 1\n    print('mean', y.mean())  # here\n"

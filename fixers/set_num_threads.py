@@ -31,9 +31,10 @@ from diagnose.source.tree.edits import (
     ensure_import,
     insert_after,
     parse,
+    set_in_torch,
     splice,
-    top_of_program,
 )
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
 
 _SETS = re.compile(r"set_num_threads\(|threadpool_limits|threadpoolctl|\b(OMP|OPENBLAS|MKL)_NUM_THREADS")
@@ -66,11 +67,10 @@ def _workers(request: Request) -> int | str | None:
     counts = [count for count in recorded if isinstance(count, int)]
     if counts:
         return max(counts) or None
-    for text in request.sources.values():
-        source = parse(text) if "num_workers" in text else None
-        for call in source.calls_named("DataLoader") if source is not None else ():
+    for _, source in files_with(request.sources, "num_workers"):
+        for call in source.calls_named("DataLoader"):
             given = argument(call, "num_workers", 5)
-            if source is not None and given is not None:
+            if given is not None:
                 return None if source.code(given.value) == "0" else source.code(given.value)
     return None
 
@@ -85,12 +85,8 @@ def _torch_threads(source: Source, workers: int | str) -> list[Splice]:
         if made and isinstance(target, cst.Name) and statement is not None:
             left = f"max(1, (os.cpu_count() or 1) - {target.value}.num_workers)"
             return [*imports, insert_after(source, statement, [f"{torch}.set_num_threads({left})"])]
-    anchor = top_of_program(source)
-    if anchor is None or not isinstance(workers, int):
-        return []
-    line = f"{torch}.set_num_threads(max(1, (os.cpu_count() or 1) - {workers}))"
-    added = insert_after(source, anchor, [line])
-    return [*imports, Splice(added.start, added.end, source.newline + added.text)]
+    line = f"set_num_threads(max(1, (os.cpu_count() or 1) - {workers}))"
+    return set_in_torch(source, line) if isinstance(workers, int) else []
 
 
 def _recorded(text: str, workers: int = 8) -> Request:

@@ -28,6 +28,7 @@ from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request,
 from diagnose.source.dataflow.flow import scope_of, within
 from diagnose.source.training.every_step import EveryStep
 from diagnose.source.tree.arguments import argument, argument_code
+from diagnose.source.tree.attributes import is_label, is_of_self
 from diagnose.source.tree.edits import Source, Splice, call_name, replace
 from diagnose.source.tree.outline import called_name
 
@@ -156,7 +157,7 @@ def _follow(state: _State, steps: list[cst.CSTNode]) -> bool:
     attribute = state.name.rpartition(".")[2]
     for node in source.walk():
         if not isinstance(node, cst.Name | cst.Attribute) or source.code(node) != state.name:
-            if isinstance(node, cst.Attribute) and node.attr.value == attribute and not _is_self(node):
+            if isinstance(node, cst.Attribute) and node.attr.value == attribute and not is_of_self(node):
                 return False  # somebody outside reads it
             continue
         if within(source, node, state.assign.targets[0]) or not within(source, node, home):
@@ -169,10 +170,6 @@ def _follow(state: _State, steps: list[cst.CSTNode]) -> bool:
         if variable is None or not all(_use(state, name, every) for name in _reads(source, loop, variable)):
             return False
     return True
-
-
-def _is_self(node: cst.Attribute) -> bool:
-    return isinstance(node.value, cst.Name) and node.value.value == "self"
 
 
 def _loop(source: Source, node: cst.CSTNode) -> cst.For | cst.CompFor | None:
@@ -200,14 +197,11 @@ def _reads(source: Source, loop: cst.For | cst.CompFor, variable: str) -> list[c
     body = loop.body if isinstance(loop, cst.For) else source.parent(loop)
     assert body is not None  # a comprehension is around its loop
     names = [name for name in source.every(cst.Name, body) if name.value == variable]
-    return [name for name in names if name is not loop.target and not _is_label(source, name, loop)]
-
-
-def _is_label(source: Source, name: cst.Name, loop: cst.For | cst.CompFor) -> bool:
-    """Whether a name is bound here, or that of an attribute or keyword."""
-    parent = source.parent(name)
-    attribute = isinstance(parent, cst.Attribute) and parent.attr is name
-    return attribute or (isinstance(parent, cst.Arg) and parent.keyword is name) or within(source, name, loop.target)
+    return [
+        name
+        for name in names
+        if name is not loop.target and not is_label(source, name) and not within(source, name, loop.target)
+    ]
 
 
 def _use(state: _State, name: cst.Name, every: bool) -> bool:

@@ -38,7 +38,6 @@ from diagnose.source.models.model_uses import asked_elsewhere, needs_model, uses
 from diagnose.source.optimizers.gradient_coverage import idle_gradients
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.training_loop import TrainingStep, training_steps
-from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import
 from diagnose.source.tree.memo import parse_all
 
@@ -206,12 +205,7 @@ def _may_begin_otherwise(request: Request, built: Built, position: int) -> str |
 def _reduced(loop: ParameterLoop, statement: Statement) -> str:
     """What a statement names the model whose gradients it reduces."""
     call = statement.value if isinstance(statement, cst.Expr) else None
-    root, dot, rest = loop.model.partition(".")
-    if loop.function is None or not isinstance(call, cst.Call):
-        return loop.model
-    names = [each.name.value for each in loop.function.params.params if each.name.value != "self"]
-    passed = argument(call, root, names.index(root)) if root in names else None
-    return loop.source.code(passed.value) + dot + rest if passed is not None else loop.model
+    return loop.model_in(call) if isinstance(call, cst.Call) else loop.model
 
 
 def _is_conditional(source: Source, node: cst.CSTNode) -> bool:

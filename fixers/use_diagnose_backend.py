@@ -98,7 +98,7 @@ def _added(request: Request) -> Answer:
         line = f'{built.name}.compile(backend={backend}, options={{"inner": "eager"}})'
         edits.append((built.path, [*imports, after_build(built, [line], filled=True)]))
     done = f"rewrite the model's graph with fused operators, otherwise run as it is; {_INSTALLED}"
-    return Edits(request.edited(edits), done) if edits else None
+    return request.answer(edits, done)
 
 
 def _has_a_method_compile(request: Request, built: Built) -> bool:

@@ -42,7 +42,8 @@ from diagnose.source.rewrite.leftovers import unread_after, without_import
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import call_in_place, comments_above
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.edits import Source, Splice, free_name, insert_before, parse, replace
+from diagnose.source.tree.edits import Source, Splice, free_name, insert_before, replace
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
 
 _DROPS_NOTHING = re.compile(
@@ -61,10 +62,7 @@ def rewrite(request: Request) -> Answer:
     reasons: list[str] = []
     drops = False
     twice, hooked = second_derivative(request.sources), forward_hook(request.sources)
-    for path, text in request.sources.items():
-        source = parse(text) if "softmax" in text.lower() else None
-        if source is None:
-            continue
+    for path, source in files_with(request.sources, where=lambda text: "softmax" in text.lower()):
         splices: list[Splice] = []
         for found in written_attentions(source):
             if isinstance(found, Refused):
@@ -101,16 +99,15 @@ def rewrite(request: Request) -> Answer:
 
 def _of_library(request: Request) -> Iterator[Answer]:
     """What to do where the program asks Hugging Face's models to write their attention out."""
-    for path, text in request.sources.items():
-        source = parse(text) if "attn_implementation" in text else None
-        for call in source.every(cst.Call) if source is not None else ():
+    for path, source in files_with(request.sources, "attn_implementation"):
+        for call in source.every(cst.Call):
             given = argument(call, "attn_implementation")
-            if given is None or source is None:
+            if given is None:
                 continue
             setting = request.set_by(given.value, path, source, switch=True)
             if setting is None or setting.value != "eager":
                 continue
-            if "output_attentions=True" in text:
+            if "output_attentions=True" in source.text:
                 yield Advice(f"{path} asks for the weights of attention, which no fused kernel has.")
             edits = request.edited([(setting.path, [setting.to("sdpa")])])
             drops = not any_matches(_DROPS_NOTHING, request.sources.values())

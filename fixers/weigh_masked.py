@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request, lines_with
+from diagnose.fixer import Answer, Example, Fixer, Gate, Request, example_request, lines_with
 from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.dataflow.flow import binds, scope_of
 from diagnose.source.dataflow.reaching_definitions import Bound, reaching, same_value, statement_of
@@ -37,7 +37,9 @@ from diagnose.source.rewrite.functional import operand
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import in_place
 from diagnose.source.tree.arguments import argument, argument_code, has_star
-from diagnose.source.tree.edits import Source, Splice, call_name, free_name, insert_before, parse
+from diagnose.source.tree.attributes import is_label
+from diagnose.source.tree.edits import Source, Splice, call_name, free_name, insert_before
+from diagnose.source.tree.memo import parse_all
 
 _BY_ENTRY = frozenset(
     {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss"}
@@ -63,7 +65,7 @@ class _Masked:
 def rewrite(request: Request) -> Answer:
     """Weigh what the recorded lines select."""
     edits: list[tuple[str, list[Splice]]] = []
-    sources = {path: source for path, text in request.sources.items() if (source := parse(text)) is not None}
+    sources = parse_all(request.sources)
     for path, source in sources.items():
         lines = {place.line for place in request.finding.where if place.file == path}
         splices: list[Splice] = []
@@ -74,8 +76,7 @@ def rewrite(request: Request) -> Answer:
                     splices += _edits(source, found, splices)
                     gone += found.steps
         edits.append((path, [*splices, *take_out(source, gone)]))
-    files = request.edited(edits)
-    return Edits(files, "weigh entries with the mask where the host waited to select them") if files else None
+    return request.answer(edits, "weigh entries with the mask where the host waited to select them")
 
 
 def _found(source: Source, call: cst.Call, lines: set[int]) -> Iterator[_Masked]:
@@ -157,7 +158,7 @@ def _named(source: Source, call: cst.Call, name: cst.Name) -> cst.SimpleStatemen
     uses = [
         node
         for node in source.every(cst.Name, scope_of(source, call))
-        if node.value == name.value and not _is_label(source, node)
+        if node.value == name.value and not is_label(source, node)
     ]
     bound = [node for node in uses if isinstance(source.parent(node), cst.AssignTarget)]
     if len(uses) != 2 or len(bound) != 1:
@@ -166,13 +167,6 @@ def _named(source: Source, call: cst.Call, name: cst.Name) -> cst.SimpleStatemen
     user = source.inside(call, cst.SimpleStatementLine)
     same = step is not None and user is not None and source.parent(step) is source.parent(user)
     return step if same and step is not None and len(step.body) == 1 else None
-
-
-def _is_label(source: Source, node: cst.Name) -> bool:
-    parent = source.parent(node)
-    return (isinstance(parent, cst.Attribute) and parent.attr is node) or (
-        isinstance(parent, cst.Arg) and parent.keyword is node
-    )
 
 
 def _stays(source: Source, found: _Masked) -> bool:

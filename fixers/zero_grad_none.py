@@ -27,7 +27,8 @@ from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request,
 from diagnose.source.dataflow.flow import within
 from diagnose.source.optimizers.gradient_coverage import idle_gradients
 from diagnose.source.tree.arguments import argument, remove_argument
-from diagnose.source.tree.edits import Source, Splice, parse, replace
+from diagnose.source.tree.edits import Source, Splice, replace
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
 
 _CAPTURED = re.compile(r"CUDAGraph\(|cuda\.graph\(")
@@ -41,10 +42,7 @@ def rewrite(request: Request) -> Answer:
     edits: list[tuple[str, list[Splice]]] = []
     changed: list[cst.CSTNode] = []
     parsed: list[tuple[str, Source]] = []
-    for path, text in request.sources.items():
-        source = parse(text) if "grad" in text else None
-        if source is None:
-            continue
+    for path, source in files_with(request.sources, "grad"):
         parsed.append((path, source))
         for call in source.calls_named("zero_grad"):
             given = argument(call, "set_to_none", 0)

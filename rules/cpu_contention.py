@@ -92,7 +92,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     busy, others, workers = (_median(measures, f"host.{name}") for name in ("cpu", "others_cpu", "workers"))
     strangers = others is not None and busy is not None and others > busy
     loaders = [
-        Place(site.file, site.line, function=site.function)
+        Place.at(site)
         for site in measures.trace.sites
         if site.kind == "DataLoader" and site.arguments.get("num_workers")
     ]
@@ -143,7 +143,7 @@ def _rivals(others: float | None, workers: float | None, cores: int | None) -> s
 
 
 def _lost(measures: Measures, share: float) -> Intervals:
-    """That share of each stretch for which the step waits for the host."""
+    """The share of each stretch for which the step waits for the host."""
     late = measures.idle_of(*_HOST_CAUSES)
     if not measures.has_device:
         late = late | measures.compute

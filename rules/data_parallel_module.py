@@ -62,9 +62,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     lost = measures.counted - measures.compute - measures.idle["input"]
     if not lost.total_ns:
         return
-    spans = Intervals.of(trace.ranges.start_ns[forward], trace.ranges.end_ns[forward])
+    spans = Intervals.of_rows(trace.ranges, forward)
     if not len(spans):
-        spans = Intervals.of(trace.ops.start_ns[replicas], trace.ops.end_ns[replicas])
+        spans = Intervals.of_rows(trace.ops, replicas)
     steps = measures.step_count
     sites = [site for site in trace.sites if site.kind == "DataParallel"]
     yield Claim(
@@ -78,7 +78,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("step in which the busiest device does not compute", lost.total_ns // steps, "ns"),
             Evidence("forward passes of the wrapper per step", len(spans) / steps, "count"),
         ],
-        where=[Place(site.file, site.line, function=site.function) for site in sites] or measures.places(spans),
+        where=[Place.at(site) for site in sites] or measures.places(spans),
         confirm=f"a trial with a process for each device; at best {format_ns(lost.total_ns / steps)} per step go",
     )
 

@@ -144,7 +144,7 @@ def _forward(measures: Measures) -> Intervals:
     """The operators that autograd numbers, outside the backward pass."""
     ops = measures.trace.ops
     rows = (ops.sequence >= 0) & (ops.forward_thread < 0)
-    return Intervals.of(ops.start_ns[rows], ops.end_ns[rows]) & measures.counted
+    return Intervals.of_rows(ops, rows) & measures.counted
 
 
 def _asked_for(measures: Measures) -> list[Place]:

@@ -130,13 +130,13 @@ def _where(measures: Measures, rows: _Rows) -> list[Place]:
     """Lines that were followed, else those in the copying calls; where none was sampled there, the lines known to
     wait, the most frequent first."""
     linked = rows[measures.launches.linked[rows]]
-    calls = Intervals.of(measures.launches.start_ns[linked], measures.launches.end_ns[linked])
+    calls = Intervals.of_rows(measures.launches, linked)
     followed = places_of_ops(measures, measures.op_of_work[rows]) if measures.followed else ()
     places = followed or measures.places(calls & measures.waits) or measures.places(calls)
     if places:
         return list(places)
     waiting = sorted(measures.trace.sync_sites or (), key=lambda site: (-site.per_step, site.file, site.line))
-    return [Place(site.file, site.line, function=site.function) for site in waiting]
+    return [Place.at(site) for site in waiting]
 
 
 _FIRES = (

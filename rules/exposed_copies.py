@@ -136,7 +136,7 @@ def _longest(measures: Measures, rows: np.typing.NDArray[np.int64]) -> tuple[int
 def _called(measures: Measures, rows: np.typing.NDArray[np.int64]) -> Intervals:
     """The host's time in the calls that launched some work: the lines that copy, whenever the device gets to it."""
     rows = rows[measures.launches.linked[rows]]
-    return Intervals.of(measures.launches.start_ns[rows], measures.launches.end_ns[rows])
+    return Intervals.of_rows(measures.launches, rows)
 
 
 _drawn = partial(drawn, repeat=4)

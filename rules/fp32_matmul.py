@@ -38,18 +38,7 @@ from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import gained_ns, sped_up
 from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.measure.views.kernel_classes import KernelClass, matmul_format
-from diagnose.rule import (
-    CannotTell,
-    Claim,
-    Confidence,
-    Evidence,
-    Facts,
-    Measures,
-    Rule,
-    Symptom,
-    drawn,
-    format_count,
-)
+from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Facts, Measures, Rule, Symptom, drawn, format_count
 from diagnose.trace.schema import Int64
 
 

@@ -144,7 +144,7 @@ def _where(measures: Measures, sites: list[Site]) -> list[Place]:
 
 def _places(sites: list[Site]) -> list[Place]:
     ordered = sorted(sites, key=lambda site: not site.owned)
-    return [Place(site.file, site.line, function=site.function) for site in ordered]
+    return [Place.at(site) for site in ordered]
 
 
 _OPS = {"r": "Torch-Compiled Region: 0/0", "q": "Torch-Compiled Region: 1/0", "g": "CompiledFunction"}

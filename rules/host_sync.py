@@ -100,7 +100,7 @@ def _thrown_back(measures: Measures) -> Intervals:
     """Launch gaps of steps in which the host waits: a host that does not wait is further ahead at all of them."""
     steps = measures.steps
     waiting = measures.waits.covered(steps.host_start_ns, steps.host_end_ns) > 0
-    return measures.issue_gaps & Intervals.of(steps.start_ns[waiting], steps.end_ns[waiting])
+    return measures.issue_gaps & Intervals.of_rows(steps, waiting)
 
 
 def _waiting_in(measures: Measures) -> str | None:

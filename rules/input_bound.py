@@ -190,7 +190,7 @@ def _told_apart(measures: Measures, workers: int | None, unseen_ns: int) -> tupl
 
 def _where(loaders: list[Site], sampled: Sequence[Place]) -> list[Place]:
     """Where loaders are built, then the lines that were seen at work, each line once."""
-    built = {(site.file, site.line): Place(site.file, site.line, function=site.function) for site in loaders}
+    built = {(site.file, site.line): Place.at(site) for site in loaders}
     seen = [place for place in sampled if (place.file, place.line) not in built]
     return [*built.values(), *seen]
 

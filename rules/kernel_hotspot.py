@@ -42,18 +42,7 @@ from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import gained_ns, sped_up
 from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.measure.views.kernel_classes import KernelClass
-from diagnose.rule import (
-    CannotTell,
-    Claim,
-    Confidence,
-    Evidence,
-    Measures,
-    Rule,
-    Symptom,
-    Trace,
-    drawn,
-    format_share,
-)
+from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Measures, Rule, Symptom, Trace, drawn, format_share
 from diagnose.trace.schema import Int64, WorkKind
 
 SHARE = 0.05
@@ -97,7 +86,7 @@ class _Kernel:
 
     @property
     def is_what_there_is(self) -> bool:
-        """Whether it is slow for its arithmetic and bytes, but the library has no better one for this layer."""
+        """Whether the kernel is slow for its arithmetic and bytes, but the library has no better one for this layer."""
         slow = self.reached is not None and self.reached < FAR
         return slow and self.left == 1.0 and self.kind in (KernelClass.CONVOLUTION, KernelClass.NORM)
 
@@ -195,7 +184,7 @@ def _claim(measures: Measures, one: _Kernel) -> Iterator[Claim]:
 
 
 def _convolves(measures: Measures, one: _Kernel) -> bool:
-    """Whether it is a convolution's: the library may have a better one, or one for another format."""
+    """Whether the kernel is a convolution's: the library may have a better one, or one for another format."""
     ops = measures.op_of_work[one.rows]
     names = np.unique(measures.trace.ops.name[ops[ops >= 0]]).tolist()
     return any("convolution" in measures.trace.names[name] for name in names)

@@ -236,7 +236,7 @@ def _places(measures: Measures, grown: _Growth | None) -> tuple[Place, ...]:
     trace = measures.trace
     kept = [site for site in trace.sites if site.kind == _KEEPS]
     if kept:
-        return tuple(Place(site.file, site.line, function=site.function) for site in kept)
+        return tuple(Place.at(site) for site in kept)
     if grown is None:
         return ()
     if grown.since_ns is None or grown.before_ns is None:

@@ -153,7 +153,7 @@ def _death(measures: Measures, site: Site) -> Claim:
     wanted, peak = site.arguments.get("wanted_bytes"), measures.memory_peak
     size = (peak.wanted_bytes if peak else None) or (wanted if isinstance(wanted, int) else 0)
     asked = f" asking for {format_bytes(size)}" if size > 0 else ""
-    at = Place(site.file, site.line, function=site.function)
+    at = Place.at(site)
     return Claim(
         summary=f"the run died of it: an allocation{asked} found no room{_held(peak)}",
         confidence=Confidence.HINT,

@@ -97,7 +97,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     if stalls is None:
         return
-    long = Intervals.of(log.start_ns[stalls.rows], log.end_ns[stalls.rows])
+    long = Intervals.of_rows(log, stalls.rows)
     kind, cause, fixers = _cause(measures, log, stalls)
     if kind is RangeKind.COMPILE or (kind is RangeKind.INPUT and stalls.period <= BURST):
         return
@@ -227,10 +227,10 @@ def _standing_out(measures: Measures, log: StepTimes, stalls: Stalls) -> list[Pl
     usual[stalls.rows] = False
     elsewhere = {
         (place.file, place.line): (place.share or 0.0) * stalls.usual_ns
-        for place in measures.places(Intervals.of(log.start_ns[usual], log.end_ns[usual]))
+        for place in measures.places(Intervals.of_rows(log, usual))
     }
     length = float(log.length_ns[stalls.rows].mean())
-    places = measures.places(Intervals.of(log.start_ns[stalls.rows], log.end_ns[stalls.rows]))
+    places = measures.places(Intervals.of_rows(log, stalls.rows))
     return [
         place for place in places if (place.share or 0.0) * length > 2 * elsewhere.get((place.file, place.line), 0.0)
     ]
@@ -238,7 +238,7 @@ def _standing_out(measures: Measures, log: StepTimes, stalls: Stalls) -> list[Pl
 
 def _ranges(measures: Measures, kind: RangeKind) -> Intervals:
     rows = measures.trace.ranges.kind == kind
-    return Intervals.of(measures.trace.ranges.start_ns[rows], measures.trace.ranges.end_ns[rows])
+    return Intervals.of_rows(measures.trace.ranges, rows)
 
 
 _LOG = StepLog.build({"end_ns": np.cumsum([60 if step == 40 else 10 for step in range(1, 61)]) * 1_000_000})

@@ -98,7 +98,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 def _compiling(measures: Measures) -> Intervals:
     ranges = measures.trace.ranges
     rows = ranges.kind == RangeKind.COMPILE
-    return Intervals.of(ranges.start_ns[rows], ranges.end_ns[rows])
+    return Intervals.of_rows(ranges, rows)
 
 
 def _recompiled(measures: Measures) -> list[Site]:
@@ -169,7 +169,7 @@ def _outside(measures: Measures) -> Claim | None:
     if len(trace.step_log) <= WARM_UP:
         return None
     rows = (trace.ranges.kind == RangeKind.COMPILE) & (trace.ranges.start_ns >= trace.step_log.end_ns[WARM_UP - 1])
-    time = Intervals.of(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
+    time = Intervals.of_rows(trace.ranges, rows)
     count = len(time)
     if count == 0:
         return None

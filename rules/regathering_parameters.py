@@ -86,8 +86,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             *([Evidence("peak memory", facts.peak_memory_bytes or 0, "bytes")] if known else []),
             *worth_keeping(measures),
         ],
-        where=[Place(site.file, site.line, function=site.function) for site in sites]
-        or measures.places(issuing_of(measures, rows)),
+        where=[Place.at(site) for site in sites] or measures.places(issuing_of(measures, rows)),
         confirm="a trial with reshard_after_forward=False" + ("" if known else ", if there is memory to keep them"),
         cut=gone.cut,
     )

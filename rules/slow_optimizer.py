@@ -120,7 +120,7 @@ def _claim(
     spent = measures.per_step(work | gaps)
     stepping = np.flatnonzero(spent)  # not in every micro-step of an accumulation
     exceptional = stepping[exceptional_steps(spent[stepping])]
-    odd = Intervals.of(measures.steps.start_ns[exceptional], measures.steps.end_ns[exceptional])
+    odd = Intervals.of_rows(measures.steps, exceptional)
     rows, work, gaps, pieces = _without(measures, found, odd)
     time, steps = work | gaps, measures.step_count - len(exceptional)
     cut = _fused(measures, rows, gaps, traffic)
@@ -153,9 +153,7 @@ def _where(measures: Measures, rows: Int64, ranges: Intervals) -> list[Place]:
     """The lines of a `step` that the program wrote itself, else where it makes its optimizers, else who calls them."""
     lines = places_of_ops(measures, measures.op_of_work[rows]) or measures.places(ranges)
     written = [place for place in lines if (place.function or "").rpartition(".")[2] == "step"]
-    made = [
-        Place(site.file, site.line, function=site.function) for site in measures.trace.sites if site.kind == "optimizer"
-    ]
+    made = [Place.at(site) for site in measures.trace.sites if site.kind == "optimizer"]
     return written or made or list(measures.places(ranges))
 
 

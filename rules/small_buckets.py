@@ -144,7 +144,7 @@ def _gradients_travel(measures: Measures, rows: Bool) -> str:
 
 def _where(measures: Measures, rows: Bool) -> Sequence[Place]:
     sites = [site for site in measures.trace.sites if site.kind == "DistributedDataParallel"]
-    written = [Place(site.file, site.line, function=site.function) for site in sites]
+    written = [Place.at(site) for site in sites]
     return written or measures.places(issuing_of(measures, rows))
 
 

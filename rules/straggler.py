@@ -66,7 +66,7 @@ from diagnose.measure.job.late_rank import (
     records_cost_ns,
     wait_per_step_ns,
 )
-from diagnose.measure.job.ranks import Job, Lateness, listed
+from diagnose.measure.job.ranks import Job, Lateness, list_ranks
 from diagnose.measure.steps.step_share import of_step
 from diagnose.rule import (
     CannotTell,
@@ -186,7 +186,7 @@ def _answer(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> 
 def _may_have_no_core(
     job: Job, late: Lateness, findings: Sequence[Sequence[Finding]], excess: Mapping[str, int]
 ) -> bool:
-    """Whether it computes on the processor, as much as the others for all that is known, and does so longer."""
+    """Whether a rank computes on the processor, as much as the others for all that is known, and does so longer."""
     cost, times = wait_per_step_ns(late), flop_ratio(job, late.member)
     longer = next(iter(excess), None) in _ON_A_CORE and (times is None or times <= 1 + ALIKE)
     return (
@@ -250,7 +250,7 @@ def _sure(
 
 def _waiting(job: Job, late: Lateness) -> str:
     others = [one.rank for at, one in enumerate(job.table) if at != late.member and one.rank is not None]
-    waiting = f"rank {listed(others)} wait{'s' if len(others) == 1 else ''} for it"
+    waiting = f"rank {list_ranks(others)} wait{'s' if len(others) == 1 else ''} for it"
     wait = of_step(sum(late.cost_ns), sum(late.cost_ns) / late.share, len(late.cost_ns), "traced step")
     return f"rank {late.rank} is late: {waiting} {wait}"
 

@@ -40,16 +40,7 @@ from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import gained_ns, sped_up
 from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.measure.views.kernel_classes import matmul_format
-from diagnose.rule import (
-    CannotTell,
-    Claim,
-    Confidence,
-    Evidence,
-    Measures,
-    Rule,
-    Symptom,
-    drawn,
-)
+from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Measures, Rule, Symptom, drawn
 
 FUSED_RATE = 0.4
 BACKWARD_FLOP = 5 / 4

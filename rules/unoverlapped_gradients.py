@@ -41,17 +41,7 @@ from diagnose.measure.comm.faster_collectives import shortened
 from diagnose.measure.comm.overheads import held_share
 from diagnose.measure.replay.replay import Cut
 from diagnose.measure.steps.step_share import of_traced_step
-from diagnose.rule import (
-    CannotTell,
-    Claim,
-    Confidence,
-    Evidence,
-    Measures,
-    Rule,
-    Symptom,
-    drawn,
-    format_bytes,
-)
+from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Measures, Rule, Symptom, drawn, format_bytes
 from diagnose.trace.schema import Int64
 
 LAST = 0.25

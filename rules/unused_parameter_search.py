@@ -97,7 +97,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             *_of_the_map(kept, written, read, steps),
             Evidence("exposed time of the bitmap's all-reduce, per step", without.exposed.total_ns // steps, "ns"),
         ],
-        where=[Place(site.file, site.line, function=site.function) for site in sites]
+        where=[Place.at(site) for site in sites]
         or measures.places(search if not bitmap.any() else issuing_of(measures, bitmap)),
         confirm=None if used else "whether parameters without gradients are reported with TORCH_DISTRIBUTED_DEBUG=INFO",
     )

@@ -37,7 +37,7 @@ class ReducedTrace:
 
     @property
     def rank(self) -> int | None:
-        """Its number in the job."""
+        """The rank's number in the job."""
         return self.digest.rank
 
     @property

@@ -52,7 +52,7 @@ class Journal:
         return tell
 
     def tell_of_none(self, fixer: str) -> None:
-        """That a finding named it, and that it has neither an edit nor advice; nothing where it was told of before."""
+        """Report that a fixer which a finding names has neither an edit nor advice, unless it has a verdict already."""
         if all(verdict.fixer != fixer for verdict in self.verdicts):
             self.tell(Verdict(fixer, Decision.NOT_TRIED, NOTHING_TO_CHANGE))
 

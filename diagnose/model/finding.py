@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 Number = int | float
 Scalar = int | float | str | bool | None
@@ -56,6 +57,11 @@ class Place:
     function: str | None = None
     share: float | None = None
     """This line's part (0 to 1) of the finding's time, where it was sampled."""
+
+    @classmethod
+    def at(cls, there: Any) -> Self:
+        """The line that a site or a frame of a stack names."""
+        return cls(there.file, there.line, function=there.function)
 
 
 @dataclass(frozen=True, slots=True)

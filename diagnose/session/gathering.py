@@ -17,14 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnose.errors import InputError, UsageError
-from diagnose.session.events import (
-    AnyEvent,
-    CountersRead,
-    DiagnosisMade,
-    FactsLearned,
-    StepsSeen,
-    TraceWritten,
-)
+from diagnose.session.events import AnyEvent, CountersRead, DiagnosisMade, FactsLearned, StepsSeen, TraceWritten
 from diagnose.session.journal import JOURNAL, Session, read
 
 _RANK = re.compile(r"rank(\d+)")

@@ -10,7 +10,8 @@ from diagnose.source.dataflow.bindings import binding_of, passed_to
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import files_with, parse_all
+from diagnose.source.tree.syntax import Source
 
 _TRANSFORMS = ("torch.func.", "functorch.", "torch.autograd.functional.", "torch.autograd.forward_ad.")
 _PLAIN = frozenset({"torch.func.functional_call", "torch.func.stack_module_state"})
@@ -19,10 +20,8 @@ _HINTS = ("create_graph", "torch.func", "functorch", "autograd.functional", "for
 
 def second_derivative(sources: Mapping[str, str]) -> str | None:
     """The file and line of the first call that asks for gradients of gradients, or transforms a function for others."""
-    for path, text in sources.items():
-        source = parse(text) if any(hint in text for hint in _HINTS) else None
-        for call in source.every(cst.Call) if source is not None else ():
-            assert source is not None
+    for path, source in files_with(sources, *_HINTS):
+        for call in source.every(cst.Call):
             asked = argument(call, "create_graph")
             keeps = asked is not None and not _is_never(asked.value, source, sources)
             names = source.names(call.func) - _PLAIN
@@ -34,7 +33,7 @@ def second_derivative(sources: Mapping[str, str]) -> str | None:
 def _is_never(
     value: cst.BaseExpression, source: Source, sources: Mapping[str, str], seen: frozenset[cst.CSTNode] = frozenset()
 ) -> bool:
-    """Whether it is False, or a parameter that is False unless told otherwise and that no call tells.
+    """Whether an expression is False, or a parameter that is False by default and that no call gives another value.
 
     `seen` are the parameters on the way: a function that hands its own on to itself tells nothing new.
     """
@@ -49,7 +48,7 @@ def _is_never(
         return True
     if parameter.default is None or source.code(parameter.default) != "False":
         return False
-    parsed = {path: one for path, text in sources.items() if (one := parse(text)) is not None}
+    parsed = parse_all(sources)
     names = {function.name.value}
     if names == {"__call__"} and (owner := source.inside(function, cst.ClassDef)) is not None:
         names = set(_instances(owner.name.value, parsed))
@@ -62,7 +61,7 @@ def _is_never(
 
 
 def _is_unknown_attribute(value: cst.BaseExpression, source: Source, sources: Mapping[str, str]) -> bool:
-    """Whether it is `hasattr(optimizer, "name") and optimizer.name`, of a name that no optimizer has that may be there.
+    """Whether an expression is `hasattr(optimizer, "name") and optimizer.name`, of a name that no optimizer has.
 
     timm's AdaHessian has one, to ask for gradients of gradients; torch's optimizers have none.
     """
@@ -76,9 +75,7 @@ def _is_unknown_attribute(value: cst.BaseExpression, source: Source, sources: Ma
         return False
     if source.code(right) != f"{source.code(value.left.args[0].value)}.{asked}":
         return False
-    parsed = [
-        one for text in sources.values() if (asked in text or "timm" in text) and (one := parse(text)) is not None
-    ]
+    parsed = [one for _, one in files_with(sources, asked, "timm")]
     return not any(_imports_optimizers(one) or _defines(one, asked) for one in parsed)
 
 

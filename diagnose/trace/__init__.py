@@ -1,7 +1,7 @@
 """One rank's recording, whatever wrote it: tables of events on one clock, and what is known of the process.
 
-`diagnose.trace.readers.open_trace` makes a `Trace` from a file or a run folder; `diagnose.trace.drawn` makes one from
-a drawing. Measures, rules and reports see only this.
+`diagnose.trace.readers.open_traces` makes a `Trace` of each rank from files or run folders; `diagnose.trace.drawn`
+makes one from a drawing. Measures, rules and reports see only this.
 """
 
 from __future__ import annotations

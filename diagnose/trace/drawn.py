@@ -37,17 +37,7 @@ from typing import Any
 
 from diagnose.trace import Collective, StackFrame, Thread, Trace
 from diagnose.trace.canvas import CALLS, Canvas, Event, draw_device, draw_host, events, start_of
-from diagnose.trace.schema import (
-    MISSING,
-    Counters,
-    DeviceWork,
-    Frames,
-    HostCalls,
-    Ops,
-    RangeKind,
-    Ranges,
-    Samples,
-)
+from diagnose.trace.schema import MISSING, Counters, DeviceWork, Frames, HostCalls, Ops, RangeKind, Ranges, Samples
 
 _LANE = re.compile(r"\s*([a-z]+)(?: (\d+))?\s*: ?")
 _COLLECTIVE_KERNEL = "ncclDevKernel_{}"

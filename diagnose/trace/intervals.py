@@ -43,6 +43,11 @@ class Intervals:
         return cls(begin[opens], reach[closes])
 
     @classmethod
+    def of_rows(cls, table: Any, rows: Any) -> Self:
+        """The union of the times of some rows of a table of a trace; `rows` are numbers or a mask."""
+        return cls.of(table.start_ns[rows], table.end_ns[rows])
+
+    @classmethod
     def empty(cls) -> Self:
         """No time at all."""
         return cls(np.empty(0, np.int64), np.empty(0, np.int64))

@@ -10,7 +10,7 @@ from textual.reactive import reactive
 from diagnose.errors import Cancelled
 from diagnose.model import TOGETHER
 from diagnose.report.sections.verdict_table import is_idle
-from diagnose.report.style.paths import clipped
+from diagnose.report.style.paths import clip
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import ACCENT, BAD, GOOD, how_it_ended
 from diagnose.session import State
@@ -65,7 +65,7 @@ class RunHeader(Panel):
             left = styled(name, "bold")
         # What the run does comes before the program's arguments. The mark, and two columns around each.
         room = width - min(len(left), _LEAST_NAME) - len(since) - 6
-        right = styled(f"{mark} ", colour).append(clipped(words, max(room, 8)))
+        right = styled(f"{mark} ", colour).append(clip(words, max(room, 8)))
         if since:
             right.append(f"  {since}", "bold")
         return [spread(left, right, width)]

@@ -73,7 +73,7 @@ class Breakdown:
         computes = (table.kind == WorkKind.KERNEL) & ~collective
 
         def covered(chosen: Bool) -> Intervals:
-            return Intervals.of(table.start_ns[chosen & mask], table.end_ns[chosen & mask])
+            return Intervals.of_rows(table, chosen & mask)
 
         busy, compute, comm = covered(mask), covered(computes), covered(collective)
         span = int(table.end_ns[mask].max() - table.start_ns[mask].min())

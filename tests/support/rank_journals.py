@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from journals import T0, steps_seen
-from tinygpt import (
-    MS,
-)
+from tinygpt import MS
 
 from diagnose.model import (
     SCHEMA,
@@ -20,15 +18,7 @@ from diagnose.model import (
     Severity,
     Steps,
 )
-from diagnose.session import (
-    AnyEvent,
-    CountersRead,
-    DiagnosisMade,
-    PhaseChanged,
-    RunEnded,
-    RunStarted,
-    StepsSeen,
-)
+from diagnose.session import AnyEvent, CountersRead, DiagnosisMade, PhaseChanged, RunEnded, RunStarted, StepsSeen
 from diagnose.units import NS_PER_S
 
 RANKS = 12

@@ -25,6 +25,13 @@ Source = Callable[[], Iterable[tuple[str, str]]]
 encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is there whole or not at all."""
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_text(text)
+    unfinished.replace(path)
+
+
 class Writer:
     """The files of one folder."""
 

@@ -111,7 +111,7 @@ class OomSurvival:
         return self.bench.copy(stack.edited, f"rescue-{self._copies}")
 
     def how(self, seen: StandaloneRun) -> str:
-        """That it runs, and how, and how far."""
+        """Return words on how the program runs: its peak of memory, time per step, and how far it was followed."""
         peak = f" with a peak of {format_bytes(seen.peak_bytes)}" if seen.peak_bytes else ""
         step = f", {format_ns(seen.step_ns)} a step" if seen.step_ns else ""
         if not seen.steps or not self.died_after:

@@ -105,7 +105,7 @@ def review(
 
 
 def _shareless(finding: Finding) -> tuple[Place, ...]:
-    """Its places without their parts of its time: of what was kept since, the part is another one."""
+    """The places of a finding without their parts of its time, which are others since a fix was kept."""
     return tuple(replace(place, share=None) for place in finding.where)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from diagnose.fixer import Edits, Fixer
 from diagnose.model import Finding
-from diagnose.source.rewrite.edited_lines import lines_reached, rewritten
+from diagnose.source.rewrite.edited_lines import lines_reached, rewritten_lines
 
 Left = frozenset[int]
 """Places of a finding, by their numbers, that are left as they are: their numbers stay when lines move."""
@@ -25,7 +25,7 @@ def left_alone(fixer: Fixer, finding: Finding, texts: Mapping[str, str], answer:
     known = {number for number, place in enumerate(finding.where) if place.share is not None}
     if finding.rule not in fixer.lines_of or not known:
         return frozenset()
-    lines, at = rewritten(texts, answer.files), [(place.file, place.line) for place in finding.where]
+    lines, at = rewritten_lines(texts, answer.files), [(place.file, place.line) for place in finding.where]
     if not any(at[number] in lines for number in known):
         return frozenset()
     reached = lines_reached(lines, texts)

@@ -25,7 +25,7 @@ class HostLane:
         return free.pop() if free else torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
 
     def give(self, buffer: Tensor) -> None:
-        """It serves the next that takes one of its size."""
+        """Return a buffer, for the next that takes one of its size."""
         self._free.setdefault(buffer.numel(), []).append(buffer)
 
     def copy(self, to: Tensor, source: Tensor) -> torch.cuda.Event:

@@ -26,7 +26,7 @@ def issuing_of(measures: RankCollectives, rows: Bool) -> Intervals:
     mine = comm.where(rows)
     within = passes.holding(mine.issued_ns)
     held = np.unique(within[within != MISSING])
-    found = [Intervals.of(passes.start_ns[held], passes.end_ns[held])]
+    found = [Intervals.of_rows(passes, held)]
     own = mine.where(within == MISSING)
     if len(own):
         key = np.stack((own.step, own.phase.astype(np.int64), own.round), axis=1)

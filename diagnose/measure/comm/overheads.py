@@ -89,13 +89,13 @@ def slowed(measures: RankCollectives, rows: Bool, copies: Bool) -> Float64:
     device, comm = measures.trace.device, measures.communication
     length = np.maximum(device.end_ns - device.start_ns, 1)
     held = held_share(measures)
-    stay = Intervals.of(comm.start_ns[~rows], comm.end_ns[~rows])
+    stay = Intervals.of_rows(comm, ~rows)
     lost = np.zeros(len(device))
-    taken = Intervals.of(device.start_ns[copies], device.end_ns[copies])
+    taken = Intervals.of_rows(device, copies)
     lost += _EVENLY * taken.covered(device.start_ns, device.end_ns)
     for share in np.unique(held[rows]).tolist():
         mine = rows & (held == share)
-        beside = Intervals.of(comm.start_ns[mine], comm.end_ns[mine]) - stay - taken
+        beside = Intervals.of_rows(comm, mine) - stay - taken
         lost += share * beside.covered(device.start_ns, device.end_ns)
     lost[comm.row] = 0
     return np.where(measures.rows & ~copies, np.clip(1 - lost / length, 0.0, 1.0), 1.0)
@@ -116,7 +116,7 @@ def issuing(measures: RankCollectives, rows: Bool) -> Intervals:
             mine = _Issued(measures, rows, kind)
             chosen |= named(trace.names, table.name, packs) & mine.next_wanted(table.start_ns)
             chosen |= named(trace.names, table.name, unpacks) & mine.last_wanted(table.start_ns)
-        found.append(Intervals.of(table.start_ns[chosen], table.end_ns[chosen]))
+        found.append(Intervals.of_rows(table, chosen))
     return Intervals.union(found) & _host_counted(measures)
 
 
@@ -139,7 +139,7 @@ def _inside(measures: RankCollectives, pattern: re.Pattern[str]) -> Bool:
     """Rows of device work that were launched within operators of some names."""
     ops = measures.trace.ops
     chosen = np.flatnonzero(named(measures.trace.names, ops.name, pattern))
-    return Intervals.of(ops.start_ns[chosen], ops.end_ns[chosen]).contains(measures.launches.start_ns)
+    return Intervals.of_rows(ops, chosen).contains(measures.launches.start_ns)
 
 
 def _compute(measures: RankCollectives) -> Int64:

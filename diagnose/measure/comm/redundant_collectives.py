@@ -67,11 +67,11 @@ def without_collectives(measures: RankCollectives, rows: Bool) -> RedundantColle
     slowing = int(((1 - scale) * length)[inside & ~copies].sum())
     scale[copies] = 0
     scale[comm.row] = 1 - goes / np.maximum(comm.duration_ns, 1)
-    packed = Intervals.of(trace.device.start_ns[copies], trace.device.end_ns[copies]) & counted
+    packed = Intervals.of_rows(trace.device, copies) & counted
     stays = measures.rows & ~copies
     stays[comm.row[rows]] = False
     claims = time | packed
-    alone = claims - Intervals.of(trace.device.start_ns[stays], trace.device.end_ns[stays])
+    alone = claims - Intervals.of_rows(trace.device, stays)
     host = issuing(measures, rows)
     most = alone.total_ns + slowing + ((host & measures.idle_of()) - claims).total_ns
     cut = Cut(host=host, scale=scale)

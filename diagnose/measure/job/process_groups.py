@@ -118,7 +118,7 @@ def pipeline_bubble(measures: Measures) -> Bubble | None:
 def _busy(measures: Measures, mine: Bool) -> Intervals:
     """When some of the collectives run; several at once count once."""
     comm = measures.communication
-    return Intervals.of(comm.start_ns[mine], comm.end_ns[mine])
+    return Intervals.of_rows(comm, mine)
 
 
 def _told(measures: Measures, mine: Bool) -> Collective | None:

@@ -126,10 +126,12 @@ class RollCall:
         if self.missing:
             count = f" of {self.world_size}" if self.world_size else ""
             found.append(
-                f"rank {listed(self.missing)}{count} is missing: what it did, and who waited for it, is unknown"
+                f"rank {list_ranks(self.missing)}{count} is missing: what it did, and who waited for it, is unknown"
             )
         if self.duplicates:
-            found.append(f"rank {listed(self.duplicates)} is given more than once: are these recordings of one job?")
+            found.append(
+                f"rank {list_ranks(self.duplicates)} is given more than once: are these recordings of one job?"
+            )
         return tuple(found)
 
 
@@ -305,7 +307,7 @@ def _tail(successes: int, trials: int, probability: float) -> float:
     )
 
 
-def listed(ranks: Sequence[int]) -> str:
+def list_ranks(ranks: Sequence[int]) -> str:
     """Numbers of ranks for a sentence, however many there are."""
     shown = ", ".join(map(str, ranks[:8]))
     return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown

@@ -75,7 +75,7 @@ def compiled_regions(trace: Trace, tree: OpTree) -> CompiledRegions:
     issuing = _issuing(trace, tree)
     forward = _between(graphs, issuing, trace, first)
     whole, backward = _backward(trace, tree, issuing, region, np.union1d(first, rows[resumed]), rows[resumed])
-    called = Intervals.of(ops.start_ns[first], ops.end_ns[first])
+    called = Intervals.of_rows(ops, first)
     return CompiledRegions(rows, resumed, called | whole, forward | backward)
 
 
@@ -101,9 +101,9 @@ def _graphs(trace: Trace) -> dict[int, Intervals]:
         marked &= ranges.thread == thread
         if one.any() or not marked.any():
             chosen = one if one.any() else other
-            found[thread] = Intervals.of(ops.start_ns[chosen], ops.end_ns[chosen])
+            found[thread] = Intervals.of_rows(ops, chosen)
         else:
-            found[thread] = Intervals.of(ranges.start_ns[marked], ranges.end_ns[marked])
+            found[thread] = Intervals.of_rows(ranges, marked)
     return found
 
 
@@ -161,8 +161,8 @@ def _backward(
     of = _nearest(tree, tree.forward[rows], region)
     rows, of = rows[np.isin(of, all_parts)], of[np.isin(of, all_parts)]
     around = np.where(tree.nesting.parent[rows] == MISSING, rows, tree.nesting.parent[rows])
-    whole = Intervals.of(ops.start_ns[around], ops.end_ns[around])
+    whole = Intervals.of_rows(ops, around)
     further = np.isin(of, resumed)
     known = issuing.covered(ops.start_ns[rows], ops.end_ns[rows]) > 0
     costs = around[further & known]
-    return whole, Intervals.of(ops.start_ns[costs], ops.end_ns[costs]) - issuing
+    return whole, Intervals.of_rows(ops, costs) - issuing

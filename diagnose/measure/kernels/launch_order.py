@@ -113,7 +113,7 @@ class LaunchOrder:
 
     @cached_property
     def backward(self) -> Bool:
-        """Whether it belongs to a backward pass, by its operators or, without them, by its own name."""
+        """Whether a kernel belongs to a backward pass, by its operators or, without them, by its own name."""
         backward = self.tree.backward if len(self.trace.ops) else np.zeros(0, np.bool_)
         known = self.op != MISSING
         by_op = np.where(known, backward[self.op], False) if len(backward) else known

@@ -51,7 +51,7 @@ def framework_python(trace: Trace, thread: int, stretches: Intervals) -> Interva
     else:
         ranges = trace.ranges
         known = named(trace.names, ranges.name, _OPTIMIZER) & on_threads(ranges.thread, threads)
-        optimizer = Intervals.of(ranges.start_ns[known], ranges.end_ns[known])
+        optimizer = Intervals.of_rows(ranges, known)
         found = stretches & (optimizer | _backward_starts(trace, thread)) | _sampled_in(trace, stretches)
     return found - found.at_least(_LONGEST_NS)
 

@@ -51,7 +51,7 @@ def host_computing(measures: HostWaits) -> HostOps:
         if long[mine].mean() < MOSTLY:
             continue
         at = rows[mine & long]
-        time = Intervals.of(trace.ops.start_ns[at], trace.ops.end_ns[at]) & late
+        time = Intervals.of_rows(trace.ops, at) & late
         if (measures.per_step(time) > ISSUE_NS).mean() >= REPEATED:
             spent[trace.names[name]] = time.total_ns
             stretches.append(time)

@@ -45,7 +45,7 @@ class NewShapes:
     def stalls(self, measures: HostWaits) -> Intervals:
         """When the device was idle in these calls, and neither a wait, nor memory, nor a compiler was the reason."""
         ops = measures.trace.ops
-        spans = Intervals.of(ops.start_ns[self.ops], ops.end_ns[self.ops])
+        spans = Intervals.of_rows(ops, self.ops)
         return spans & (measures.idle["dispatch"] | measures.idle["launch"])
 
 
@@ -71,7 +71,7 @@ def _else(measures: HostWaits) -> Intervals:
     """Time on the host in which a call waits for the device, or for memory: a larger tensor takes longer to copy."""
     trace = measures.trace
     allocates = named(trace.names, trace.calls.name, ALLOCATIONS)
-    allocating = Intervals.of(trace.calls.start_ns[allocates], trace.calls.end_ns[allocates])
+    allocating = Intervals.of_rows(trace.calls, allocates)
     return Intervals.union((measures.waits, measures.pageable_waits, allocating))
 
 

@@ -77,7 +77,7 @@ def op_spans(measures: HostSide, ops: Int64) -> Intervals:
     # What only runs in backward passes belongs to the line that runs them, for want of a better one.
     known = known[known != MISSING]
     rows = known if len(known) else rows
-    spans = Intervals.of(table.start_ns[rows], table.end_ns[rows]).joined(_BETWEEN_NS)
+    spans = Intervals.of_rows(table, rows).joined(_BETWEEN_NS)
     every = max(len(spans) // _MOST, 1)
     return Intervals(spans.starts[::every], spans.ends[::every])
 

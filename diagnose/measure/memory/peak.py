@@ -174,7 +174,7 @@ def _phase_at(phases: Phases, place: Int64) -> Int64:
 def _line(stack: tuple[StackFrame, ...]) -> Place | None:
     """The innermost line of the program's own."""
     own = (frame for frame in stack if frame.owned and not is_library(frame.file))
-    return next((Place(frame.file, frame.line, function=frame.function) for frame in own), None)
+    return next((Place.at(frame) for frame in own), None)
 
 
 def _time(trace: Trace, held: Pieces, place: int) -> int | None:

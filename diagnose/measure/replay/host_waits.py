@@ -109,4 +109,4 @@ def value_reads(trace: Trace, tree: OpTree, waits: Bool) -> Intervals:
     for _ in range(_DEEPEST):
         above = tree.nesting.parent[at]
         at = np.where((above != MISSING) & reads[above], above, at)
-    return Intervals.of(trace.ops.start_ns[at], trace.ops.end_ns[at])
+    return Intervals.of_rows(trace.ops, at)

@@ -162,7 +162,7 @@ class Replay:
         if not watched or not len(self._steps):
             return False
         device = self.trace.device
-        work = Intervals.of(device.start_ns[self._rows], device.end_ns[self._rows])
+        work = Intervals.of_rows(device, self._rows)
         busy = work.covered(self._steps.start_ns, self._steps.end_ns)
         return watched < _AHEAD * float(np.median(busy))
 

@@ -53,7 +53,7 @@ def device_occupation(trace: Trace, rows: Bool, classes: npt.NDArray[np.uint8]) 
 
 
 def _union(trace: Trace, rows: Bool) -> Intervals:
-    return Intervals.of(trace.device.start_ns[rows], trace.device.end_ns[rows])
+    return Intervals.of_rows(trace.device, rows)
 
 
 def account(
@@ -98,7 +98,7 @@ def account_within(
     )
 
 
-def added(parts: list[Accounting]) -> Accounting:
+def add_accountings(parts: list[Accounting]) -> Accounting:
     """The sum of several accountings."""
     causes = {cause: sum(part.idle.get(cause, 0) for part in parts) for part in parts[:1] for cause in part.idle}
     kinds = {kind: sum(part.compute_by[kind] for part in parts) for part in parts[:1] for kind in part.compute_by}

@@ -29,8 +29,8 @@ _COLLECTIVE_OPS = re.compile(r"^(c10d|gloo|mpi|ucc|_c10d_functional|nccl)::?|rec
 def host_occupation(trace: Trace, main: int) -> Occupation:
     """Compute and communication of a process that has no recorded device work."""
     collective = named(trace.names, trace.ops.name, _COLLECTIVE_OPS)
-    comm = Intervals.of(trace.ops.start_ns[collective], trace.ops.end_ns[collective])
-    compute = Intervals.of(trace.ops.start_ns[~collective], trace.ops.end_ns[~collective])
+    comm = Intervals.of_rows(trace.ops, collective)
+    compute = Intervals.of_rows(trace.ops, ~collective)
     waiting = Intervals.union(times for _, times in _exact(trace, main))
     # A collective operator nests others (copies into buckets): what lies inside it is communication.
     return Occupation(

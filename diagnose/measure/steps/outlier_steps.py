@@ -227,7 +227,7 @@ def is_spent_in(trace: Trace, kind: RangeKind, log: StepTimes, long: Int64, usua
     """
     excess_ns = float(log.length_ns[long].sum()) - usual_ns * len(long)
     rows = trace.ranges.kind == kind
-    ranges = Intervals.of(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
+    ranges = Intervals.of_rows(trace.ranges, rows)
     spent = ranges.covered(log.start_ns, log.end_ns)
     more = float(spent[long].sum()) - float(np.median(spent[log.usable])) * len(long)
     return excess_ns > 0 and more >= HALF * excess_ns

@@ -8,7 +8,14 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.measure.steps.accounting import Occupation, account, account_within, added, device_occupation, main_device
+from diagnose.measure.steps.accounting import (
+    Occupation,
+    account,
+    account_within,
+    add_accountings,
+    device_occupation,
+    main_device,
+)
 from diagnose.measure.steps.backward_passes import BackwardPasses, backward_passes, lacks_optimizer, only_infers
 from diagnose.measure.steps.host_accounting import host_idle, host_occupation
 from diagnose.measure.steps.idle import CAUSES, device_idle
@@ -160,7 +167,9 @@ class Timeline:
     @cached_property
     def accounting(self) -> Accounting:
         """All counted steps together."""
-        return added(list(self.accountings)) if self.accountings else Accounting(idle=dict.fromkeys(CAUSES, 0))
+        return (
+            add_accountings(list(self.accountings)) if self.accountings else Accounting(idle=dict.fromkeys(CAUSES, 0))
+        )
 
     def accounting_within(self, time: Intervals) -> Accounting:
         """Where some of the time of the counted steps went."""
@@ -188,7 +197,7 @@ class Timeline:
 
     def time_of(self, rows: Int64) -> Intervals:
         """The time of some rows of device work within the counted steps."""
-        return Intervals.of(self.trace.device.start_ns[rows], self.trace.device.end_ns[rows]) & self.counted
+        return Intervals.of_rows(self.trace.device, rows) & self.counted
 
     @cached_property
     def backward_passes(self) -> BackwardPasses:

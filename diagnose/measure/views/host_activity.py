@@ -66,19 +66,19 @@ def ranges_of(trace: Trace, kind: RangeKind, threads: Collection[int] | None = N
     mask = trace.ranges.kind == kind
     if threads is not None:
         mask &= on_threads(trace.ranges.thread, threads)
-    return Intervals.of(trace.ranges.start_ns[mask], trace.ranges.end_ns[mask])
+    return Intervals.of_rows(trace.ranges, mask)
 
 
 def ops_of(trace: Trace, threads: Collection[int]) -> Intervals:
     """The time in framework operators on some threads."""
     mask = on_threads(trace.ops.thread, threads)
-    return Intervals.of(trace.ops.start_ns[mask], trace.ops.end_ns[mask])
+    return Intervals.of_rows(trace.ops, mask)
 
 
 def calls_of(trace: Trace, threads: Collection[int], chosen: Bool) -> Intervals:
     """The time in those runtime calls that a mask chooses, on some threads."""
     mask = chosen & on_threads(trace.calls.thread, threads)
-    return Intervals.of(trace.calls.start_ns[mask], trace.calls.end_ns[mask])
+    return Intervals.of_rows(trace.calls, mask)
 
 
 def loading(trace: Trace, threads: Collection[int] | None = None) -> Intervals:

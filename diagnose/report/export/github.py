@@ -9,7 +9,7 @@ from __future__ import annotations
 from diagnose.model import Finding, Severity, Verdict
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.sections.verdict_table import is_idle
-from diagnose.report.style.paths import shown
+from diagnose.report.style.paths import relative_path
 from diagnose.report.wording.phrases import gain
 
 _COMMANDS = {Severity.HIGH: "error", Severity.MEDIUM: "warning"}
@@ -33,7 +33,7 @@ def _command(finding: Finding, root: str | None) -> str:
     properties = {}
     place = finding.where[0] if finding.where else None
     if place is not None:
-        properties["file"] = shown(place.file, root)
+        properties["file"] = relative_path(place.file, root)
         if place.line > 0:
             properties["line"] = str(place.line)
     properties["title"] = finding.rule if finding.rank is None else f"{finding.rule} on rank {finding.rank}"

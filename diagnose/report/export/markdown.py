@@ -9,7 +9,7 @@ from diagnose.report import Report, Subject, as_state
 from diagnose.report.export.markdown_text import code, fence_around, inline
 from diagnose.report.sections.ladder import rows as rungs
 from diagnose.report.sections.ladder import summary
-from diagnose.report.sections.memory import headline, held, life, title, weighty
+from diagnose.report.sections.memory import headline, held_categories, life, title, weighty
 from diagnose.report.sections.next_steps import next_commands
 from diagnose.report.sections.run_outcome import cut_short, kept_by_trial, nothing_kept, restless
 from diagnose.report.sections.verdict_table import (
@@ -47,7 +47,7 @@ from diagnose.report.wording.phrases import (
 )
 from diagnose.report.wording.phrases import particulars as verdict_particulars
 from diagnose.report.wording.predictions import summed_up
-from diagnose.report.wording.resolution import told
+from diagnose.report.wording.resolution import resolution_in_words
 from diagnose.report.wording.run_title import accounting_title, identity
 from diagnose.report.wording.warnings import said_once
 from diagnose.session import State
@@ -133,7 +133,9 @@ def _memory(state: State) -> list[str]:
     if peak is None:
         return []
     root = state.started.cwd if state.started else None
-    rows = [(part.look.label, format_bytes(part.size_bytes), format_share(part.share)) for part in held(peak)]
+    rows = [
+        (part.look.label, format_bytes(part.size_bytes), format_share(part.share)) for part in held_categories(peak)
+    ]
     blocks = [f"## {title(peak)}", f"{headline(peak)}.", _table(("memory", "size", "share"), rows)]
     asked = [
         (
@@ -187,7 +189,7 @@ def _measured(state: State) -> list[str]:
     blocks = ["## Fixes tried"]
     if state.control is not None:
         blocks.append(
-            f"The original against itself differs by at most {told(state.control.resolution)} of a "
+            f"The original against itself differs by at most {resolution_in_words(state.control.resolution)} of a "
             f"{format_ns(state.control.step_ns)} step ({named_count(state.control.pairs, 'pair')}); "
             "smaller changes cannot be told from none."
         )

@@ -21,7 +21,7 @@ import msgspec
 import diagnose
 from diagnose.model import Finding, Place, Severity
 from diagnose.report import Report, Subject, as_state
-from diagnose.report.style.paths import shown
+from diagnose.report.style.paths import relative_path
 from diagnose.report.wording.phrases import gain
 from diagnose.session import State
 
@@ -97,7 +97,7 @@ def _result(finding: Finding, rule: int, root: str | None, whole: str) -> dict[s
 
 
 def _location(place: Place, root: str | None) -> dict[str, Any]:
-    name = PurePath(shown(place.file, root))
+    name = PurePath(relative_path(place.file, root))
     artifact = {"uri": name.as_uri()} if name.is_absolute() else {"uri": _relative(name), "uriBaseId": "%SRCROOT%"}
     region: dict[str, Any] = {"startLine": max(place.line, 1)}
     if place.code:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from diagnose.model import MemoryPart, MemoryPeak, MemoryTimeline
-from diagnose.report.style.paths import clipped, clipped_path, place
+from diagnose.report.style.paths import clip, clipped_path, place
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import MEMORY, MUTED, Look
 from diagnose.units import format_bytes, format_share
@@ -34,7 +34,7 @@ class Held:
     """The share of what the allocator has, or of what is held, where that is not known."""
 
 
-def held(peak: MemoryPeak) -> tuple[Held, ...]:
+def held_categories(peak: MemoryPeak) -> tuple[Held, ...]:
     """The categories in the order of the vocabulary, then what is free; they sum to what the allocator has."""
     sizes = dict(peak.categories)
     if peak.reserved_bytes is not None:
@@ -82,7 +82,7 @@ def life(part: MemoryPart) -> str:
 
 def memory_lines(peak: MemoryPeak, root: str | None, width: int, rows: int = _ROWS) -> list[Text]:
     """The table, the lines that asked for most, and the timeline in `rows` lines; without its heading."""
-    parts = held(peak)
+    parts = held_categories(peak)
     label = max((len(part.look.label) for part in parts), default=0)
     lines = []
     for part in parts:
@@ -116,7 +116,7 @@ def _asked(parts: Sequence[MemoryPart], root: str | None, width: int) -> list[Te
         line.append(f"  {words}", MUTED)
         spare = width - len(line) - 2 - (most - len(words))
         if part.place and part.place.code and spare >= _NARROWEST:
-            line.append(" " * (most - len(words) + 2)).append(clipped(part.place.code, spare), "italic")
+            line.append(" " * (most - len(words) + 2)).append(clip(part.place.code, spare), "italic")
         lines.append(line)
     return lines
 

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from diagnose.model import Place
 
 
-def shown(file: str, root: str | None) -> str:
+def relative_path(file: str, root: str | None) -> str:
     """`file` relative to `root` where it lies below it, else as it is."""
     if root and PurePath(file).is_absolute() and PurePath(file).is_relative_to(root):
         return str(PurePath(file).relative_to(root))
@@ -18,11 +18,11 @@ def shown(file: str, root: str | None) -> str:
 
 def place(where: Place, root: str | None) -> str:
     """`train.py:41`; the line is left out where it is unknown."""
-    name = shown(where.file, root)
+    name = relative_path(where.file, root)
     return f"{name}:{where.line}" if where.line > 0 else name
 
 
-def clipped(text: str, width: int) -> str:
+def clip(text: str, width: int) -> str:
     """The beginning of `text` in at most `width` columns, with an ellipsis where something was cut."""
     return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)).rstrip() + "…"[: max(width, 0)]
 

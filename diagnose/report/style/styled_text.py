@@ -22,7 +22,7 @@ def heading(words: str, beside: str, width: int) -> Text:
     return line.append(f"   {beside}", MUTED) if beside and len(words) + len(beside) + 3 <= width else line
 
 
-def printed(sections: Sequence[Sequence[Text]], colour: bool) -> str:
+def print_sections(sections: Sequence[Sequence[Text]], colour: bool) -> str:
     """Sections with an empty line between them; those without lines are left out. Colour is ANSI escapes."""
     lines = [line for section in sections if section for line in (*section, Text())][:-1]
     if not colour:

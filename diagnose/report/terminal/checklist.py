@@ -12,7 +12,7 @@ from rich.text import Text
 
 from diagnose.model import Accounting, Diagnosis
 from diagnose.report import Subject, as_state
-from diagnose.report.style.styled_text import heading, printed, styled
+from diagnose.report.style.styled_text import heading, print_sections, styled
 from diagnose.report.style.vocabulary import BAD, GOOD, MUTED
 from diagnose.report.wording.run_title import identity
 from diagnose.session import State
@@ -38,7 +38,7 @@ def render(subject: Subject, width: int, colour: bool = False) -> str:
     lines: list[Text] = [heading("Checklist", " · ".join(identity(state)), max(width, 400)), Text()]
     found = items(state)
     if not found:
-        return printed([[*lines, styled("No step was diagnosed, so that there is nothing to check.")]], colour)
+        return print_sections([[*lines, styled("No step was diagnosed, so that there is nothing to check.")]], colour)
     wide = max(len(item.question) for item in found)
     values = max(len(item.value or "open") for item in found)
     targets = max(len(item.target) for item in found)
@@ -49,7 +49,7 @@ def render(subject: Subject, width: int, colour: bool = False) -> str:
         lines.append(line)
         if not item.is_met:
             lines.append(styled(f"    {item.look}", MUTED))
-    return printed([lines, [styled(energy, MUTED)] if (energy := energy_of(state)) else []], colour)
+    return print_sections([lines, [styled(energy, MUTED)] if (energy := energy_of(state)) else []], colour)
 
 
 _MARKS = {True: ("✓", GOOD), False: ("✗", BAD), None: ("?", MUTED)}

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from diagnose.model import EditCheck, GateAnswer
 from diagnose.report.style.line_wrapping import wrap
-from diagnose.report.style.styled_text import heading, printed, styled
+from diagnose.report.style.styled_text import heading, print_sections, styled
 from diagnose.report.style.vocabulary import BAD, GOOD, MUTED
 
 _COLOURS = {GateAnswer.PASSED: GOOD, GateAnswer.REFUSED: BAD, GateAnswer.UNVERIFIED: MUTED}
@@ -38,7 +38,7 @@ def as_text(checks: Sequence[EditCheck], width: int, *, colour: bool) -> str:
     """A section for each edit, then one line for each fixer without."""
     sections = [_section(one, width) for one in checks if one.diff]
     sections.append([line for one in checks if not one.diff for line in _told(f"{one.fixer}: {one.detail}", width)])
-    return printed(sections, colour)
+    return print_sections(sections, colour)
 
 
 def _section(check: EditCheck, width: int) -> list[Text]:

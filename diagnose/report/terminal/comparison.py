@@ -12,7 +12,7 @@ from rich.text import Text
 from diagnose.comparison import Comparison, StepChange, TimeChange, TimeSpent
 from diagnose.model import SCHEMA, Finding
 from diagnose.report.style.line_wrapping import wrap
-from diagnose.report.style.styled_text import heading, printed, styled
+from diagnose.report.style.styled_text import heading, print_sections, styled
 from diagnose.report.style.vocabulary import BAD, GOOD, MUTED, class_look, named_count
 from diagnose.units import format_bytes, format_ns, format_share
 
@@ -33,7 +33,7 @@ def render(comparison: Comparison, width: int, colour: bool = False) -> str:
         _findings(comparison, width),
         _notes(comparison, width),
     ]
-    return printed(sections, colour)
+    return print_sections(sections, colour)
 
 
 def to_json(comparison: Comparison) -> str:

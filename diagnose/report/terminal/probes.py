@@ -8,7 +8,7 @@ from rich.text import Text
 
 from diagnose.model import Bearing, ProbeResult
 from diagnose.report.style.line_wrapping import wrap
-from diagnose.report.style.styled_text import heading, printed, styled
+from diagnose.report.style.styled_text import heading, print_sections, styled
 from diagnose.report.style.vocabulary import BAD, GOOD, MUTED
 from diagnose.units import format_bytes, format_ns, format_share
 
@@ -39,7 +39,7 @@ def probe_lines(probes: Sequence[ProbeResult], width: int) -> list[Text]:
 
 def as_text(probes: Sequence[ProbeResult], width: int, *, colour: bool) -> str:
     """Return the output of `diagnose probe`."""
-    return printed([probe_lines(probes, width)], colour)
+    return print_sections([probe_lines(probes, width)], colour)
 
 
 def _title(result: ProbeResult) -> str:

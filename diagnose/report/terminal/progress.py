@@ -13,7 +13,7 @@ from diagnose.model import TOGETHER, Decision, Verdict
 from diagnose.report.sections.verdict_table import is_idle, look
 from diagnose.report.style.vocabulary import Look, named_count
 from diagnose.report.wording.phrases import gain, interval, is_priced, signed_percent
-from diagnose.report.wording.resolution import told
+from diagnose.report.wording.resolution import resolution_in_words
 from diagnose.session import (
     AnyEvent,
     ControlMeasured,
@@ -134,7 +134,8 @@ def _line(event: AnyEvent) -> str | None:
             return f"traced {named_count(event.steps, 'step')} of rank {event.rank}: {event.path}"
         case ControlMeasured():
             pairs = named_count(event.pairs, "pair")
-            return f"control: the original against itself differs by {told(event.resolution)} of a step ({pairs})"
+            difference = resolution_in_words(event.resolution)
+            return f"control: the original against itself differs by {difference} of a step ({pairs})"
         case TrialStarted():
             if event.predicted_ns is None:
                 return None  # a check, and the phase after it says of what

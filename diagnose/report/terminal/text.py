@@ -17,9 +17,9 @@ from diagnose.report.sections.next_steps import next_commands
 from diagnose.report.sections.run_outcome import is_failed, kept_by_trial, nothing_kept
 from diagnose.report.sections.side_by_side import spread_words, traced_lines
 from diagnose.report.style.line_wrapping import wrap
-from diagnose.report.style.paths import clipped, clipped_path, place
+from diagnose.report.style.paths import clip, clipped_path, place
 from diagnose.report.style.step_bar import bar, is_recorded, legend, slices
-from diagnose.report.style.styled_text import heading, printed, styled
+from diagnose.report.style.styled_text import heading, print_sections, styled
 from diagnose.report.style.vocabulary import BAD, CLASSES, GOOD, MUTED, SEVERITIES, named_count
 from diagnose.report.terminal.probes import probe_lines
 from diagnose.report.terminal.text_fixes import fix_lines
@@ -61,7 +61,7 @@ def render(subject: Subject, width: int = WIDTH, colour: bool = False) -> str:
         fix_lines(state, width),
         _next(state, width),
     ]
-    return printed(sections, colour)
+    return print_sections(sections, colour)
 
 
 def paragraph(words: str, width: int, indent: int = 0, style: str = "") -> list[Text]:
@@ -261,7 +261,7 @@ def _place(name: str, where: Place, root: str | None, width: int, alone: bool) -
     share = f"  {format_share(where.share)} of it" if where.share is not None and not alone else ""
     room = width - column - cell_len(spot) - len(share) - 2
     if where.code and room >= 16:
-        line.append("  ").append(clipped(where.code, room), "italic")
+        line.append("  ").append(clip(where.code, room), "italic")
     if room >= 0:
         line.append(share, MUTED)
     return line

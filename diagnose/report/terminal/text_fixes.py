@@ -26,21 +26,12 @@ from diagnose.report.sections.verdict_table import (
     untried,
 )
 from diagnose.report.style.line_wrapping import wrap
-from diagnose.report.style.paths import clipped, place
+from diagnose.report.style.paths import clip, place
 from diagnose.report.style.styled_text import heading, styled
 from diagnose.report.style.vocabulary import BAD, DECISIONS, GOOD, MUTED, Look, named_count
-from diagnose.report.wording.phrases import (
-    MINUS,
-    chosen,
-    final,
-    interplay,
-    particulars,
-    saves,
-    sentence,
-    together,
-)
+from diagnose.report.wording.phrases import MINUS, chosen, final, interplay, particulars, saves, sentence, together
 from diagnose.report.wording.predictions import summed_up
-from diagnose.report.wording.resolution import told
+from diagnose.report.wording.resolution import resolution_in_words
 from diagnose.session import State
 from diagnose.units import format_ns
 
@@ -90,7 +81,7 @@ def _control(state: State, width: int) -> list[Text]:
     if state.control is None:
         return []
     return _muted(
-        f"This machine can tell changes of more than {told(state.control.resolution)} of a step "
+        f"This machine can tell changes of more than {resolution_in_words(state.control.resolution)} of a step "
         f"({format_ns(state.control.step_ns)}) from none: the original against itself, "
         f"{named_count(state.control.pairs, 'pair')} in {named_count(state.control.generations, 'generation')}.",
         width,
@@ -105,11 +96,11 @@ def _table(state: State, width: int) -> list[Text]:
     name_width = min(name_width, max(len(verdict.fixer) for verdict in verdicts) + 2)
     head = f"  {'fix':<{name_width}}{'predicted':>{time_width}}{'measured':>{time_width}}"
     head += f"  {'of a step [95 % interval]':<{_SAVING_WIDTH + 1}} verdict"
-    lines = [styled(clipped(head, width), MUTED)]
+    lines = [styled(clip(head, width), MUTED)]
     for verdict, (predicted, saved) in zip(verdicts, times, strict=True):
         shown = look(state, verdict)
         line = styled(f"{shown.mark} ", shown.colour).append(
-            f"{clipped(verdict.fixer, name_width - 1):<{name_width}}", "bold"
+            f"{clip(verdict.fixer, name_width - 1):<{name_width}}", "bold"
         )
         line.append(f"{predicted:>{time_width}}{saved:>{time_width}}  ")
         line.append(f"{saves(verdict):<{_SAVING_WIDTH}}  ")
@@ -173,7 +164,7 @@ def _advice(state: State, width: int) -> list[Text]:
         lines.append(styled(f"{look.mark} ", look.colour).append(promise(verdict), "bold"))
         for where in verdict.where[:1]:
             code = f"  {where.code}" if where.code else ""
-            lines.append(styled(clipped(f"    {place(where, root)}{code}", width), MUTED))
+            lines.append(styled(clip(f"    {place(where, root)}{code}", width), MUTED))
         lines += [styled(f"    {line}") for line in wrap(sentence(verdict.summary), width - 4)]
     return lines
 

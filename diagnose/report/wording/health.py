@@ -33,7 +33,7 @@ ceiling itself is off by, as its rates are those of the best kernels."""
 
 
 def is_healthy(diagnosis: Diagnosis) -> bool:
-    """Whether it is quiet because it is near the practical ceiling, not because nobody knows what it does."""
+    """Whether a diagnosis is quiet because the run is near its ceiling, not because nothing is known of it."""
     known = not _has_unpriced(diagnosis) and _doubtful(diagnosis) is None
     left = _above_ceiling(diagnosis)
     return is_quiet(diagnosis) and _computes(diagnosis) and known and left is not None and left <= NEAR
@@ -113,7 +113,7 @@ def unexplained(diagnosis: Diagnosis) -> str:
 
 
 def _open_question(diagnosis: Diagnosis, part: Slice, nothing: str, more: str) -> str:
-    """That nothing explains a class of time, or what it would take to."""
+    """Words on a class of time that nothing explains, or on what it would take to."""
     if part.kind == "exposed_comm" and any(answer.rule == _OF_OTHER_RANKS for answer in diagnosis.cannot_tell):
         return (
             f"Whether the {format_ns(part.ns)} of {part.look.label} are waiting for other ranks, "

@@ -23,7 +23,7 @@ from diagnose.model import (
 )
 from diagnose.report.style.vocabulary import CLASSES, class_look, named_count
 from diagnose.report.wording.predictions import compared
-from diagnose.report.wording.resolution import told
+from diagnose.report.wording.resolution import resolution_in_words
 from diagnose.session import State
 from diagnose.units import NS_PER_S, format_count, format_flops, format_ns, format_setting, format_share, format_value
 
@@ -92,12 +92,12 @@ def awaited(diagnosis: Diagnosis) -> str:
 
 
 def is_priced(finding: Finding) -> bool:
-    """Whether it is known what it costs: a hint of no time is no finding of none."""
+    """Whether the cost of a finding is known: a hint without a time is not one that costs nothing."""
     return finding.confidence is not Confidence.HINT or finding.estimate_ns > 0
 
 
 def share(finding: Finding) -> str:
-    """Its share of a step; one that would be rounded up into the next severity is rounded down."""
+    """The share of a finding in a step; one that would be rounded up into the next severity is rounded down."""
     rounded = round(finding.share, 3)
     crosses = Severity.of_share(rounded) is not Severity.of_share(finding.share)
     return format_share(math.floor(finding.share * 1000) / 1000 if crosses else finding.share)
@@ -139,7 +139,7 @@ def measure(name: str) -> str:
 
 
 def value(item: Evidence) -> str:
-    """Its value in its unit; a count needs none."""
+    """The value of a piece of evidence with its unit; a count needs none."""
     return format_count(item.value) if item.unit == "count" else format_value(item.value, item.unit)
 
 
@@ -230,7 +230,9 @@ def particulars(verdict: Verdict) -> list[tuple[str, str]]:
     if prediction := compared(verdict):
         said.append(("prediction", prediction))
     if verdict.resolution is not None:
-        said.append(("resolution", f"{told(verdict.resolution)} of a step: less cannot be told from none"))
+        said.append(
+            ("resolution", f"{resolution_in_words(verdict.resolution)} of a step: less cannot be told from none")
+        )
     if verdict.gate is not None:
         said.append(("numbers", _equal(verdict.gate)))
     if verdict.mechanism is not None:

@@ -15,7 +15,7 @@ def predicted_between(predicted_ns: int, prediction: Confidence | None) -> str:
     return f"{format_ns(low)} … {format_ns(high)}"
 
 
-def held(verdict: Verdict) -> bool | None:
+def prediction_holds(verdict: Verdict) -> bool | None:
     """Whether the measured saving lies in the interval that was predicted; None where one of the two is missing.
 
     Every trial counts, kept or not: what was to save something and saved nothing lies outside.
@@ -36,13 +36,13 @@ def compared(verdict: Verdict) -> str:
         else f"lost {format_ns(-verdict.saving_ns)}"
     )
     said = f"{predicted_between(verdict.predicted_ns, verdict.prediction)}; {came}"
-    inside = held(verdict)
+    inside = prediction_holds(verdict)
     return said if inside is None else f"{said}: {'inside' if inside else 'outside'}"
 
 
 def summed_up(verdicts: Sequence[Verdict]) -> str:
     """One sentence on all predictions that a trial could check; empty where there are none."""
-    checked = [inside for verdict in verdicts if (inside := held(verdict)) is not None]
+    checked = [inside for verdict in verdicts if (inside := prediction_holds(verdict)) is not None]
     if not checked:
         return ""
     return (

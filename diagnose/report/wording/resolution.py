@@ -14,7 +14,7 @@ def band(resolution: float) -> tuple[float, float]:
     return (swap_sides(resolution) if resolution < 1 else -resolution), resolution
 
 
-def told(resolution: float) -> str:
+def resolution_in_words(resolution: float) -> str:
     """The resolution in words: `±1.0 %`, or `−61 % … +38 %` where the ends differ."""
     loss, saving = (format_share(abs(end)) for end in band(resolution))
     return f"±{saving}" if loss == saving else f"−{loss} … +{saving}"

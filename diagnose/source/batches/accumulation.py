@@ -8,6 +8,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.flow import Loop, loops_around, within
 from diagnose.source.training.training_loop import TrainingStep
+from diagnose.source.tree.attributes import is_attribute_name
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, Splice
 
@@ -104,7 +105,7 @@ def _is_set_otherwise(source: Source, name: str) -> bool:
     """
     for node in source.every(cst.Name):
         parent = source.parent(node)
-        if node.value != name or (isinstance(parent, cst.Attribute) and parent.attr is node):
+        if node.value != name or is_attribute_name(source, node):
             continue
         if isinstance(parent, cst.AnnAssign) and parent.target is node and parent.value is not None:
             return True

@@ -13,14 +13,12 @@ import libcst as cst
 from diagnose.source.batches.accumulation import only_multiplied
 from diagnose.source.dataflow.bindings import parameter_of
 from diagnose.source.dataflow.flow import within
+from diagnose.source.dataflow.iteration import OF_ALL_VALUES
 from diagnose.source.settings.shown_options import shows_number, shows_options
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source
-
-_WHOLE = frozenset({"enumerate", "tqdm", "track", "iter", "len"})
-"""Functions that go through all that they are given, each time."""
 
 
 def derived_from_size(sources: Mapping[str, str], number: cst.BaseExpression, *, divisor: bool = False) -> str | None:
@@ -92,7 +90,7 @@ def takes_in_part(step: TrainingStep) -> str | None:
     taken = {source.code(call) for call in source.every(cst.Call, step.turn) if call_name(call) == "next"}
     if isinstance(loop, cst.For) and not _is_counted(loop):
         calls = (call_name(call) for call in source.every(cst.Call, loop.iter) if call.args)
-        partly = next((name for name in calls if name not in _WHOLE), None)
+        partly = next((name for name in calls if name not in {*OF_ALL_VALUES, "len"}), None)
         if partly is not None:
             return f"its loop may not go through the whole loader (`{partly}`)"
         taken.add("")

@@ -12,25 +12,24 @@ from collections.abc import Mapping, Sequence
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import bound_to
+from diagnose.source.dataflow.iteration import ADAPTERS, ITERATORS, OF_ONE, unwrapped
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.memo import per_source
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import parse_all, per_source
+from diagnose.source.tree.syntax import Source
 
 _DRAW_NOTHING = frozenset({"len", "print", "range", "tqdm", "trange", "time", "perf_counter"})
 _DRAW_NOTHING |= {"zero_grad", "set_epoch", "float", "int", "append"}
-_OPENS = frozenset({"builtins.iter", "builtins.enumerate", "itertools.cycle", "itertools.islice"})
+_OPENS = frozenset(f"{ADAPTERS[name].module}.{name}" for name in OF_ONE & ITERATORS)
 """Functions that make an iterator of their first argument at once."""
 _OPENS_ALL = frozenset({"builtins.zip", "itertools.zip_longest"})
-_WRAPS = frozenset({"iter", "enumerate", "cycle", "islice", "tqdm", "track"})
-_MENTIONS = ("iter(", "enumerate(", "cycle(", "islice(", "zip")
 
 
 def late_first_batch(sources: Mapping[str, str]) -> str | None:
     """The file and line of the first such iterator; None where each is asked at once, or by a `for`."""
-    parsed = {path: source for path, text in sources.items() if (source := parse(text)) is not None}
+    parsed = parse_all(sources)
     loaders = {name for source in parsed.values() for name in _loaders(source)}
     for path, source in parsed.items():
-        for call in source.every(cst.Call) if any(word in source.text for word in _MENTIONS) else ():
+        for call in source.every(cst.Call) if not source.words.isdisjoint(ITERATORS) else ():
             opens = source.names(call.func)
             one = bool(_OPENS & set(opens)) and bool(call.args)
             if "builtins.iter" in opens and len(call.args) != 1:
@@ -63,8 +62,7 @@ def _opens_several(source: Source, call: cst.Call, loaders: set[str]) -> bool:
 
 
 def _is_loader(source: Source, node: cst.BaseExpression, loaders: set[str], trains: bool) -> bool:
-    while isinstance(node, cst.Call) and call_name(node) in _WRAPS and node.args:
-        node = node.args[0].value
+    node = unwrapped(node)
     if isinstance(node, cst.Call):
         return call_name(node) == "DataLoader"
     if isinstance(node, cst.Subscript):

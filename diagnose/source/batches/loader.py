@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import libcst as cst
 
-from diagnose.model import Site
+from diagnose.model import Scalar, Site
 from diagnose.source.batches.first_batch import late_first_batch
 from diagnose.source.batches.loader_lifetime import is_built_again, is_for_one_pass, opened_beside_itself
 from diagnose.source.dataflow.bindings import binding_of
@@ -19,7 +20,8 @@ from diagnose.source.samples.shared_state import SharedState, When, shared_state
 from diagnose.source.settings.options import CallOptions
 from diagnose.source.settings.shown_options import shows_attribute
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.edits import call_name, parse
+from diagnose.source.tree.edits import Splice, call_name, parse
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.syntax import Source
 from diagnose.source.tree.text_lines import any_matches
 
@@ -78,17 +80,17 @@ class Loader:
 
     @property
     def made_in_a_loop(self) -> bool:
-        """Whether it is built anew in each turn of a loop, so that its workers cannot live on."""
+        """Whether a loop builds the loader anew in each turn, so that its workers cannot live on."""
         return is_repeated(self.options.source, self.options.node)
 
     @property
     def made_again(self) -> bool:
-        """Whether it is, or the function that builds it is called in each turn of one."""
+        """Whether a loop builds the loader in each turn, or calls the function that does."""
         return is_built_again(self.options.sources, self.options.source, self.options.node)
 
     @property
     def for_one_pass(self) -> bool:
-        """Whether it is built where a `for` goes through it, so that nothing does so again."""
+        """Whether the loader is built where a `for` goes through it, so that nothing does so again."""
         return is_for_one_pass(self.options.sources, self.options.source, self.options.node)
 
     @property
@@ -172,7 +174,7 @@ class Loader:
 
     @property
     def _draws_order(self) -> bool:
-        """Whether it shuffles, or a sampler chooses, as far as the code shows."""
+        """Whether the loader shuffles, or a sampler chooses, as far as the code shows."""
         shuffle = self.options.given("shuffle")
         plain = shuffle is None or (isinstance(shuffle, cst.Name) and shuffle.value == "False")
         return not plain or any(self.options.given(name) is not None for name in ("sampler", "batch_sampler"))
@@ -265,12 +267,31 @@ class Loader:
             value = bound.value if bound is not None else value
         if name is None and isinstance(value, cst.Call):
             name = call_name(value)
-        for text in self.options.sources.values():
-            parsed = parse(text) if f"class {name}" in text else None
-            for found in parsed.every(cst.ClassDef) if parsed else ():
-                if found.name.value == name and parsed is not None:
-                    return parsed, found
-        return None
+        files = files_with(self.options.sources, f"class {name}")
+        return next(((parsed, found) for _, parsed in files for found in parsed.classes_named(str(name))), None)
+
+
+def set_option(
+    loaders: Iterable[Loader],
+    name: str,
+    value: Scalar,
+    why_not: Callable[[Loader], str | None],
+    code: Callable[[Loader], str] | None = None,
+) -> tuple[list[tuple[str, Sequence[Splice]]], list[str]]:
+    """The edits that give loaders an option, and for each that has none why not; `code` is written instead of `value`
+    where the call itself says it.
+    """
+    edits: list[tuple[str, Sequence[Splice]]] = []
+    reasons: list[str] = []
+    for loader in loaders:
+        reason = why_not(loader)
+        if reason:
+            reasons.append(f"{loader.where} {reason}")
+            continue
+        placed = loader.options.place(name, value, code=code(loader) if code is not None else None)
+        edits += placed.edits.items()
+        reasons += [placed.reason] if placed.reason else []
+    return edits, reasons
 
 
 def _is_above_zero(count: cst.BaseExpression) -> bool:

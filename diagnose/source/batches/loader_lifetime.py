@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import libcst as cst
 
 from diagnose.source.dataflow.flow import is_repeated, within
+from diagnose.source.dataflow.iteration import ADAPTERS, ITERATORS, OF_ONE_PASS
+from diagnose.source.tree.attributes import whole
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.memo import per_source
+from diagnose.source.tree.memo import files_with, parse_all, per_source
 from diagnose.source.tree.outline import called_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.syntax import Source
 
-_GO_THROUGH_ONCE = frozenset({"enumerate", "zip", "iter", "islice", "tqdm", "track"})
-_OPENS = frozenset({"iter", "cycle", "islice", "zip", "zip_longest", "enumerate", "chain", "product"})
 _ONLY_ASK = frozenset({"len", "print", "range", "type", "id", "isinstance", "hasattr"})
 
 
@@ -63,7 +63,7 @@ def _user_of(source: Source, node: cst.CSTNode) -> cst.For | cst.Return | None:
             return above if above.iter is node else None
         if isinstance(above, cst.Return):
             return above
-        if isinstance(above, cst.Call) and call_name(above) in _GO_THROUGH_ONCE:
+        if isinstance(above, cst.Call) and call_name(above) in OF_ONE_PASS:
             node = above
         elif not isinstance(above, cst.Arg):
             return None
@@ -76,10 +76,9 @@ def _calls_of(
     """Calls by its name elsewhere: of a method on any object, of a function by itself or from its module."""
     name = function.name.value
     method = isinstance(source.parent(source.parent(function) or function), cst.ClassDef)
-    for text in sources.values():
-        other = parse(text) if name in text else None
-        for call in other.calls_named(name) if other is not None else ():
-            if other is None or within(other, call, function):
+    for _, other in files_with(sources, name):
+        for call in other.calls_named(name):
+            if within(other, call, function):
                 continue
             if method or isinstance(call.func, cst.Name) or _is_of_a_module(other, call.func):
                 yield other, call
@@ -97,7 +96,7 @@ def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.C
 
     `node` builds the loader. A function's parameter may be it by another name.
     """
-    parsed = {path: each for path, text in sources.items() if (each := parse(text)) is not None}
+    parsed = parse_all(sources)
     own = names_holding(sources, source, node)
     names = {*own, *(name for each in parsed.values() for name in _attributes_given(each))}
     for name in sorted(names) or [""]:
@@ -106,7 +105,7 @@ def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.C
         for path, each in parsed.items():
             if name not in _may_be_gone_through(each) and not _may_open_parameters(each):
                 continue
-            for call in each.calls_named(*_OPENS):
+            for call in each.calls_named(*ITERATORS):
                 its = [code for arg in call.args if _last(code := each.code(arg.value)) == name]
                 where = f"{path}:{each.lines_of(call)[0]}"
                 # Of other names, `zip(image.size, mask.size)` goes through two objects.
@@ -140,7 +139,7 @@ def _may_be_gone_through(source: Source) -> frozenset[str]:
     outline = source.outline
     gone: list[ast.expr | ast.keyword] = [each.iter for each in (*outline.loops, *outline.every(ast.comprehension))]
     for call in outline.every(ast.Call):
-        gone += [*call.args, *call.keywords] if called_name(call) in _OPENS else []
+        gone += [*call.args, *call.keywords] if called_name(call) in ITERATORS else []
     nodes = (node for each in gone for node in ast.walk(each))
     return frozenset(
         node.attr if isinstance(node, ast.Attribute) else node.id
@@ -229,7 +228,7 @@ def _last(code: str) -> str:
 
 def _gone_through(source: Source, node: cst.BaseExpression) -> list[str]:
     """The code of the names and attributes that an expression goes through: `loader` of `enumerate(tqdm(loader))`."""
-    if isinstance(node, cst.Call) and call_name(node) in _GO_THROUGH_ONCE | _OPENS:
+    if isinstance(node, cst.Call) and call_name(node) in ADAPTERS:
         return [code for arg in node.args for code in _gone_through(source, arg.value)]
     return [source.code(node)] if isinstance(node, cst.Name | cst.Attribute) else []
 
@@ -259,11 +258,13 @@ def _opened_in(source: Source, loop: cst.For, loader: str) -> cst.CSTNode | None
         if _last(code) != loader and code not in given:
             continue
         for each in source.named(_last(code), loop.body):
-            parent = source.parent(each)
-            whole = parent if isinstance(parent, cst.Attribute) and parent.attr is each else each
-            user = source.parent(whole)
+            user = source.parent(whole(source, each))
             taker = source.parent(user) if isinstance(user, cst.Arg) else None
             asks = isinstance(taker, cst.Call) and call_name(taker) in _ONLY_ASK
-            if source.code(whole) == code and not asks and isinstance(user, cst.Arg | cst.For | cst.CompFor):
+            if (
+                source.code(whole(source, each)) == code
+                and not asks
+                and isinstance(user, cst.Arg | cst.For | cst.CompFor)
+            ):
                 return each
     return None

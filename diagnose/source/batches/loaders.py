@@ -13,6 +13,7 @@ from diagnose.source.dataflow.flow import within
 from diagnose.source.settings.options import CallOptions
 from diagnose.source.settings.trainers import trainers_of
 from diagnose.source.tree.edits import calls_at, parse
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.syntax import Source
 
 POSITIONS = {"dataset": 0, "batch_size": 1, "shuffle": 2, "num_workers": 5, "collate_fn": 6, "pin_memory": 7}
@@ -125,10 +126,8 @@ def _wraps_another(site: Site, known: Sequence[Site]) -> bool:
 def _in_text(sources: Mapping[str, str], configs: Mapping[str, str], words: Sequence[str]) -> list[Loader]:
     """Loaders of torch's own class, those that shuffle where some do."""
     found: list[Loader] = []
-    for path, text in sources.items():
-        source = parse(text) if "DataLoader" in text else None
-        for call in source.calls_named("DataLoader") if source is not None else ():
-            assert source is not None
+    for path, source in files_with(sources, "DataLoader"):
+        for call in source.calls_named("DataLoader"):
             if any(name.startswith("torch.") for name in source.names(call.func)):
                 found.append(Loader(CallOptions(path, source, call, sources, configs, words, {}, POSITIONS)))
     return [loader for loader in found if loader.options.value("shuffle") is True] or found

@@ -28,7 +28,8 @@ from diagnose.source.settings.setting import Setting
 from diagnose.source.settings.trainers import Trainer
 from diagnose.source.training.batch_statistics import normalises_batches, sums_losses
 from diagnose.source.training.training_loop import TrainingStep, training_steps
-from diagnose.source.tree.syntax import Source, Splice, parse
+from diagnose.source.tree.memo import parse_all
+from diagnose.source.tree.syntax import Source, Splice
 
 _BATCH_OF_THE_TRAINER = 8
 """What Hugging Face's Trainer takes where nothing is said."""
@@ -148,7 +149,7 @@ def _in_loop(program: Program, least_steps: int) -> MicroBatch | str | None:
         why = f"{'micro-batch' if size is None else 'number of micro-steps'} not found"
         why = f"the command line says {' and '.join(told)}" if told else why
         return f"{where} accumulates: let its micro-batch be larger and its micro-steps fewer ({why})."
-    sources = filter(None, map(parse, program.sources.values()))
+    sources = parse_all(program.sources).values()
     ignores = any("ignore_index" in text for text in program.sources.values())
     alike = not ignores and draws_in_step(sources, step.source.code(step.turn)) is None
     return _of_counts(way.counted and alike, size, number)

@@ -12,8 +12,10 @@ import libcst as cst
 
 from diagnose.source.batches.accumulation import Accumulation
 from diagnose.source.dataflow.flow import bindings, within
+from diagnose.source.dataflow.reaching_definitions import names_in
 from diagnose.source.training.every_step import counter_of
 from diagnose.source.training.training_loop import TrainingStep
+from diagnose.source.tree.attributes import is_attribute_name
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source
@@ -177,19 +179,12 @@ def _is_mean(source: Source, step: TrainingStep, way: Accumulation, total: str) 
 
 
 def _reads(source: Source, node: cst.CSTNode, names: set[str]) -> str | None:
-    for name in source.every(cst.Name, node):
-        above = source.parent(name)
-        attribute = isinstance(above, cst.Attribute) and above.attr is name
-        keyword = isinstance(above, cst.Arg) and above.keyword is name
-        if name.value in names and not attribute and not keyword:
-            return name.value
-    return None
+    return next((name.value for name in names_in(source, node) if name.value in names), None)
 
 
 def _is_read_after(source: Source, name: cst.Name, loop: cst.CSTNode) -> bool:
     """Whether a name behind a loop is read there as the loop has left it."""
-    above = source.parent(name)
-    if isinstance(above, cst.Attribute) and above.attr is name:
+    if is_attribute_name(source, name):
         return False
     place, end = source.span(name)[0], source.span(loop)[1]
     scope = source.inside(loop, cst.FunctionDef) or source.module

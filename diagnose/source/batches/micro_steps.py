@@ -9,6 +9,7 @@ import libcst as cst
 
 from diagnose.source.batches.micro_step_methods import own_methods
 from diagnose.source.dataflow.flow import Loop, bindings, binds, loops_around, within
+from diagnose.source.dataflow.iteration import Numbered, numbered
 from diagnose.source.dataflow.reaching_definitions import Bound, reaching
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name, free_name, insert_above, replace
@@ -119,8 +120,9 @@ def _counted(source: Source, inner: Loop, outer: Loop) -> LastMicroStep | str | 
         return _numbered(source, inner)
     counter = inner.target
     edits: tuple[Splice, ...] = ()
-    if call_name(call) == "enumerate" and isinstance(inner.target, cst.Tuple) and len(inner.target.elements) == 2:
-        return _of_a_list(source, call, inner.target, outer)
+    pair = numbered(inner)
+    if pair is not None:
+        return _of_a_list(source, pair, outer)
     if call_name(call) != "range" or len(call.args) != 1 or not isinstance(counter, cst.Name):
         return None
     name = counter.value
@@ -144,13 +146,12 @@ def _ends_early(source: Source, inner: cst.For) -> str | None:
     return None
 
 
-def _of_a_list(source: Source, call: cst.Call, target: cst.Tuple, outer: Loop) -> LastMicroStep | None:
+def _of_a_list(source: Source, pair: Numbered, outer: Loop) -> LastMicroStep | None:
     """`for i, batch in enumerate(micro_batches):` within a step."""
-    counter, items = target.elements[0].value, call.args[0].value if len(call.args) == 1 else None
-    whole = isinstance(items, cst.Name) and isinstance(counter, cst.Name) and counter.value != "_"
-    if not whole or not isinstance(items, cst.Name) or not isinstance(counter, cst.Name):
+    counter, items = pair.number, pair.values
+    if not isinstance(items, cst.Name) or not isinstance(counter, cst.Name):
         return None
-    if not binds(source, outer.body, items.value):
+    if not pair.from_zero or counter.value == "_" or not binds(source, outer.body, items.value):
         return None  # the loader itself: its end is that of an epoch
     return LastMicroStep(f"{counter.value} == len({items.value}) - 1")
 

@@ -2,5 +2,6 @@
 
 tree ──▶ flow ──▶ reaching_definitions ◀── mutations ──▶ loop_invariants
     ├──▶ bindings       what gives a name its value
-    └──▶ purity       whether evaluating an expression does nothing else
+    ├──▶ iteration      what a loop goes through, and what counts its turns
+    └──▶ purity         whether evaluating an expression does nothing else
 """

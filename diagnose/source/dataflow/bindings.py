@@ -5,12 +5,13 @@ A name that is bound twice, in a loop, or by a statement that is not understood 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
 from diagnose.source.tree.arguments import argument, has_star
+from diagnose.source.tree.attributes import class_of, is_of_self, members_named
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -22,7 +23,7 @@ _TELLS = frozenset({"print", "str", "repr", "info", "debug", "warning", "log", "
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One of `value`, `parameter` and `imported` is there."""
+    """What binds a name: one of `value`, `parameter` and `imported`."""
 
     scope: Scope
     value: cst.BaseExpression | None = None
@@ -65,6 +66,17 @@ def bound_to(source: Source, node: cst.Name) -> list[cst.BaseExpression | cst.Fu
     return []
 
 
+def values_of(source: Source, node: cst.BaseExpression) -> Sequence[cst.BaseExpression]:
+    """All that a variable with one binding, or an attribute of `self`, is given; empty where that is not known."""
+    if isinstance(node, cst.Name):
+        bound = binding_of(source, node)
+        return [bound.value] if bound is not None and bound.value is not None else []
+    around = class_of(source, node) if is_of_self(node) else None
+    return (
+        members_named(source, around, node.attr.value) if around is not None and isinstance(node, cst.Attribute) else []
+    )
+
+
 def is_plain(source: Source, name: cst.Name) -> bool:
     """Whether a name stands for numbers, texts and tuples of them alone, which nothing changes in place."""
     values = bound_to(source, name)
@@ -99,10 +111,10 @@ def parameter_of(function: cst.FunctionDef, name: str) -> cst.Param | None:
 def _values(source: Source, scope: Scope, name: str) -> list[cst.BaseExpression] | None:
     """All that the name is bound to in a scope; None where some binding is not understood."""
     named = source.named(name, scope)
-    return stored(source, [node for node in named if _scope_of(source, node, name) is scope])
+    return values_stored(source, [node for node in named if _scope_of(source, node, name) is scope])
 
 
-def stored(source: Source, nodes: Iterable[cst.Name | cst.Attribute]) -> list[cst.BaseExpression] | None:
+def values_stored(source: Source, nodes: Iterable[cst.Name | cst.Attribute]) -> list[cst.BaseExpression] | None:
     """All that statements bind any of these nodes to; None where some binding is not understood."""
     found: list[cst.BaseExpression] = []
     for node in nodes:

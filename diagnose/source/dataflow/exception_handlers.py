@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import libcst as cst
 
 from diagnose.source.dataflow.flow import within
-from diagnose.source.tree.aliases import called_as
+from diagnose.source.tree.definitions import called_as
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 

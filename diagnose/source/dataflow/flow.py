@@ -18,6 +18,7 @@ STEADY_UPDATES = (cst.AddAssign, cst.SubtractAssign, cst.MultiplyAssign, cst.Div
 """`+=` and its like, which mean the same for a number and for a tensor that holds one."""
 _ARITHMETIC = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide)
 Loop = cst.For | cst.While
+_NO_GRADIENTS = re.compile(r"\b(?:no_grad|inference_mode)\b")
 _NO_MODE = re.compile(r"__name__|is_available\(|\b(?:use_|no_)?cuda\b|\bdevice\b")
 
 
@@ -211,6 +212,16 @@ def is_after(source: Source, node: cst.CSTNode, loop: Loop) -> bool:
 def within(source: Source, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
     """Whether a node is a part of another."""
     return any(above is outer for above in source.ancestors(node))
+
+
+def is_without_gradients(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a `with` block around a node, or a decorator of its function, turns autograd off."""
+    for above in source.ancestors(node):
+        if isinstance(above, cst.With) and any(_NO_GRADIENTS.search(source.code(item)) for item in above.items):
+            return True
+        if isinstance(above, cst.FunctionDef):
+            return any(_NO_GRADIENTS.search(source.code(each)) for each in above.decorators)
+    return False
 
 
 def is_append(node: cst.CSTNode) -> bool:

@@ -8,6 +8,8 @@ import libcst as cst
 
 from diagnose.source.dataflow.flow import Loop, binds
 from diagnose.source.dataflow.mutations import is_written
+from diagnose.source.dataflow.reaching_definitions import names_in
+from diagnose.source.tree.attributes import is_of_self
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
@@ -25,22 +27,10 @@ def is_unchanging(source: Source, node: cst.BaseExpression, loop: Loop) -> bool:
             method = isinstance(call.func, cst.Attribute) and call_name(call) in {"to", "cuda", *_FOLLOWS}
             if not method:
                 return False
-    for name in source.every(cst.Name, node):
-        parent = source.parent(name)
-        if isinstance(parent, cst.Attribute) and parent.attr is name:
-            continue
-        if isinstance(parent, cst.Arg) and parent.keyword is name:
-            continue
-        if binds(source, loop, name.value) or is_written(source, name.value, loop):
-            return False
-    return not any(
-        isinstance(each, cst.Attribute) and isinstance(each.value, cst.Name) and each.value.value == "self"
-        for each in source.walk(node)
-    ) or all(each.attr.value == "device" for each in source.every(cst.Attribute, node) if _is_self(each))
-
-
-def _is_self(node: cst.Attribute) -> bool:
-    return isinstance(node.value, cst.Name) and node.value.value == "self"
+    names = {name.value for name in names_in(source, node)}
+    if any(binds(source, loop, name) or is_written(source, name, loop) for name in names):
+        return False
+    return all(each.attr.value == "device" for each in source.every(cst.Attribute, node) if is_of_self(each))
 
 
 def on_device(source: Source, moved: cst.BaseExpression, device: str) -> str | None:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import binding_of
-from diagnose.source.tree.attributes import class_of, members_named
+from diagnose.source.dataflow.bindings import values_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -103,14 +102,7 @@ def _told_in_place(source: Source, call: cst.Call) -> Iterator[cst.BaseExpressio
 
 def _is_module_in_place(source: Source, function: cst.BaseExpression) -> bool:
     """Whether what is called is a module of torch's that writes to its input, or a sequence that begins with one."""
-    built: list[cst.BaseExpression] = []
-    if isinstance(function, cst.Name):
-        bound = binding_of(source, function)
-        built = [bound.value] if bound is not None and bound.value is not None else []
-    elif isinstance(function, cst.Attribute) and source.code(function.value) == "self":
-        around = class_of(source, function)
-        built = members_named(source, around, function.attr.value) if around is not None else []
-    return any(_writes_to_input(source, each) for each in built)
+    return any(_writes_to_input(source, each) for each in values_of(source, function))
 
 
 def _writes_to_input(source: Source, module: cst.BaseExpression) -> bool:

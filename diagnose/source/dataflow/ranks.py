@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import bound_to, parameter_of, passed_to, stored
+from diagnose.source.dataflow.bindings import bound_to, parameter_of, passed_to, values_stored
 from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
@@ -108,8 +108,8 @@ def given_to(source: Source, node: cst.Name | cst.Attribute) -> list[cst.BaseExp
     if isinstance(node, cst.Attribute):
         return _assigned(source, code)
     found = reaching(source, statement_of(source, node), code)
-    if found.bound is Bound.ASSIGNED and isinstance(found.value, cst.BaseExpression):
-        return [found.value]
+    if found.assigned is not None:
+        return [found.assigned]
     if found.bound is Bound.PARAMETER:
         return _passed(source, found.statement, code)
     if found.bound is Bound.UNPACKED and found.statement is not None:
@@ -124,7 +124,7 @@ def _assigned(source: Source, code: str, below: cst.CSTNode | None = None) -> li
     last = code.rpartition(".")[2]
     nodes: list[cst.Name | cst.Attribute] = [*source.named(last, below)] if last == code else []
     nodes += [each for each in source.every(cst.Attribute, below) if each.attr.value == last != code]
-    return stored(source, [node for node in nodes if source.code(node) == code]) or []
+    return values_stored(source, [node for node in nodes if source.code(node) == code]) or []
 
 
 def _passed(source: Source, function: cst.CSTNode | None, name: str) -> list[cst.BaseExpression]:

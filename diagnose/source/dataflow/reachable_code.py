@@ -10,7 +10,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.exception_handlers import Place, ways_to, ways_to_any
 from diagnose.source.dataflow.flow import Loop, loops_around
-from diagnose.source.tree.aliases import instances_of
+from diagnose.source.tree.definitions import instances_of
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 

@@ -9,6 +9,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.flow import binds
 from diagnose.source.dataflow.mutations import is_written
+from diagnose.source.tree.attributes import is_label
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
@@ -39,6 +40,12 @@ class Definition:
     inner: Definition | None = None
     """For GUARDED: the binding under the `if`."""
 
+    @property
+    def assigned(self) -> cst.BaseExpression | None:
+        """What one assignment gives the name, by itself; None for any other binding."""
+        found = self.value if self.bound is Bound.ASSIGNED else None
+        return found if isinstance(found, cst.BaseExpression) else None
+
 
 @per_source
 def reaching(source: Source, at: cst.CSTNode, name: str) -> Definition:
@@ -68,6 +75,11 @@ def reaching(source: Source, at: cst.CSTNode, name: str) -> Definition:
         if isinstance(owner, cst.With) and any(_touches(source, item, name) for item in owner.items):
             return Definition(Bound.LOST)
         current = owner
+
+
+def definition_of(source: Source, name: cst.Name) -> Definition:
+    """Return the definition that a name sees where it is read."""
+    return reaching(source, statement_of(source, name), name.value)
 
 
 @per_source
@@ -145,25 +157,22 @@ def names_of_row(statement: cst.CSTNode | None) -> list[str]:
 
 def names_in(source: Source, node: cst.CSTNode) -> list[cst.Name]:
     """The variables that an expression reads, `self` among them; attributes and keywords are none."""
-    found = []
-    for name in source.every(cst.Name, node):
-        parent = source.parent(name)
-        if isinstance(parent, cst.Attribute) and parent.attr is name:
-            continue
-        if isinstance(parent, cst.Arg) and parent.keyword is name:
-            continue
-        found.append(name)
-    return found
+    return [name for name in source.every(cst.Name, node) if not is_label(source, name)]
+
+
+def see_the_same(source: Source, node: cst.CSTNode, other: cst.CSTNode) -> bool:
+    """Whether two nodes of the same code see the same definition of each of their names."""
+    for name, also in zip(names_in(source, node), names_in(source, other), strict=True):
+        one, two = definition_of(source, name), definition_of(source, also)
+        if one.statement is not two.statement or Bound.LOST in (one.bound, two.bound):
+            return False
+    return True
 
 
 def same_value(source: Source, node: cst.CSTNode, at: cst.CSTNode) -> bool:
     """Whether an expression still means the same where the statement `at` begins."""
     here = statement_of(source, node)
-    for name in names_in(source, node):
-        before, after = reaching(source, here, name.value), reaching(source, at, name.value)
-        if Bound.LOST in (before.bound, after.bound) or before.statement is not after.statement:
-            return False
-    return True
+    return all(_same(source, name.value, here, at) for name in names_in(source, node))
 
 
 def unchanged_until(source: Source, node: cst.CSTNode, at: cst.CSTNode) -> bool:

@@ -56,7 +56,7 @@ def trains_within(source: Source, loop: Loop) -> bool:
 
 def tensor_of(source: Source, read: cst.Call, then: str) -> str:
     """The tensor that a read waits for, cut from the graph; `.detach()` and `.cpu()` on the way are not needed."""
-    value = awaited(read)
+    value = tensor_read(read)
     code = source.code(value)
     if isinstance(value, cst.BinaryOperation | cst.Comparison | cst.UnaryOperation) and not value.lpar:
         code = f"({code})"
@@ -65,7 +65,7 @@ def tensor_of(source: Source, read: cst.Call, then: str) -> str:
     return f"{code}.detach()" + (".double()" if then == "added" else "")
 
 
-def awaited(read: cst.Call) -> cst.BaseExpression:
+def tensor_read(read: cst.Call) -> cst.BaseExpression:
     """The tensor that a read waits for, without `.detach()` and `.cpu()` on the way."""
     assert isinstance(read.func, cst.Attribute)
     value = read.func.value

@@ -8,7 +8,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.mutations import MEMORY_ATTRIBUTES, VIEW_METHODS, written_in_place
-from diagnose.source.device.transfers import Transfer, viewed
+from diagnose.source.device.transfers import Transfer, viewed_tensor
 from diagnose.source.tree.literals import string_key
 from diagnose.source.tree.syntax import Source
 
@@ -23,7 +23,7 @@ _SHARES = frozenset({"torch.from_numpy", "torch.as_tensor", "torch.asarray", "nu
 def is_overwritten(transfer: Transfer) -> bool:
     """Whether the host may write to what is copied while it is: behind the copy, or in a buffer that the file pins."""
     source = transfer.source
-    codes = {source.code(each) for each in (transfer.moved, viewed(transfer.moved))}
+    codes = {source.code(each) for each in (transfer.moved, viewed_tensor(transfer.moved))}
     if _PINS.search(source.text) and re.search(r"\byield\b", source.text):
         return True
     statement = source.statement(transfer.call)

@@ -21,8 +21,9 @@ from diagnose.source.dataflow.flow import (
     within,
 )
 from diagnose.source.device.deferral import Deferred, LeftAlone
-from diagnose.source.device.device_reads import awaited, is_read, tensor_of
+from diagnose.source.device.device_reads import is_read, tensor_of, tensor_read
 from diagnose.source.device.value_kinds import Kind, is_number, is_reduced, kind_of, number_kind
+from diagnose.source.tree.attributes import is_attribute_name
 from diagnose.source.tree.edits import call_name, insert_after, replace
 from diagnose.source.tree.syntax import Source, Splice
 
@@ -42,7 +43,7 @@ def keep_sum(plan: Deferred, name: str, uses: Uses, batch: Loop) -> None:
         _check_value(source, name, uses, batch, value, found)
     every = [call for found in reads.values() for call in found]
     starts = {number_kind(source, value) for _, value in uses.assigned if not reads[value]} - {None}
-    kinds = {kind_of(source, awaited(call)) for call in every}
+    kinds = {kind_of(source, tensor_read(call)) for call in every}
     added = {kind for value, found in reads.items() if found for kind in _number_kinds(source, value)}
     whole = starts == {Kind.WHOLE} and kinds | added == {Kind.WHOLE}
     if Kind.WHOLE in starts and not whole and not (Kind.FLOAT in kinds | added and None not in kinds):
@@ -50,7 +51,7 @@ def keep_sum(plan: Deferred, name: str, uses: Uses, batch: Loop) -> None:
     into = "int" if whole else "float"
     if not whole and (Kind.WHOLE in starts or None in map(_start, (value for _, value in uses.assigned))):
         _check_start(source, name, uses, batch)
-    shaped = len(every) > 1 and not all(is_reduced(source, awaited(call)) for call in every)
+    shaped = len(every) > 1 and not all(is_reduced(source, tensor_read(call)) for call in every)
     for call in every:
         code = tensor_of(source, call, "" if whole else "added") + (".squeeze()" if shaped else "")
         copied = ".clone()" if any(value is call for _, value in uses.assigned) else ""
@@ -88,8 +89,7 @@ def _check_value(
 
 def _is_variable(source: Source, node: cst.CSTNode) -> bool:
     """Whether a node is a variable, and not the name of an attribute of one."""
-    parent = source.parent(node)
-    return isinstance(node, Variable) and not (isinstance(parent, cst.Attribute) and parent.attr is node)
+    return isinstance(node, Variable) and not is_attribute_name(source, node)
 
 
 def _operands(node: cst.BaseExpression, reads: Sequence[cst.Call]) -> Iterator[cst.BaseExpression]:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.dataflow.flow import Loop, binds, scope_of
+from diagnose.source.dataflow.iteration import numbered
 from diagnose.source.tree.edits import call_name, free_name
 from diagnose.source.tree.syntax import Source, Splice
 
@@ -110,9 +111,9 @@ def _is_left(source: Source, batch: cst.For) -> bool:
 def _turns(source: Source, batch: cst.For) -> tuple[str, str, list[Splice]] | None:
     """The variable that counts the turns from 0, code of its last value, and the edit of the loop's head for both."""
     over, target = batch.iter, batch.target
-    if isinstance(over, cst.Call) and call_name(over) == "enumerate":
-        first = target.elements[0].value if isinstance(target, cst.Tuple) else None
-        size = _size(source, over.args[0].value) if len(over.args) == 1 else None
+    pair = numbered(batch)
+    if pair is not None:
+        first, size = pair.number, _size(source, pair.values) if pair.from_zero else None
         if size is None or not isinstance(first, cst.Name) or binds(source, batch.body, first.value):
             return None
         return first.value, f"{size} - 1", []

@@ -13,7 +13,8 @@ import libcst as cst
 from diagnose.source.dataflow.accelerator_tests import asks_for_accelerator
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.flow import loops_around, within
-from diagnose.source.dataflow.reaching_definitions import Bound, Definition, reaching, statement_of
+from diagnose.source.dataflow.iteration import numbered
+from diagnose.source.dataflow.reaching_definitions import Bound, Definition, definition_of, reaching, statement_of
 from diagnose.source.device.value_kinds import Kind, number_kind
 from diagnose.source.training.every_step import EveryStep, Stretch
 from diagnose.source.training.model_calls import is_model
@@ -84,7 +85,7 @@ def transfers(code: EveryStep) -> Iterator[Transfer]:
 
 
 def _may_be(call: ast.Call) -> bool:
-    """Whether it moves something to the device, as far as Python's own parser tells."""
+    """Whether a call moves something to the device, as far as Python's own parser tells."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in {"to", "cuda"}:
         return False
     given = [each.value for each in call.keywords if each.arg == "device"] + call.args[:1]
@@ -100,7 +101,7 @@ def _may_be_device(node: ast.expr) -> bool:
 
 
 def _is_module(source: Source, moved: cst.BaseExpression) -> bool:
-    """Whether it is a module, which goes as a whole: by what it is asked for, its annotation, or a move in place."""
+    """Whether a name is a module, which moves as a whole: by what is asked of it, its annotation, or a bare `.to()`."""
     code = source.code(moved)
     bound = binding_of(source, moved) if isinstance(moved, cst.Name) else None
     annotation = bound.parameter.annotation if bound is not None and bound.parameter is not None else None
@@ -178,17 +179,17 @@ def _is_part_of_given(source: Source, value: cst.BaseExpression | None) -> bool:
     root = _root(value) if value is not None else None
     if not isinstance(root, cst.Name) or root.value == "self":
         return False
-    return reaching(source, statement_of(source, root), root.value).bound is Bound.PARAMETER
+    return definition_of(source, root).bound is Bound.PARAMETER
 
 
 def _root(node: cst.BaseExpression) -> cst.BaseExpression:
     """What an attribute, a part or a view is taken of: `batch` of `batch["image"].data` and of `batch.view(-1)`."""
-    while isinstance(inner := viewed(node), cst.Subscript | cst.Attribute):
+    while isinstance(inner := viewed_tensor(node), cst.Subscript | cst.Attribute):
         node = inner.value
     return inner
 
 
-def viewed(node: cst.BaseExpression) -> cst.BaseExpression:
+def viewed_tensor(node: cst.BaseExpression) -> cst.BaseExpression:
     """What a view is taken of: `batch` of `batch.view(-1)`; any other expression itself."""
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _VIEWS:
         node = node.func.value
@@ -324,11 +325,10 @@ def _is_integer(source: Source, name: cst.Name, seen: tuple[cst.CSTNode, ...] = 
         return False
     for above in source.ancestors(name):
         if isinstance(above, cst.For) and isinstance(above.iter, cst.Call):
-            target = above.target
-            if call_name(above.iter) in {"range", "trange"} and source.code(target) == name.value:
+            if call_name(above.iter) in {"range", "trange"} and source.code(above.target) == name.value:
                 return True
-            first = target.elements[0].value if isinstance(target, cst.Tuple) else None
-            if call_name(above.iter) == "enumerate" and first is not None and source.code(first) == name.value:
+            pair = numbered(above)
+            if pair is not None and source.code(pair.number) == name.value:
                 return True
     counted = [
         node

@@ -11,8 +11,8 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import bound_to, parameter_of, passed_to
 from diagnose.source.dataflow.flow import binds
-from diagnose.source.tree.aliases import instances_of
 from diagnose.source.tree.attributes import class_of, members_named
+from diagnose.source.tree.definitions import instances_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
@@ -29,7 +29,7 @@ _DEEPEST = 6
 
 
 def is_truth(sources: Mapping[str, Source], path: str, node: cst.BaseExpression, depth: int = 0) -> bool:
-    """Whether it is, whatever way the program goes; False where the program does not say."""
+    """Whether an expression holds truth values whatever way the program goes; False where the program does not say."""
     source = sources[path]
     if depth > _DEEPEST:
         return False

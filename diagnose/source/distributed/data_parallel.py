@@ -14,7 +14,8 @@ from diagnose.source.models.model_construction import built_model
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.arguments import argument, has_star
 from diagnose.source.tree.edits import call_name, insert_after, top_of_program
-from diagnose.source.tree.syntax import Source, Splice, parse
+from diagnose.source.tree.memo import parse_all
+from diagnose.source.tree.syntax import Source, Splice
 from diagnose.source.tree.text_lines import any_matches
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DDP"})
@@ -62,7 +63,7 @@ class DataParallel:
 
     @property
     def may_be_of_a_group(self) -> bool:
-        """Whether it may reduce over other ranks than all of the job: over one stage of a pipeline, say."""
+        """Whether the wrapper may reduce over other ranks than all of the job: over one stage of a pipeline, say."""
         by_place = sum(arg.keyword is None for arg in self.call.args) > _BEFORE_GROUP
         return self.open or by_place or any(self.given(option) is not None for option in _GROUPS)
 
@@ -118,9 +119,8 @@ def data_parallel(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tup
 
 
 def _calls(sources: Mapping[str, str]) -> Iterator[tuple[str, Source, cst.Call]]:
-    for path, text in sources.items():
-        source = parse(text)
-        if source is None or not source.mentions(*_WRAPPERS, *_TELL):
+    for path, source in parse_all(sources).items():
+        if not source.mentions(*_WRAPPERS, *_TELL):
             continue
         for call in source.calls_named(*_WRAPPERS, *_TELL, *source.imported_as(*_WRAPPERS, *_TELL)):
             if _known_as(source, call) & (_WRAPPERS | _TELL):

@@ -15,7 +15,8 @@ from diagnose.source.dataflow.reachable_code import Reached, runs_after
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.attributes import names_set_later
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import files_with, parse_all
+from diagnose.source.tree.syntax import Source
 
 _FORWARD = frozenset({"forward", "training_step"})
 _RANDOM = re.compile(
@@ -32,11 +33,9 @@ def varies(sources: Mapping[str, str]) -> str | None:
     It hangs on a random number, on the step, on an input, or on a switch of the model that is set after it is built,
     and decides whether a part of the model is called.
     """
-    later = names_set_later(source for text in sources.values() if (source := parse(text)) is not None)
-    for path, text in sources.items():
-        source = parse(text) if "forward" in text or "training_step" in text else None
-        for function in source.every(cst.FunctionDef) if source is not None else ():
-            assert source is not None  # or it would have no functions
+    later = names_set_later(parse_all(sources).values())
+    for path, source in files_with(sources, "forward", "training_step"):
+        for function in source.every(cst.FunctionDef):
             if function.name.value not in _FORWARD:
                 continue
             branch = _varying(source, function) or _switched(source, function, later)
@@ -47,7 +46,7 @@ def varies(sources: Mapping[str, str]) -> str | None:
 
 def frozen_later(sources: Mapping[str, str], path: str, node: cst.CSTNode) -> str | None:
     """The place of a statement that may take gradients from parameters after a node; None without one."""
-    parsed = {at: source for at, text in sources.items() if (source := parse(text)) is not None}
+    parsed = parse_all(sources)
     if not any(source.mentions("requires_grad") for source in parsed.values()):
         return None
     reached = Reached(parsed, list(runs_after(parsed, path, node)))

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.source.dataflow.flow import within
+from diagnose.source.dataflow.iteration import numbered
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import files_with
+from diagnose.source.tree.syntax import Source
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,10 @@ class Sharded:
         return leaves or any(within(self.source, each, loop) for each in branches)
 
 
-def sharded(sources: Mapping[str, str]) -> tuple[Sharded, ...]:
+def sharded_blocks(sources: Mapping[str, str]) -> tuple[Sharded, ...]:
     """Every call of the sources, in the order of the text."""
     found: list[Sharded] = []
-    for path, text in sources.items():
-        source = parse(text) if "fully_shard" in text else None
-        if source is None:
-            continue
+    for path, source in files_with(sources, "fully_shard"):
         calls = [call for call in source.every(cst.Call) if call_name(call) == "fully_shard" and call.args]
         modules = [source.code(call.args[0].value) for call in calls]
         loops = [_loop(source, call, module) for call, module in zip(calls, modules, strict=True)]
@@ -85,10 +84,9 @@ def _loop(source: Source, call: cst.Call, module: str) -> cst.For | None:
 
 def _blocks(source: Source, loop: cst.For) -> str | None:
     """None where turns are over more than the blocks themselves."""
-    over = loop.iter
-    if isinstance(over, cst.Call) and call_name(over) == "enumerate" and len(over.args) == 1:
-        over = over.args[0].value
-    elif not isinstance(loop.target, cst.Name):
+    pair = numbered(loop)
+    over = pair.values if pair is not None and pair.from_zero else loop.iter
+    if over is loop.iter and not isinstance(loop.target, cst.Name):
         return None
     if isinstance(over, cst.Call) and call_name(over) not in {"values", "children", "list"}:
         return None

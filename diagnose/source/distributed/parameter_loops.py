@@ -13,7 +13,8 @@ from diagnose.source.dataflow.flow import within
 from diagnose.source.dataflow.ranks import given_to
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import files_with
+from diagnose.source.tree.syntax import Source
 
 _OVER = re.compile(r"(?:list\()?(?P<model>[\w.]+?)\.(?:named_)?parameters\(\)\)?$")
 _WORLD = re.compile(r"(?<!local_)world_?size|n_?ranks|num_?replicas", re.IGNORECASE)
@@ -42,6 +43,14 @@ class ParameterLoop:
     group: str | None = None
     """The code of the group of ranks that the collective names; None for all ranks of the job."""
 
+    def model_in(self, call: cst.Call) -> str:
+        """What a call of the loop's function names the model whose parameters the loop goes through."""
+        root, dot, rest = self.model.partition(".")
+        listed = self.function.params.params if self.function is not None else ()
+        names = [each.name.value for each in listed if each.name.value != "self"]
+        passed = argument(call, root, names.index(root)) if root in names else None
+        return self.source.code(passed.value) + dot + rest if passed is not None else self.model
+
     @property
     def line(self) -> str:
         """The loop as a line of text, for messages."""
@@ -50,13 +59,13 @@ class ParameterLoop:
 
 def parameter_loops(sources: Mapping[str, str]) -> list[ParameterLoop]:
     """All of the sources, in their order."""
-    found = []
-    for path, text in sources.items():
-        source = parse(text) if "parameters()" in text and ("all_reduce" in text or "broadcast" in text) else None
-        if source is not None:
-            loops = (_parameter_loop(path, source, loop) for loop in source.every(cst.For))
-            found += [loop for loop in loops if loop is not None]
-    return found
+    loops = (
+        _parameter_loop(path, source, loop)
+        for path, source in files_with(sources, "all_reduce", "broadcast")
+        if "parameters()" in source.text
+        for loop in source.every(cst.For)
+    )
+    return [loop for loop in loops if loop is not None]
 
 
 def _parameter_loop(path: str, source: Source, loop: cst.For) -> ParameterLoop | None:
@@ -131,7 +140,7 @@ def _collective(
 
 
 def _adds_up(source: Source, call: cst.Call) -> bool:
-    """Whether it sums or averages, as an all-reduce does unless told otherwise."""
+    """Whether a call sums or averages, as an all-reduce does unless told otherwise."""
     operation = argument(call, "op", 1)
     return operation is None or re.search(r"SUM|AVG", source.code(operation.value)) is not None
 

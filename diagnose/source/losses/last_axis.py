@@ -7,7 +7,13 @@ from collections.abc import Collection
 
 import libcst as cst
 
-from diagnose.source.dataflow.reaching_definitions import Bound, names_of_row, reaching, statement_of, unchanged_until
+from diagnose.source.dataflow.reaching_definitions import (
+    Bound,
+    definition_of,
+    names_of_row,
+    statement_of,
+    unchanged_until,
+)
 from diagnose.source.tree.syntax import Source
 
 
@@ -20,7 +26,7 @@ def is_last_size(source: Source, size: cst.BaseExpression, names: Collection[str
         return True
     if not isinstance(size, cst.Name):
         return None
-    found = reaching(source, statement_of(source, size), size.value)
+    found = definition_of(source, size)
     written = isinstance(found.value, cst.Tuple)  # `vocab, width = 50257, 768` is as good as two lines
     if found.bound is not Bound.UNPACKED or not isinstance(found.value, cst.BaseExpression) or written:
         return None

@@ -20,8 +20,8 @@ from diagnose.source.patterns.cross_entropy import (
     CrossEntropy,
     Step,
     Unlaid,
-    behind,
     flattened,
+    follow_names,
     unlaid,
     why_not_indices,
 )
@@ -133,7 +133,7 @@ def _losses(sources: Mapping[str, str], step: TrainingStep) -> Iterator[tuple[cs
                 continue
             if outcome is not None and wanted is not None:
                 steps: list[Step] = []
-                yield call, _Taken(loss, laid, behind(source, outcome, steps), wanted, flat, tuple(steps))
+                yield call, _Taken(loss, laid, follow_names(source, outcome, steps), wanted, flat, tuple(steps))
 
 
 def _function(sources: Mapping[str, str], step: TrainingStep, call: cst.Call) -> LossFunction | None:
@@ -146,7 +146,7 @@ def _function(sources: Mapping[str, str], step: TrainingStep, call: cst.Call) ->
 
 
 def _is_outcome(source: Source, step: TrainingStep, node: cst.BaseExpression) -> bool:
-    value = behind(source, node, [])
+    value = follow_names(source, node, [])
     return any(value is call for call in step.forward)
 
 
@@ -253,7 +253,7 @@ def _forward(sources: Mapping[str, str], step: TrainingStep) -> OutputForward:
     if function is None or len(returns) != 1 or returns[0] is not small or returns[0].value is None:
         raise _NotOne(f"{made.name} does not end in its output layer")
     steps: list[Step] = []
-    product = output_product(source, behind(source, returns[0].value, steps))
+    product = output_product(source, follow_names(source, returns[0].value, steps))
     if product is None or product.layer is None or len(steps) > 1:
         raise _NotOne(f"{made.name} does not end in its output layer")
     if any(not COMPUTES_AS_WRITTEN.search(source.code(each.decorator)) for each in function.decorators):

@@ -48,7 +48,7 @@ class WrittenLikelihood:
 
 
 class _NotOne(Exception):
-    """It is something else."""
+    """The expression is no such loss."""
 
 
 def written_likelihoods(source: Source) -> Iterator[WrittenLikelihood]:

@@ -16,7 +16,8 @@ from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reach
 from diagnose.source.losses.loss_forms import losses
 from diagnose.source.losses.output_layer import OutputProduct, has_size_of, output_product
 from diagnose.source.patterns.attention import Refused
-from diagnose.source.patterns.cross_entropy import CrossEntropy, Step, Unlaid, behind, flattened, unlaid
+from diagnose.source.patterns.cross_entropy import CrossEntropy, Step, Unlaid, flattened, follow_names, unlaid
+from diagnose.source.rewrite.leftovers import reads_of
 from diagnose.source.tree.syntax import Source
 
 
@@ -91,7 +92,7 @@ def _whole(loss: CrossEntropy, laid: Unlaid, product: OutputProduct) -> OutputLo
     for statement in {id(one): one for one, _ in shapes}.values():
         if _read_outside(source, scope, [step for step in shapes if step[0] is statement], without):
             without = [each for each in without if each is not statement]
-    reads = list(_reads(source, scope, laid.steps, without))
+    reads = list(reads_of(source, scope, laid.steps, without))
     gone, flat = tuple(without[1:]), flat or loss.column
     if made is None or not reads:
         return OutputLoss(loss, laid, product, targets, flat, (*gone, made) if made is not None else gone)
@@ -104,7 +105,7 @@ def _module(source: Source, root: cst.BaseExpression) -> list[Step]:
     """`criterion = nn.CrossEntropyLoss()` in the function itself."""
     steps: list[Step] = []
     if isinstance(root, cst.Call) and isinstance(root.func, cst.Name):
-        behind(source, root.func, steps)
+        follow_names(source, root.func, steps)
     return steps
 
 
@@ -120,29 +121,7 @@ def _shapes(source: Source, scope: cst.CSTNode, names: set[str]) -> list[Step]:
 
 
 def _read_outside(source: Source, scope: cst.CSTNode, steps: Sequence[Step], without: Sequence[cst.CSTNode]) -> bool:
-    return any(True for _ in _reads(source, scope, steps, without))
-
-
-def _reads(
-    source: Source, scope: cst.CSTNode, steps: Sequence[Step], without: Sequence[cst.CSTNode]
-) -> Iterator[cst.Name]:
-    """Where a scope reads what the steps bind, other than in the nodes `without`."""
-    names = {name for _, name in steps}
-    bound = {id(statement) for statement, _ in steps}
-    left_out = {id(each) for each in without}
-    for name in names_in(source, scope):
-        if name.value not in names or any(id(above) in left_out for above in source.ancestors(name)):
-            continue
-        if isinstance(source.parent(name), cst.AssignTarget | cst.Param) or _is_bound(source, name):
-            continue
-        seen = reaching(source, statement_of(source, name), name.value)
-        if seen.bound is Bound.LOST or id(seen.statement) in bound or scope_of(source, name) is not scope:
-            yield name
-
-
-def _is_bound(source: Source, name: cst.Name) -> bool:
-    """Whether a name is a part of `a, b = …` on the left."""
-    return isinstance(source.parent(name), cst.Element) and source.inside(name, cst.AssignTarget) is not None
+    return any(True for _ in reads_of(source, scope, steps, without))
 
 
 def _deciding(source: Source, root: cst.CSTNode, made: cst.CSTNode) -> tuple[cst.If, bool] | None:

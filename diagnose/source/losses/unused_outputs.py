@@ -12,6 +12,7 @@ from diagnose.source.losses.output_loss import Output
 from diagnose.source.patterns.formula import integer
 from diagnose.source.training.model_calls import is_model
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.memo import files_with, parse_all
 from diagnose.source.tree.syntax import Source, parse
 
 _TRAINERS = frozenset({"Trainer", "Seq2SeqTrainer", "SFTTrainer", "DPOTrainer", "pipeline"})
@@ -45,10 +46,8 @@ def _callers(
     sources: Mapping[str, str], function: cst.FunctionDef, output: Output, only_with: str | None
 ) -> Iterator[tuple[str, Source, cst.Call]]:
     """The calls that may be of the function, with their files."""
-    for file, text in sources.items():
-        caller = parse(text)
-        for call in caller.every(cst.Call) if caller is not None else ():
-            assert caller is not None  # it has a call
+    for file, caller in parse_all(sources).items():
+        for call in caller.every(cst.Call):
             if not _calls(caller, call, function, output):
                 continue
             if _passes(call, function, only_with) or _is_partial(caller, call):
@@ -78,10 +77,8 @@ def _reader_of_name(
     """Who asks for anything by the name of a field or a key."""
     if _has_library(sources):
         return "a library calls the model, and may read it"
-    for file, text in sources.items():
-        other = parse(text) if name in text else None
-        for node in other.walk() if other is not None else ():
-            assert other is not None
+    for file, other in files_with(sources, name):
+        for node in other.walk():
             mine = file == path and any(above is function for above in source.ancestors(node))
             if not mine and _asks_for(other, node, name):
                 return f"{file}:{other.lines_of(node)[0]} may read it"

@@ -16,8 +16,8 @@ from diagnose.source.training.model_calls import is_model
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
-from diagnose.source.tree.memo import per_program
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import files_with, parse_all, per_program
+from diagnose.source.tree.syntax import Source
 from diagnose.source.tree.text_lines import matches
 
 
@@ -62,9 +62,8 @@ _SAME_MODULE = frozenset(
 def compilations(sources: Mapping[str, str]) -> tuple[Compiled, ...]:
     """Every use of torch.compile, or of a module's own `compile`, in the order of the text."""
     found: list[Compiled] = []
-    for path, text in sources.items():
-        source = parse(text)
-        if source is None or not matches(_COMPILE, text) or not _names_compile(source):
+    for path, source in parse_all(sources).items():
+        if not matches(_COMPILE, source.text) or not _names_compile(source):
             continue
         imported = _imported(source)
         for call in source.every(cst.Call):
@@ -230,10 +229,8 @@ def _own_value(built: Built, statement: cst.Assign | cst.AnnAssign) -> cst.BaseE
 def _classes(sources: Mapping[str, str]) -> dict[str, ModelClass]:
     """Classes of the sources by name; those whose name is there twice are left out."""
     found: dict[str, list[ModelClass]] = {}
-    for path, text in sources.items():
-        source = parse(text) if "class " in text else None
-        for definition in source.every(cst.ClassDef) if source is not None else ():
-            assert source is not None  # or there would be no class
+    for path, source in files_with(sources, "class "):
+        for definition in source.every(cst.ClassDef):
             found.setdefault(definition.name.value, []).append(ModelClass(path, source, definition))
     return {name: owners[0] for name, owners in found.items() if len(owners) == 1}
 

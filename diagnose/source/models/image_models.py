@@ -13,8 +13,8 @@ from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.attributes import members_named
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
-from diagnose.source.tree.memo import parse_all
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import files_with, parse_all
+from diagnose.source.tree.syntax import Source
 
 _LAYOUT_METHODS = frozenset(
     {"as_strided", "as_strided_", "data_ptr", "is_contiguous", "resize_", "set_", "storage", "storage_offset"}
@@ -36,10 +36,7 @@ def uses_convolutions(sources: Mapping[str, str]) -> bool:
 
 def layout_use(sources: Mapping[str, str]) -> str | None:
     """The first place where a program asks how a tensor lies in memory, or hands it to code that assumes it."""
-    for path, text in sources.items():
-        source = parse(text)
-        if source is None:
-            continue
+    for path, source in parse_all(sources).items():
         own = source.functions_named("view")
         if own:
             return f"{path}:{source.lines_of(own[0])[0]}: `view` is a function of the program's own"
@@ -177,12 +174,8 @@ def convolves_first(sources: Mapping[str, str]) -> bool:
     True where a class of the program hands the first argument of its `forward` right to a convolution or to a sequence
     that begins with one, and where the model is a library's.
     """
-    library = False
-    for text in sources.values():
-        library = library or any(name in text for name in _LIBRARIES)
-        source = parse(text) if "Conv2d" in text else None
-        for around, method in _conv_classes(source) if source is not None else ():
-            assert source is not None
+    for _, source in files_with(sources, "Conv2d"):
+        for around, method in _conv_classes(source):
             first = method.params.params[1].name.value if len(method.params.params) > 1 else None
             for call in source.every(cst.Call, method.body):
                 direct = len(call.args) == 1 and source.code(call.args[0].value) == first
@@ -190,7 +183,7 @@ def convolves_first(sources: Mapping[str, str]) -> bool:
                     built = members_named(source, around, call.func.attr.value)
                     if len(built) == 1 and _is_convolution(source, built[0]):
                         return True
-    return library
+    return any(name in text for text in sources.values() for name in _LIBRARIES)
 
 
 def _is_convolution(source: Source, node: cst.BaseExpression) -> bool:

@@ -14,7 +14,8 @@ import libcst as cst
 from diagnose.source.dataflow.flow import scope_of
 from diagnose.source.models.model_construction import Built, built_as
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import files_with
+from diagnose.source.tree.syntax import Source
 
 _STEP = "training_step"
 _NO_MODEL = re.compile(r"loss|criterion|metric|acc|auc|f1|perplexity|augment|transform|normali[sz]er", re.IGNORECASE)
@@ -60,10 +61,8 @@ def logged_reads(source: Source) -> Iterator[tuple[cst.Call, cst.BaseExpression]
 
 
 def _modules(sources: Mapping[str, str]) -> Iterator[tuple[str, Source, cst.ClassDef]]:
-    for path, text in sources.items():
-        source = parse(text) if _STEP in text and "lightning" in text.lower() else None
-        for owner in _steps_in(source) if source is not None else ():
-            assert source is not None  # it has classes
+    for path, source in files_with(sources, where=lambda text: _STEP in text and "lightning" in text.lower()):
+        for owner in _steps_in(source):
             yield path, source, owner
 
 
@@ -88,10 +87,8 @@ def _is_part(name: str, methods: Mapping[str, cst.FunctionDef]) -> bool:
 def _instance(name: str, sources: Mapping[str, str]) -> Built | None:
     """The one variable that is given a module of that class."""
     found: list[Built] = []
-    for path, text in sources.items():
-        source = parse(text) if name in text else None
-        for assign in source.every(cst.Assign) if source is not None else ():
-            assert source is not None  # it has assignments
+    for path, source in files_with(sources, name):
+        for assign in source.every(cst.Assign):
             target = assign.targets[0].target
             made = isinstance(assign.value, cst.Call) and source.code(assign.value.func) in {
                 name,

@@ -14,6 +14,7 @@ import libcst as cst
 from diagnose.source.dataflow.flow import Scope, scope_of
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.syntax import Source, parse
 
 _MOST_CALLS = 6
@@ -142,10 +143,8 @@ def _base(source: Source, owner: cst.ClassDef, sources: Mapping[str, str]) -> tu
     names = {source.code(each.value).rpartition(".")[2] for each in owner.bases}
     found = [
         (path, other, each)
-        for path, text in sources.items()
-        if any(f"class {name}" in text for name in names) and (other := parse(text)) is not None
-        for each in other.every(cst.ClassDef)
-        if each.name.value in names
+        for path, other in files_with(sources, *(f"class {name}" for name in names))
+        for each in other.classes_named(*names)
     ]
     return found[0] if len(found) == 1 else None
 
@@ -240,13 +239,8 @@ def _argument(path: str, function: cst.FunctionDef, name: str, sources: Mapping[
     called = function.name.value
     parameters = _parameters(function)
     found: dict[tuple[str, str], _Passed] = {}
-    for file, text in sources.items():
-        wanted = {called}
-        if called == "__init__":
-            wanted = _constructors(function, sources[path])
-        source = parse(text) if any(word in text for word in wanted) else None
-        if source is None:
-            continue
+    wanted = _constructors(function, sources[path]) if called == "__init__" else {called}
+    for file, source in files_with(sources, *wanted):
         for call in source.every(cst.Call):
             code = _given(source, call, name, parameters) if call_name(call) in wanted else None
             if code is not None:

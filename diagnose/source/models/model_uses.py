@@ -16,8 +16,10 @@ from diagnose.source.dataflow.flow import within
 from diagnose.source.dataflow.ranks import asks_rank
 from diagnose.source.models.model_construction import Built
 from diagnose.source.training.training_loop import TrainingStep
+from diagnose.source.tree.attributes import is_attribute_name
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import parse_all
+from diagnose.source.tree.syntax import Source
 
 _OF_THE_WRAPPER = frozenset({"parameters", "train", "eval", "zero_grad", "training", "requires_grad_"})
 """What the wrapper has as the model has it; names of parameters are others."""
@@ -97,7 +99,7 @@ def _mentions(source: Source, below: cst.CSTNode, name: str) -> Iterator[cst.Nam
         inner = [each for each in source.ancestors(node) if isinstance(each, cst.FunctionDef) and each is not below]
         inner = [each for each in inner if within(source, each, below)]
         own = any(parameter_of(each, name) is not None for each in inner)
-        if not bound and not own and not (isinstance(parent, cst.Attribute) and parent.attr is node):
+        if not bound and not own and not is_attribute_name(source, node):
             yield node
 
 
@@ -134,7 +136,7 @@ def _is_unknown(
 
 def _own_names(sources: Mapping[str, str]) -> frozenset[str]:
     """The functions of a program."""
-    return frozenset(name for source in filter(None, map(parse, sources.values())) for name in source.function_names)
+    return frozenset(name for source in parse_all(sources).values() for name in source.function_names)
 
 
 def _on_one_rank(source: Source, node: cst.CSTNode, below: cst.CSTNode) -> bool:
@@ -154,7 +156,7 @@ def _handed_on(
 
 def _needs_itself(sources: Mapping[str, str], call: cst.Call, at: int, step: TrainingStep) -> bool:
     keyword = call.args[at].keyword
-    for other in filter(None, map(parse, sources.values())):
+    for other in parse_all(sources).values():
         for function in other.every(cst.FunctionDef):
             names = [each.name.value for each in function.params.params if each.name.value != "self"]
             given = keyword.value if keyword is not None else names[at] if at < len(names) else None

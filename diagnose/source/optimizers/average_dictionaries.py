@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.dataflow.bindings import values_of
 from diagnose.source.optimizers.moving_averages import is_used_after
 from diagnose.source.optimizers.weighted_sum import may_hold_weighted_sum, sum_to_one, weighted_sum
-from diagnose.source.tree.attributes import class_of, members_named
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.outline import called_name
 from diagnose.source.tree.syntax import Source, only_statement
@@ -132,11 +131,5 @@ def _weight(source: Source, formula: cst.BaseExpression, old: str, new: str) -> 
 
 def _is_dictionary(source: Source, node: cst.BaseExpression) -> bool:
     """Whether all that is bound to a variable, or to an attribute of the object, is a dictionary."""
-    values: list[cst.BaseExpression] = []
-    if isinstance(node, cst.Name):
-        bound = binding_of(source, node)
-        values = [bound.value] if bound is not None and bound.value is not None else []
-    elif isinstance(node, cst.Attribute) and source.code(node.value) == "self":
-        around = class_of(source, node)
-        values = members_named(source, around, node.attr.value) if around is not None else []
+    values = values_of(source, node)
     return bool(values) and all(_DICTIONARY.match(source.code(value)) for value in values)

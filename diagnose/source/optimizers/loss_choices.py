@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from diagnose.source.dataflow.flow import binds, loops_around, scope_of, within
+from diagnose.source.dataflow.reaching_definitions import names_in
 from diagnose.source.training.every_step import EveryStep
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.edits import call_name
@@ -104,12 +105,9 @@ def _names(target: cst.CSTNode) -> Iterator[str]:
 def _read(source: Source, node: cst.CSTNode) -> set[str]:
     """The variables and attributes of `self` that an expression reads."""
     found: set[str] = set()
-    for each in source.every(cst.Name, node):
+    for each in names_in(source, node):
         above = source.parent(each)
-        if isinstance(above, cst.Attribute) and above.attr is each:
-            continue
-        if not (isinstance(above, cst.Arg) and above.keyword is each):
-            found.update(_names(above if isinstance(above, cst.Attribute) and each.value == "self" else each))
+        found.update(_names(above if isinstance(above, cst.Attribute) and each.value == "self" else each))
     return found - {"self"}
 
 

@@ -28,7 +28,7 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.outline import called_name
 from diagnose.source.tree.syntax import Source
 
-_UPDATES = frozenset({"mul_", "lerp_", "add_", "copy_"})
+UPDATES = frozenset({"mul_", "lerp_", "add_", "copy_"})
 _BUFFERS = r"(?:state_dict|named_buffers|buffers)\("
 """What may hold counts beside weights: no mean of whole numbers is one."""
 
@@ -52,7 +52,7 @@ def may_be_moving_average(loop: ast.For | ast.AsyncFor) -> bool:
     if loop.orelse or any(hasattr(each, "body") for each in loop.body):
         return False
     calls = (each for line in loop.body for each in ast.walk(line) if isinstance(each, ast.Call))
-    return any(called_name(each) in _UPDATES for each in calls) or any(map(may_hold_weighted_sum, loop.body))
+    return any(called_name(each) in UPDATES for each in calls) or any(map(may_hold_weighted_sum, loop.body))
 
 
 def moving_averages(source: Source) -> Iterator[MovingAverage]:

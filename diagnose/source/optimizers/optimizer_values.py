@@ -10,7 +10,8 @@ from diagnose.source.dataflow.bindings import binding_of, bound_to, passed_to
 from diagnose.source.dataflow.flow import scope_of
 from diagnose.source.tree.attributes import class_of, members_named, set_from_outside
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import parse_all
+from diagnose.source.tree.syntax import Source
 
 _DEEPEST = 5  # from a parameter to what callers pass for it, and from a call to what it returns
 _SHOWS = frozenset({"print", "pprint", "str", "repr", "format", "dumps", "dump", "write", "log"})
@@ -22,7 +23,7 @@ class Optimizers:
     """Tells which values are optimizers, over all files of a program."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        self.sources = {path: source for path, text in sources.items() if (source := parse(text)) is not None}
+        self.sources = parse_all(sources)
         self._known: dict[tuple[cst.CSTNode, int], bool | None] = {}
 
     def holds(self, source: Source, node: cst.CSTNode, depth: int = 0) -> bool | None:

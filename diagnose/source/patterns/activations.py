@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, same_value, statement_of
+from diagnose.source.dataflow.reaching_definitions import same_value, see_the_same, statement_of
 from diagnose.source.patterns.formula import Operation, certain, constant, is_of_tensors
 from diagnose.source.rewrite.leftovers import nothing_else_reads
 from diagnose.source.tree.memo import per_source
@@ -40,7 +40,7 @@ class WrittenActivation:
 
 
 class _NotOne(Exception):
-    """It is something else."""
+    """The expression is no such activation."""
 
 
 def may_hold_activations(source: Source) -> bool:
@@ -224,12 +224,7 @@ def _is_same(found: WrittenActivation, node: cst.BaseExpression) -> bool:
     source, other = found.source, found.input
     if other is None or any(source.every(cst.Call, node)) or source.code(node) != source.code(other):
         return False
-    for name, also in zip(names_in(source, node), names_in(source, other), strict=True):
-        one = reaching(source, statement_of(source, name), name.value)
-        two = reaching(source, statement_of(source, also), also.value)
-        if one.statement is not two.statement or Bound.LOST in (one.bound, two.bound):
-            return False
-    return True
+    return see_the_same(source, node, other)
 
 
 def _close(value: float, wanted: float) -> bool:

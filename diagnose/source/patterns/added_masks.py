@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
+from diagnose.source.dataflow.reaching_definitions import definition_of
 from diagnose.source.patterns.formula import constant
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
@@ -50,10 +50,10 @@ def swallows_scores(source: Source, node: cst.BaseExpression) -> bool:
 def _made_from(source: Source, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
     """What a name is bound to where it is read, and so on; nothing of other expressions."""
     while isinstance(node, cst.Name):
-        seen = reaching(source, statement_of(source, node), node.value)
-        if seen.bound is not Bound.ASSIGNED or not isinstance(seen.value, cst.BaseExpression):
+        assigned = definition_of(source, node).assigned
+        if assigned is None:
             return
-        node = seen.value
+        node = assigned
         yield node
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.source.dataflow.flow import scope_of, within
-from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, statement_of
+from diagnose.source.dataflow.reaching_definitions import definition_of, names_in, statement_of
 from diagnose.source.patterns.einsum import product_of_scores, product_of_values
 from diagnose.source.patterns.formula import Operation, integer, operation
 from diagnose.source.patterns.numeric import is_number
@@ -81,7 +81,7 @@ class CannotFuse(Exception):
 
 
 class _NoAttention(Exception):
-    """It is something else; with a message, attention that must stay as it is."""
+    """The expression is no attention; with a message, attention that must stay as it is."""
 
 
 def written_attentions(source: Source) -> Iterator[WrittenAttention | Refused]:
@@ -210,14 +210,12 @@ def _through(found: WrittenAttention, made: Operation) -> bool:
 def _with_fill(found: WrittenAttention, fill: cst.BaseExpression) -> bool:
     """The statements that make a fill value of the scores' format go with the scores; always true."""
     while isinstance(fill, cst.Name):
-        seen = reaching(found.source, statement_of(found.source, fill), fill.value)
-        if seen.bound is not Bound.ASSIGNED or not isinstance(seen.value, cst.BaseExpression):
-            break
-        if ".dtype" not in found.source.code(seen.value) or seen.statement is None:
+        seen = definition_of(found.source, fill)
+        if seen.assigned is None or ".dtype" not in found.source.code(seen.assigned) or seen.statement is None:
             break
         found.steps.append((seen.statement, fill.value))
-        inner = operation(found.source, seen.value)
-        fill = inner.operands[1] if inner is not None and inner.name == "full" and inner.operands[1:] else seen.value
+        inner = operation(found.source, seen.assigned)
+        fill = inner.operands[1] if inner is not None and inner.name == "full" and inner.operands[1:] else seen.assigned
     return True
 
 
@@ -335,7 +333,7 @@ def _check_uses(found: WrittenAttention) -> None:
             raise _NoAttention("its weights are used by another function")
         if _is_target(source, name):
             continue
-        seen = reaching(source, statement_of(source, name), name.value)
+        seen = definition_of(source, name)
         if id(seen.statement) in removed or (seen.inner is not None and id(seen.inner.statement) in removed):
             raise _NoAttention("its scores or weights are used elsewhere: a fused kernel does not have them")
         if seen.bound.name == "LOST" and not _comes_before(source, name, found):

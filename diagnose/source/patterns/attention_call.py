@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, same_value, statement_of
+from diagnose.source.dataflow.reaching_definitions import Bound, definition_of, names_in, same_value
 from diagnose.source.patterns.added_masks import is_of_whole_numbers, swallows_scores
 from diagnose.source.patterns.attention import CannotFuse, Mask, Operand, WrittenAttention
 from diagnose.source.patterns.attention_dropout import dropped_share
@@ -97,7 +97,7 @@ def _format(source: Source, node: cst.BaseExpression) -> str | None:
 
 def _stays(found: WrittenAttention, name: cst.Name) -> bool:
     """Whether a name that a removed statement binds means, where it is used here, something that stays."""
-    seen = reaching(found.source, statement_of(found.source, name), name.value)
+    seen = definition_of(found.source, name)
     return all(seen.statement is not statement for statement, _ in found.steps)
 
 
@@ -344,12 +344,12 @@ def _is_width(found: WrittenAttention, root: cst.BaseExpression) -> bool:
 def _unfollowed(source: Source, root: cst.BaseExpression) -> str | None:
     """The tensor whose last size an expression is: `k` for `k.size(-1)`, through a name."""
     while isinstance(root, cst.Name):
-        seen = reaching(source, statement_of(source, root), root.value)
+        seen = definition_of(source, root)
         if seen.bound is Bound.UNPACKED and isinstance(seen.statement, cst.SimpleStatementLine):
             return _last_of_shape(source, root.value, seen.statement)
-        if seen.bound is not Bound.ASSIGNED or not isinstance(seen.value, cst.BaseExpression):
+        if seen.assigned is None:
             return None
-        root = seen.value
+        root = seen.assigned
     if isinstance(root, cst.Call) and isinstance(root.func, cst.Attribute) and root.func.attr.value == "size":
         return source.code(root.func.value) if [source.code(arg.value) for arg in root.args] == ["-1"] else None
     if isinstance(root, cst.Subscript) and isinstance(root.value, cst.Attribute) and root.value.attr.value == "shape":

@@ -11,7 +11,8 @@ from diagnose.source.patterns.attention import CannotFuse, WrittenAttention
 from diagnose.source.patterns.formula import constant
 from diagnose.source.settings.defaults import assigned, defaults_of, sets_attribute
 from diagnose.source.tree.attributes import member
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import files_with
+from diagnose.source.tree.syntax import Source
 
 
 def dropped_share(found: WrittenAttention, sources: Mapping[str, str]) -> tuple[str | None, bool]:
@@ -55,10 +56,8 @@ def _is_zero(source: Source, share: cst.BaseExpression, sources: Mapping[str, st
     if name is None:
         return False
     found: list[float | None] = []
-    for text in sources.values():
-        other = parse(text) if name in text else None
-        for each in _given(other, name) if other is not None else ():
-            assert other is not None
+    for _, other in files_with(sources, name):
+        for each in _given(other, name):
             if other.code(each).rpartition(".")[2] != name:
                 found.append(constant(other, each))
     return bool(found) and all(value == 0 for value in found)

@@ -9,7 +9,7 @@ import libcst as cst
 from diagnose.source.patterns.attention import CannotFuse, WrittenAttention
 from diagnose.source.patterns.formula import constant
 from diagnose.source.tree.attributes import set_from_outside
-from diagnose.source.tree.syntax import parse
+from diagnose.source.tree.memo import parse_all
 
 
 def check_kept_as_built(found: WrittenAttention, sources: Mapping[str, str]) -> None:
@@ -21,7 +21,7 @@ def check_kept_as_built(found: WrittenAttention, sources: Mapping[str, str]) -> 
     )
     scales = [each for _, node in found.factors for each in source.every(cst.Attribute, node)]
     for each in (*scales, *([module] if isinstance(module, cst.Attribute) else [])):
-        for other in filter(None, map(parse, sources.values())):
+        for other in parse_all(sources).values():
             given = list(set_from_outside(other, each.attr.value))
             if each is module:  # a number of that name is a setting
                 given = [value for value in given if constant(other, value) is None]

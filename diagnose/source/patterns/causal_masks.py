@@ -8,7 +8,7 @@ import math
 import libcst as cst
 
 from diagnose.source.dataflow.mutations import is_written
-from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
+from diagnose.source.dataflow.reaching_definitions import Bound, definition_of
 from diagnose.source.patterns.formula import Operation, certain, constant, integer, operation
 from diagnose.source.tree.attributes import member
 from diagnose.source.tree.syntax import Source
@@ -70,7 +70,7 @@ def _through_subscript(
 
     if not isinstance(node, cst.Name):
         return None
-    found = reaching(source, statement_of(source, node), node.value)
+    found = definition_of(source, node)
     if found.bound is not Bound.ASSIGNED or not isinstance(found.value, cst.Subscript | cst.Attribute):
         return None
     if used is not None and found.statement is not None:
@@ -179,10 +179,10 @@ def fill_value(source: Source, node: cst.BaseExpression | None) -> float | None:
     if made is not None and made.name in {"tensor", "full"} and made.operands:
         return fill_value(source, made.operands[1 if made.name == "full" and len(made.operands) > 1 else 0])
     while isinstance(node, cst.Name):
-        found = reaching(source, statement_of(source, node), node.value)
-        if found.bound is not Bound.ASSIGNED or not isinstance(found.value, cst.BaseExpression):
+        assigned = definition_of(source, node).assigned
+        if assigned is None:
             return None
-        node = found.value
+        node = assigned
     negated = isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus)
     bound, end = (node.expression, "max") if negated and isinstance(node, cst.UnaryOperation) else (node, "min")
     holder = bound.value if isinstance(bound, cst.Attribute) and bound.attr.value == end else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import parameter_of, passed_to
-from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
+from diagnose.source.dataflow.reaching_definitions import Bound, definition_of
 from diagnose.source.patterns.formula import operation
 from diagnose.source.tree.syntax import Source
 
@@ -56,7 +56,7 @@ def _are_floats(source: Source, node: cst.BaseExpression, calls: int) -> bool:
 
 def _passed(source: Source, node: cst.Name) -> list[cst.BaseExpression]:
     """What the calls of a function in its own file give for the parameter that a name is."""
-    found = reaching(source, statement_of(source, node), node.value)
+    found = definition_of(source, node)
     if found.bound is not Bound.PARAMETER or not isinstance(found.statement, cst.FunctionDef):
         return []
     parameter = parameter_of(found.statement, node.value)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of
-from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
+from diagnose.source.dataflow.reaching_definitions import definition_of
 from diagnose.source.patterns.class_probabilities import are_probabilities
 from diagnose.source.patterns.formula import Operation, constant, integer, operation
 from diagnose.source.tree.arguments import has_star
@@ -154,17 +154,16 @@ def means_the_same(source: Source, value: cst.BaseExpression) -> bool:
     )
 
 
-def behind(source: Source, node: cst.BaseExpression, steps: list[Step]) -> cst.BaseExpression:
+def follow_names(source: Source, node: cst.BaseExpression, steps: list[Step]) -> cst.BaseExpression:
     """Return the expression that a name stands for, through plain assignments, which are added to `steps`. Other
     expressions are returned unchanged.
     """
     while isinstance(node, cst.Name):
-        found = reaching(source, statement_of(source, node), node.value)
-        if found.bound is not Bound.ASSIGNED or not isinstance(found.value, cst.BaseExpression):
+        found = definition_of(source, node)
+        if found.assigned is None or found.statement is None:
             break
-        assert found.statement is not None  # it assigns
         steps.append((found.statement, node.value))
-        node = found.value
+        node = found.assigned
     return node
 
 
@@ -176,7 +175,7 @@ def unlaid(loss: CrossEntropy) -> Unlaid | None:
     sizes: list[cst.BaseExpression] = [*loss.sizes]
     steps: list[Step] = []
     while True:
-        node = behind(source, node, steps)
+        node = follow_names(source, node, steps)
         if isinstance(node, cst.Subscript):
             if not _leaves_last(source, node) or not (flat or second or last):
                 return None
@@ -233,7 +232,7 @@ def flattened(source: Source, node: cst.BaseExpression, steps: list[Step]) -> tu
     while True:
         # A name is followed only where that leads to a change of layout.
         tried: list[Step] = []
-        value = behind(source, node, tried)
+        value = follow_names(source, node, tried)
         made = operation(source, value) if isinstance(value, cst.Call) else None
         if made is None or not made.operands or not made.method:
             return node, flat

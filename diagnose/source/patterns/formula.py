@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
-from diagnose.source.dataflow.reaching_definitions import Bound, in_module, reaching, statement_of
+from diagnose.source.dataflow.reaching_definitions import Bound, definition_of, in_module, reaching, statement_of
 from diagnose.source.tree.attributes import member
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -250,10 +250,10 @@ def constant(
 
 def _bound(source: Source, node: cst.Name) -> cst.BaseExpression | None:
     """The expression that a name was given."""
-    found = reaching(source, statement_of(source, node), node.value)
+    found = definition_of(source, node)
     if found.bound is Bound.OUTER:
         found = in_module(source, node.value) or found
-    return found.value if found.bound is Bound.ASSIGNED and isinstance(found.value, cst.BaseExpression) else None
+    return found.assigned
 
 
 def _computed(source: Source, made: Operation, followed: tuple[cst.BaseExpression, ...]) -> float | None:

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, same_value, statement_of
+from diagnose.source.dataflow.reaching_definitions import (
+    Bound,
+    definition_of,
+    names_in,
+    reaching,
+    same_value,
+    see_the_same,
+    statement_of,
+)
 from diagnose.source.patterns.formula import Operation, certain, constant, integer, is_of_tensors, operation
 from diagnose.source.patterns.numeric import is_number
 from diagnose.source.patterns.written_norm import WrittenNorm
@@ -17,7 +25,7 @@ _CASTS = frozenset({"to", "float", "type_as", "type", "double"})
 
 
 class _NotOne(Exception):
-    """It is something else."""
+    """The expression is no such norm."""
 
 
 def written_norms(source: Source) -> Iterator[WrittenNorm]:
@@ -260,11 +268,8 @@ def _set_input(found: WrittenNorm, node: cst.BaseExpression) -> None:
     source = found.source
     if isinstance(node, cst.Call) or source.code(node) != source.code(found.input):
         raise _NotOne  # two calls are two values
-    for name, other in zip(names_in(source, node), names_in(source, found.input), strict=True):
-        one = reaching(source, statement_of(source, name), name.value)
-        two = reaching(source, statement_of(source, other), other.value)
-        if one.statement is not two.statement or Bound.LOST in (one.bound, two.bound):
-            raise _NotOne
+    if not see_the_same(source, node, found.input):
+        raise _NotOne
 
 
 def _is_parameter(source: Source, node: cst.BaseExpression) -> bool:
@@ -291,7 +296,7 @@ def _check(found: WrittenNorm) -> None:
     removed = {id(statement) for statement, _ in found.steps}
     for node in (found.input,) if found.method is not None else (found.input, found.eps):
         for name in names_in(source, node):
-            here = reaching(source, statement_of(source, name), name.value)
+            here = definition_of(source, name)
             if here.bound is Bound.LOST or id(here.statement) in removed:
                 raise _NotOne
             now = reaching(source, at, name.value)
@@ -329,7 +334,7 @@ def _is_format_of_input(found: WrittenNorm, made: Operation) -> bool:
     if asked is None or found.input is None:
         return False
     if isinstance(asked, cst.Name):
-        seen = reaching(source, statement_of(source, asked), asked.value)
+        seen = definition_of(source, asked)
         if seen.bound is Bound.ASSIGNED and isinstance(seen.value, cst.Attribute):
             asked = seen.value
     if isinstance(asked, cst.Attribute) and asked.attr.value == "dtype":
@@ -338,13 +343,7 @@ def _is_format_of_input(found: WrittenNorm, made: Operation) -> bool:
         parameter = found.method.params.params[1].name.value
         given = reaching(source, statement_of(source, asked), parameter)
         return source.code(asked) == parameter and given.bound is Bound.PARAMETER
-    if source.code(asked) != source.code(found.input):
-        return False
-    for name, other in zip(names_in(source, asked), names_in(source, found.input), strict=True):
-        one = reaching(source, statement_of(source, name), name.value)
-        if one.statement is not reaching(source, statement_of(source, other), other.value).statement:
-            return False
-    return True
+    return source.code(asked) == source.code(found.input) and see_the_same(source, asked, found.input)
 
 
 def _all_removed_between(
@@ -372,6 +371,6 @@ def _check_reads(found: WrittenNorm, removed: set[int]) -> None:
             continue
         if any(above is found.root or id(above) in removed for above in source.ancestors(name)):
             continue
-        seen = reaching(source, statement_of(source, name), name.value)
+        seen = definition_of(source, name)
         if id(seen.statement) in removed or seen.bound is Bound.LOST:
             raise _NotOne

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from diagnose.source.dataflow.reaching_definitions import Bound, in_module, reaching, statement_of
+from diagnose.source.dataflow.reaching_definitions import Bound, definition_of, in_module
 from diagnose.source.patterns.formula import certain, constant, integer, operation
 from diagnose.source.settings.defaults import assigned, defaults_of
 from diagnose.source.tree.attributes import member
@@ -77,11 +77,11 @@ def _is_numeric_call(source: Source, call: cst.Call) -> bool:
 
 
 def _is_numeric_name(source: Source, node: cst.Name) -> bool:
-    found = reaching(source, statement_of(source, node), node.value)
+    found = definition_of(source, node)
     if found.bound is Bound.OUTER:
         found = in_module(source, node.value) or found
-    if found.bound is Bound.ASSIGNED and isinstance(found.value, cst.BaseExpression):
-        return is_number(source, found.value)
+    if found.assigned is not None:
+        return is_number(source, found.assigned)
     if found.bound is Bound.UNPACKED and isinstance(found.value, cst.BaseExpression):
         value = found.value
         return _is_shape(value) or (isinstance(value, cst.Subscript) and _is_shape(value.value))
@@ -102,9 +102,9 @@ def canonical(source: Source, node: cst.BaseExpression) -> str:
         operator = type(node.operator).__name__
         return f"({canonical(source, node.left)} {operator} {canonical(source, node.right)})"
     if isinstance(node, cst.Name):
-        found = reaching(source, statement_of(source, node), node.value)
-        if found.bound is Bound.ASSIGNED and isinstance(found.value, cst.BaseExpression):
-            return canonical(source, found.value)
+        found = definition_of(source, node)
+        if found.assigned is not None:
+            return canonical(source, found.assigned)
         return node.value if found.bound is Bound.OUTER else f"{node.value}@{id(found.statement)}"
     if isinstance(node, cst.Attribute):
         kept = member(source, node)
@@ -141,7 +141,7 @@ def last_size(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | 
     axes = 2
     for _ in range(12):
         if isinstance(node, cst.Name):
-            found = reaching(source, statement_of(source, node), node.value)
+            found = definition_of(source, node)
             if found.bound is Bound.UNPACKED and isinstance(found.value, cst.BaseExpression):
                 value = found.value
                 if isinstance(value, cst.Tuple):  # a, b = x, y

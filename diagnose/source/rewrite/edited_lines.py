@@ -14,7 +14,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Line = tuple[str, int]
 
 
-def rewritten(before: Mapping[str, str], after: Mapping[str, str]) -> frozenset[_Line]:
+def rewritten_lines(before: Mapping[str, str], after: Mapping[str, str]) -> frozenset[_Line]:
     """The lines, by path and number, of the statements of which an edit changes a line; what is put between counts not.
 
     `after` holds the edited files alone. Lines of a file that is no Python are taken one by one.

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 import libcst as cst
 
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import files_with
+from diagnose.source.tree.syntax import Source
 
 _REGISTERS = frozenset(
     {
@@ -52,10 +53,8 @@ def module_hook(sources: Mapping[str, str]) -> str | None:
 
 def _first_call(sources: Mapping[str, str], names: Collection[str]) -> str | None:
     """The file and line of the first call of one of these names; a file without any of them is not parsed."""
-    for path, text in sources.items():
-        source = parse(text) if any(name in text for name in names) else None
-        for call in source.calls_named(*names)[:1] if source is not None else ():
-            assert source is not None
+    for path, source in files_with(sources, *names):
+        for call in source.calls_named(*names)[:1]:
             return f"{path}:{source.lines_of(call)[0]}"
     return None
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
 from diagnose.source.dataflow.flow import scope_of
-from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, statement_of
+from diagnose.source.dataflow.reaching_definitions import Bound, definition_of, names_in
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.tree.syntax import Source, Splice, parse, splice
 
@@ -89,17 +89,25 @@ def without_from_import(source: Source, splices: list[Splice], name: str) -> lis
 
 def nothing_else_reads(source: Source, root: cst.CSTNode, steps: Sequence[tuple[cst.CSTNode, str]]) -> bool:
     """Whether what these statements bind is read by themselves and within `root` alone."""
-    removed = {id(statement) for statement, _ in steps}
+    scope, statements = scope_of(source, root), [statement for statement, _ in steps]
+    together = all(scope_of(source, statement) is scope for statement in statements)
+    return together and not any(True for _ in reads_of(source, scope, steps, [root, *statements]))
+
+
+def reads_of(
+    source: Source, scope: cst.CSTNode, steps: Sequence[tuple[cst.CSTNode, str]], without: Sequence[cst.CSTNode]
+) -> Iterator[cst.Name]:
+    """Where a scope reads what the steps bind, other than in the nodes `without`."""
     names = {name for _, name in steps}
-    scope = scope_of(source, root)
-    if any(scope_of(source, statement) is not scope for statement, _ in steps):
-        return False
+    bound = {id(statement) for statement, _ in steps}
+    left_out = {id(each) for each in without}
     for name in names_in(source, scope):
-        if name.value not in names or any(above is root or id(above) in removed for above in source.ancestors(name)):
+        if name.value not in names or any(id(above) in left_out for above in source.ancestors(name)):
             continue
-        if isinstance(source.parent(name), cst.AssignTarget | cst.Param):
+        parent = source.parent(name)
+        unpacks = isinstance(parent, cst.Element) and source.inside(name, cst.AssignTarget) is not None
+        if unpacks or isinstance(parent, cst.AssignTarget | cst.Param):
             continue
-        seen = reaching(source, statement_of(source, name), name.value)
-        if seen.bound is Bound.LOST or id(seen.statement) in removed or scope_of(source, name) is not scope:
-            return False
-    return True
+        seen = definition_of(source, name)
+        if seen.bound is Bound.LOST or id(seen.statement) in bound or scope_of(source, name) is not scope:
+            yield name

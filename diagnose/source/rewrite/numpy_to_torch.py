@@ -46,7 +46,7 @@ class Translated:
         return f"{self.code}.item()" + (f" / {self.count}" if self.count is not None else "")
 
 
-def copied(source: Source, node: cst.BaseExpression) -> str | None:
+def copied_tensor(source: Source, node: cst.BaseExpression) -> str | None:
     """The tensor in `tensor.cpu().numpy()` or `tensor.cpu()`, as code; None for other expressions."""
     steps = [node]
     while isinstance(steps[-1], cst.Call) and isinstance(steps[-1].func, cst.Attribute):

@@ -15,7 +15,7 @@ def block_of(source: Source, statement: cst.CSTNode) -> Sequence[cst.CSTNode] | 
     return block.body if isinstance(block, cst.IndentedBlock | cst.Module) else None
 
 
-def wrapped(source: Source, statements: Sequence[cst.CSTNode], header: str) -> list[Splice]:
+def wrap_statements(source: Source, statements: Sequence[cst.CSTNode], header: str) -> list[Splice]:
     """Statements in a row of one block below a `header` such as `with context:`, comments between them included.
 
     Lines that begin within a string stay where they are, since their white space is a part of the string.

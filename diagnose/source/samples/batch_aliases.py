@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from diagnose.source.dataflow.iteration import NUMBERS
 from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.samples.object_identity import bound_names, parameters, parts_of, root_of
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.shared_objects import is_of_model
-from diagnose.source.samples.statement_order import COUNTED
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
@@ -53,7 +53,7 @@ def _taken(source: Source, scope: cst.CSTNode) -> set[str]:
         found |= parameters(source, scope)
     for node in source.walk(scope, cst.For, cst.Assign):
         if isinstance(node, cst.For):
-            counted = isinstance(node.iter, cst.Call) and call_name(node.iter) in COUNTED
+            counted = isinstance(node.iter, cst.Call) and call_name(node.iter) in NUMBERS
             names = [] if counted else [each for each in bound_names(node.target) if not is_of_model(source, each)]
             found |= {each.value for each in names}
         elif isinstance(node, cst.Assign) and isinstance(node.value, cst.Call) and call_name(node.value) == "next":

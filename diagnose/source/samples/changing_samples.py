@@ -10,7 +10,9 @@ import libcst as cst
 
 from diagnose.model import Scalar
 from diagnose.source.dataflow.bindings import binding_of, bound_to
+from diagnose.source.dataflow.iteration import ADAPTERS
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source, parse
 
 _DRAWS = re.compile(
@@ -26,8 +28,6 @@ _EDITS = r"\b(?:dataset|{name})(?:\.\w+)+\.(?:insert|append|extend|pop|remove|cl
 _NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
 _DEEPEST = 4
 _LOADER = re.compile(r"[Ll]oader")
-_OF_ALL = frozenset({"zip", "chain"})
-_GO_THROUGH = _OF_ALL | {"enumerate", "tqdm", "track", "iter", "islice", "cycle"}
 
 
 def changing_samples(
@@ -79,7 +79,7 @@ def _batches(source: Source) -> frozenset[str]:
     others = {param.name.value for param in source.every(cst.Param) if isinstance(param.name, cst.Name)}
     for loop in source.every(cst.For):
         targets = {name.value for name in source.every(cst.Name, loop.target)}
-        if _is_loader(source, loop.iter, _DEEPEST):
+        if _goes_through_loaders(source, loop.iter, _DEEPEST):
             loops |= targets
         else:
             others |= targets  # `for dataset in (train_set, val_set)`
@@ -91,19 +91,19 @@ def _batches(source: Source) -> frozenset[str]:
     return frozenset(loops - others)
 
 
-def _is_loader(source: Source, iterated: cst.BaseExpression, depth: int) -> bool:
+def _goes_through_loaders(source: Source, iterated: cst.BaseExpression, depth: int) -> bool:
     """Whether an expression is one loader by its name or by what makes it, or goes through loaders alone."""
     if isinstance(iterated, cst.Call):
-        kind = call_name(iterated) or ""
-        if kind in _GO_THROUGH and iterated.args:
-            through = iterated.args if kind in _OF_ALL else iterated.args[:1]
-            return all(_is_loader(source, arg.value, depth) for arg in through)
+        kind = call_name(iterated)
+        if kind in ADAPTERS and iterated.args:
+            through = iterated.args if ADAPTERS[kind].every_argument else iterated.args[:1]
+            return all(_goes_through_loaders(source, arg.value, depth) for arg in through)
         return _LOADER.search(kind) is not None
     if isinstance(iterated, cst.Name) and depth > 0 and (values := bound_to(source, iterated)):
         made = [each for each in values if isinstance(each, cst.BaseExpression)]
         if any(isinstance(each, cst.Tuple | cst.List) for each in made):
             return False
-        if len(made) == len(values) and all(_is_loader(source, each, depth - 1) for each in made):
+        if len(made) == len(values) and all(_goes_through_loaders(source, each, depth - 1) for each in made):
             return True
     named = iterated.value if isinstance(iterated, cst.Subscript) else iterated
     word = named.attr if isinstance(named, cst.Attribute) else named
@@ -129,7 +129,7 @@ def _made_by(source: Source, node: cst.CSTNode, made: str | None, depth: int) ->
 
 
 def _binds(assign: cst.Assign, name: str) -> bool:
-    """Whether it gives the name its value, as a variable or as an attribute."""
+    """Whether an assignment gives the name its value, as a variable or as an attribute."""
     targets = (each.target for each in assign.targets)
     return any(name == getattr(getattr(each, "attr", each), "value", None) for each in targets)
 
@@ -142,7 +142,7 @@ def _names(text: str) -> list[str]:
 def _code_of(sources: Mapping[str, str], names: list[str]) -> Iterator[str]:
     """The code of the program's own classes and functions of these names, then of those that they name in turn."""
     defining: dict[str, list[Source]] = {}
-    for source in filter(None, map(parse, sources.values())):
+    for source in parse_all(sources).values():
         for name in source.defined_names:
             defining.setdefault(name, []).append(source)
     waiting = [*names]

@@ -14,6 +14,7 @@ from diagnose.source.dataflow.bindings import bound_to, is_plain
 from diagnose.source.dataflow.flow import within
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.attributes import is_attribute_name
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -143,7 +144,7 @@ def _is_new(source: Source, value: cst.CSTNode) -> bool:
 def _is_kept_within(source: Source, use: cst.Name | cst.Attribute, function: cst.FunctionDef) -> bool:
     """Whether a use of a variable binds it, reads it, changes it or returns it."""
     parent = source.parent(use)
-    if isinstance(parent, cst.Attribute) and parent.attr is use:
+    if is_attribute_name(source, use):
         return True  # another's attribute of this name
     if source.inside(use, (cst.FunctionDef, cst.Lambda)) is not function:
         return False

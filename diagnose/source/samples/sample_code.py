@@ -194,7 +194,7 @@ class SampleCode:
             yield from [each for each in found if _module(each[0]) in modules] or found
 
     def _is_foreign(self, source: Source, node: cst.CSTNode) -> bool:
-        """Whether it is imported from a module that is none of the program's files, nor in a folder of them."""
+        """Whether a name is imported from a module that is none of the program's files, nor in a folder of them."""
         imported = source.imported(node)
         return bool(imported) and all(
             name[:1] != "." and name.partition(".")[0] not in self._own_modules for name in imported
@@ -237,7 +237,7 @@ class SampleCode:
 
 
 def is_read(source: Source, name: cst.Name) -> bool:
-    """Whether it is a variable's name that is no parameter's and no import's."""
+    """Whether a name is that of a variable, and of no parameter and no import."""
     parent = source.parent(name)
     declares = isinstance(parent, cst.Param) and parent.default is not name
     return is_variable(source, name) and not declares and not isinstance(parent, cst.ImportAlias | cst.AsName)
@@ -256,7 +256,7 @@ def _imported_as(source: Source, name: cst.Name) -> str:
 
 
 def _hands_itself_on(source: Source, name: cst.Name) -> bool:
-    """Whether it is `self`, given to what is built, which may then read of the object what it likes."""
+    """Whether a name is `self`, given to what is built, which may then read of the object what it likes."""
     parent = source.parent(name)
     return name.value == "self" and isinstance(parent, cst.Arg) and parent.value is name
 

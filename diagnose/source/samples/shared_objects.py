@@ -8,7 +8,7 @@ from functools import cached_property
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import binding_of, parameter_of, stored
+from diagnose.source.dataflow.bindings import binding_of, parameter_of, values_stored
 from diagnose.source.dataflow.flow import within
 from diagnose.source.samples.object_identity import (
     SAME_MEMORY,
@@ -192,7 +192,7 @@ class SharedObjects:
             return []
         parameter = parameter_of(function, name.value)
         uses = [each for each in source.named(name.value, function) if source.inside(each, _SCOPES) is function]
-        made = stored(source, [each for each in uses if not isinstance(source.parent(each), cst.AugAssign)])
+        made = values_stored(source, [each for each in uses if not isinstance(source.parent(each), cst.AugAssign)])
         if parameter is None or made is None:
             return [(path, value) for value in made or ()]
         given = list(self.code.values(path, parameter.name))
@@ -304,7 +304,7 @@ class SharedObjects:
         return any(self._makes_shared(file, value) for file, value in calls if isinstance(value, cst.Call))
 
     def _is_of_layer(self, source: Source, node: cst.Attribute) -> bool:
-        """Whether it is a layer's parameter of which a part is changed, as `x.weight.data`, no column of a table."""
+        """Whether a target is a part of a layer's parameter, as `x.weight.data`, and no column of a table."""
         part, name = source.parent(node), node.attr.value
         changed = isinstance(part, cst.Attribute) and part.attr.value in {"data", "grad"}
         return changed and name in _OF_LAYERS and name not in self.read[0] | self.read[2]
@@ -329,7 +329,7 @@ def _comprehensions_of(source: Source, name: cst.Name) -> list[cst.CompFor]:
 
 
 def _is_called(source: Source, node: cst.CSTNode) -> bool:
-    """Whether it is what a call calls, as `enumerate` is in `enumerate(paths)`."""
+    """Whether a name is what a call calls, as `enumerate` is in `enumerate(paths)`."""
     parent = source.parent(node)
     return isinstance(parent, cst.Call) and parent.func is node
 
@@ -344,7 +344,7 @@ def _gone_through(source: Source, name: cst.Name) -> list[cst.BaseExpression]:
 
 
 def _is_namespace(source: Source, node: cst.BaseExpression) -> bool:
-    """Whether it is the dictionary of all names of a module or an object, as `globals()` and `vars(data)` are."""
+    """Whether an expression is the dictionary of a module or an object, as `globals()` and `vars(data)` are."""
     if isinstance(node, cst.Call):
         return source.code(node.func) in {"globals", "vars"}
     return isinstance(node, cst.Attribute) and node.attr.value == "__dict__"

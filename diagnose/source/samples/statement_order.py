@@ -10,15 +10,15 @@ from functools import cached_property
 import libcst as cst
 
 from diagnose.source.dataflow.flow import is_variable, within
+from diagnose.source.dataflow.iteration import NUMBERS, OF_ONE
 from diagnose.source.samples.sample_code import SampleCode, is_read
 from diagnose.source.samples.shared_objects import SharedObjects
+from diagnose.source.tree.attributes import whole
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
 
-COUNTED = frozenset({"range", "trange", "count"})
-"""What a loop goes through that counts its turns, and takes no samples."""
-_SAME_VALUES = frozenset({"enumerate", "tqdm", "reversed", "list"})
+_SAME_VALUES = OF_ONE | {"reversed", "list"}
 """Calls that a loop goes through as it would through what they are given."""
 _STARTS = frozenset({"spawn", "Fire", "run", "launch", "Process", "notebook_launcher", "start_processes"})
 """Calls that run a function they are given once, where they stand."""
@@ -212,7 +212,7 @@ class StatementOrder:
                 parent = other.parent(each)
                 if isinstance(parent, cst.FunctionDef | cst.ClassDef | cst.ImportAlias):
                     continue
-                used = parent if isinstance(parent, cst.Attribute) and parent.attr is each else each
+                used = whole(other, each)
                 if used is each and not is_variable(other, each):
                     continue
                 if used is each and owner is not None and function.name.value != "__init__":
@@ -345,7 +345,7 @@ def _is_counted(source: Source, node: cst.BaseExpression, seen: frozenset[str] =
         else:
             break
     if isinstance(node, cst.Call):
-        return call_name(node) in COUNTED
+        return call_name(node) in NUMBERS
     if isinstance(node, cst.Name):
         values = [each.value for each in source.every(cst.Assign) if _binds_name(each, node.value)]
         known = seen | {node.value}

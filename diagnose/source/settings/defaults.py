@@ -11,8 +11,8 @@ import libcst as cst
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import literal, string, string_key
-from diagnose.source.tree.memo import per_source
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import files_with, per_source
+from diagnose.source.tree.syntax import Source
 
 _HOLDERS = frozenset({"Namespace", "SimpleNamespace", "EasyDict", "DictConfig", "AttrDict", "ConfigDict"})
 _SWITCH = ".BooleanOptionalAction, default={}"
@@ -209,9 +209,8 @@ def keys_of(source: Source, name: str) -> Iterator[cst.BaseExpression]:
 
 def sets_attribute(sources: Mapping[str, str], name: str) -> bool:
     """Whether a program gives anything's attribute of that name a value, `module.p = 0.1`."""
-    for text in sources.values():
-        source = parse(text) if f".{name}" in text else None
-        for target in source.every(cst.AssignTarget) if source is not None else ():
+    for _, source in files_with(sources, f".{name}"):
+        for target in source.every(cst.AssignTarget):
             if isinstance(target.target, cst.Attribute) and target.target.attr.value == name:
                 return True
     return False

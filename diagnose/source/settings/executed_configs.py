@@ -22,7 +22,7 @@ def executes_files(source: Source) -> bool:
 
 
 def is_undecided(name: str, entry: str, source: Source, sources: Mapping[str, str], words: Sequence[str]) -> bool:
-    """Whether it cannot be told where a script that executes files gets a global from.
+    """Whether the text leaves open where a script that executes files gets a global from.
 
     Certain is a single plain assignment at the top level of files that the command line names, or else the script's
     own before it executes any.

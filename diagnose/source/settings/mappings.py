@@ -13,7 +13,7 @@ from diagnose.source.dataflow.accelerator_tests import asks_for_accelerator
 from diagnose.source.dataflow.bindings import binding_of, passed_to
 from diagnose.source.dataflow.flow import within
 from diagnose.source.tree.arguments import argument, set_keywords
-from diagnose.source.tree.edits import call_name, parse
+from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import literal, string, string_key
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source, Splice
@@ -107,7 +107,7 @@ def _of_name(node: cst.Name, path: str, source: Source, known: Known, depth: int
     if bound is None or bound.imported is not None:
         return None
     if bound.parameter is not None and isinstance(bound.scope, cst.FunctionDef):
-        parsed = {key: each for key, text in known.sources.items() if (each := parse(text)) is not None}
+        parsed = parse_all(known.sources)
         calls = passed_to(bound.scope, bound.parameter, None, parsed)
         if calls is None or len(calls) != 1 or calls[0][1] is None:
             return None

@@ -15,7 +15,7 @@ from diagnose.source.settings.shown_options import shows_mapping, shows_options
 from diagnose.source.settings.values import setting_of
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import call_name, replace
-from diagnose.source.tree.literals import literal, number, written
+from diagnose.source.tree.literals import literal, number, python_literal
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source, Splice
 
@@ -112,7 +112,7 @@ class CallOptions:
             kept = self.setting(name)
             if kept is not None:
                 return Placed({kept.path: [kept.to(value)]} if kept.value != value else {}, kept.fixed)
-            return self._added(name, written(value) if code is None else code)
+            return self._added(name, python_literal(value) if code is None else code)
         layer = self._layer_with(name) if self._argument(name) is None else None
         if layer is not None and self._shows_layer(layer[0]):
             return self._shown(name)
@@ -127,7 +127,7 @@ class CallOptions:
     def place_all(self, values: Mapping[str, Scalar]) -> list[Placed]:
         """Set several; those that are nowhere yet by one edit."""
         absent = [name for name in values if self.given(name) is None and self.setting(name) is None]
-        added = self.add({name: written(values[name]) for name in absent})
+        added = self.add({name: python_literal(values[name]) for name in absent})
         return [Placed(added), *(self.place(name, value) for name, value in values.items() if name not in absent)]
 
     def _added(self, name: str, code: str) -> Placed:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.tree.attributes import whole
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string, string_key
 from diagnose.source.tree.memo import parse_all
@@ -73,16 +74,15 @@ def _uses(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     if name not in source.words:
         return
     for node in source.named(name):
-        parent = source.parent(node)
-        whole = parent if isinstance(parent, cst.Attribute) and parent.attr is node else node
-        around = source.parent(whole)
-        keyword = isinstance(around, cst.Arg) and around.keyword is whole
+        read = whole(source, node)
+        around = source.parent(read)
+        keyword = isinstance(around, cst.Arg) and around.keyword is read
         bound = isinstance(around, cst.AssignTarget | cst.Param | cst.ImportAlias | cst.NameItem)
-        bound = bound or (isinstance(around, cst.AnnAssign) and around.target is whole)
-        called = isinstance(around, cst.Call) and around.func is whole
-        owner = isinstance(around, cst.Attribute) and around.value is whole
+        bound = bound or (isinstance(around, cst.AnnAssign) and around.target is read)
+        called = isinstance(around, cst.Call) and around.func is read
+        owner = isinstance(around, cst.Attribute) and around.value is read
         if not keyword and not bound and not called and not owner:
-            yield whole
+            yield read
     for entry in source.every(cst.Subscript):
         if string_key(entry) == name and not isinstance(source.parent(entry), cst.AssignTarget):
             yield entry

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 
 from diagnose.model import Scalar
-from diagnose.source.tree.literals import written
+from diagnose.source.tree.literals import python_literal
 from diagnose.source.tree.syntax import Splice
 
 
@@ -36,7 +36,7 @@ class Setting:
         if self.form == "command":
             return _word(value, self.old)
         if self.form == "python" or (isinstance(value, int | float) and not isinstance(value, bool)):
-            return written(value, self.old)
+            return python_literal(value, self.old)
         if isinstance(value, bool):
             return "true" if value else "false"
         if value is None:

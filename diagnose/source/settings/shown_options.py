@@ -14,7 +14,7 @@ from functools import cached_property
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import bound_to
-from diagnose.source.tree.attributes import class_of, members_named
+from diagnose.source.tree.attributes import class_of, is_label, is_of_self, members_named, whole
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source
@@ -95,9 +95,8 @@ def shows_number(sources: Mapping[str, str], name: str) -> str | None:
     for path, source in parse_all(sources).items():
         for use in source.named(name) if name in source.words else ():
             parent = source.parent(use)
-            whole = parent if isinstance(parent, cst.Attribute) and parent.attr is use else use
             keyword = isinstance(parent, cst.Arg) and parent.keyword is use
-            if not keyword and _is_shown(source, whole, program.number):
+            if not keyword and _is_shown(source, whole(source, use), program.number):
                 return f"{path}:{source.lines_of(use)[0]}"
     return None
 
@@ -235,12 +234,10 @@ def _uses(source: Source, names: Iterable[str], of_self: bool) -> Iterator[cst.B
     """Where variables of these names are, and attributes of the object."""
     for name in names:
         for node in source.named(name) if name in source.words else ():
-            parent = source.parent(node)
-            if isinstance(parent, cst.Attribute) and parent.attr is node:
-                if of_self and source.code(parent.value) == "self":
-                    yield parent
-            elif not (isinstance(parent, cst.Arg) and parent.keyword is node):
+            if not is_label(source, node):
                 yield node
+            elif of_self and is_of_self(each := whole(source, node)):
+                yield each
 
 
 def _last(node: cst.BaseExpression) -> str:

@@ -24,9 +24,9 @@ from diagnose.source.settings.values import setting_of
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import call_name, insert_after
 from diagnose.source.tree.literals import Literal as LiteralValue
-from diagnose.source.tree.literals import literal, string, written
-from diagnose.source.tree.memo import per_source
-from diagnose.source.tree.syntax import Source, Splice, parse
+from diagnose.source.tree.literals import literal, python_literal, string
+from diagnose.source.tree.memo import parse_all, per_source
+from diagnose.source.tree.syntax import Source, Splice
 
 Library = Literal["transformers", "accelerate", "lightning"]
 
@@ -108,9 +108,8 @@ def trainers_of(
 ) -> tuple[Trainer, ...]:
     """Every such place, in the order of the text."""
     found: list[Trainer] = []
-    for path, text in sources.items():
-        source = parse(text)
-        if source is None or not _imports_library(source):
+    for path, source in parse_all(sources).items():
+        if not _imports_library(source):
             continue
         own = _subclasses(source)
         for call in source.every(cst.Call):
@@ -199,7 +198,7 @@ class _Parsed(CallOptions):
             elif kept is not None:
                 placed.append(Placed({kept.path: [kept.to(value)]} if kept.value != value else {}, kept.fixed))
             else:
-                new[name] = written(value)
+                new[name] = python_literal(value)
         edits = self.add(new) if new else {}
         if new and not edits:
             listed = " ".join(f"--{self.its(name)} {value}" for name, value in new.items())

@@ -19,15 +19,10 @@ from diagnose.source.settings.command_line import CommandLine
 from diagnose.source.settings.configs import entries, form_of
 from diagnose.source.settings.defaults import Default, assigned, defaults_of, keys_of, option_default, option_words
 from diagnose.source.settings.executed_configs import executes_files, is_undecided, set_by_file
-from diagnose.source.settings.option_parsers import (
-    declared,
-    setting_of_global,
-    setting_of_option,
-    setting_of_words,
-)
+from diagnose.source.settings.option_parsers import declared, setting_of_global, setting_of_option, setting_of_words
 from diagnose.source.settings.setting import Setting
+from diagnose.source.tree.definitions import module_file
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.imports import module_file
 from diagnose.source.tree.literals import literal, number, string
 from diagnose.source.tree.syntax import Source, parse
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import libcst as cst
 
 from diagnose.source.tree.literals import string
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.memo import files_with
+from diagnose.source.tree.syntax import Source
 
 _LIBRARIES = ("torchvision.models", "timm", "torch.hub", "segmentation_models_pytorch")
 """Modules that build models of images, most of which normalise batches; what they build is not in the program."""
@@ -17,21 +18,19 @@ _WORDS = ("BatchNorm", "batch_norm", *(name.rpartition(".")[2] for name in _LIBR
 
 def normalises_batches(sources: Mapping[str, str]) -> str | None:
     """The first code that builds or calls a batch normalisation, or takes a model of images from a library."""
-    for text in sources.values():
-        source = parse(text) if any(word in text for word in _WORDS) else None
-        for node in source.walk() if source is not None else ():
-            if isinstance(node, cst.Name | cst.Attribute) and source is not None and _normalises(source, node):
+    for _, source in files_with(sources, *_WORDS):
+        for node in source.walk():
+            if isinstance(node, cst.Name | cst.Attribute) and _normalises(source, node):
                 return source.code(node)
     return None
 
 
 def sums_losses(sources: Mapping[str, str]) -> str | None:
     """The first argument `reduction="sum"`: what is summed over the samples of a batch grows with it."""
-    for text in sources.values():
-        source = parse(text) if "sum" in text and "reduction" in text else None
-        for argument in source.every(cst.Arg) if source is not None else ():
+    for _, source in files_with(sources, where=lambda text: "sum" in text and "reduction" in text):
+        for argument in source.every(cst.Arg):
             named = argument.keyword is not None and argument.keyword.value == "reduction"
-            if named and source is not None and string(argument.value) == "sum":
+            if named and string(argument.value) == "sum":
                 return source.code(argument).rstrip(", ")
     return None
 

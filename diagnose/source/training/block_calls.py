@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.source.dataflow.flow import loops_around, scope_of
-from diagnose.source.rewrite.with_blocks import block_of, wrapped
-from diagnose.source.training.checkpoint_policy import Keeping, needed
+from diagnose.source.dataflow.iteration import numbered
+from diagnose.source.rewrite.with_blocks import block_of, wrap_statements
+from diagnose.source.training.checkpoint_policy import Keeping, imports_needed
 from diagnose.source.tree.arguments import argument_code, put_first, set_keywords
 from diagnose.source.tree.edits import call_name, ensure_from_import, ensure_import, insert_before, replace
 from diagnose.source.tree.syntax import Source, Splice
@@ -83,7 +84,7 @@ def checkpointed(
     if any(arg.keyword is not None and arg.keyword.value in _OPTIONS for arg in call.args):
         return "an argument of the block bears the name of an option of `checkpoint`"
     partly = keeping is not None and count is not None and set(chosen) > set(keeping.turns)
-    (checkpoint, *others), splices = _imported(source, [_FUNCTION, *needed(keeping, partly)])
+    (checkpoint, *others), splices = _imported(source, [_FUNCTION, *imports_needed(keeping, partly)])
     context, defined = keeping.context(source, others[0]) if keeping is not None else ("", [])
     splices = [*splices, *defined]
 
@@ -132,7 +133,7 @@ def within_context(
     _, test, splices = _numbered(source, place.loop, call, chosen, count)
     if test and _starts_again(source, place.loop):
         return _NO_NUMBER
-    return [*imports, *splices, *wrapped(source, [statement], f"with {context}({test}):")]
+    return [*imports, *splices, *wrap_statements(source, [statement], f"with {context}({test}):")]
 
 
 def condition(number: str, chosen: Collection[int], count: int | None) -> str:
@@ -299,11 +300,8 @@ def _counter(source: Source, loop: cst.For, call: cst.Call) -> str | None:
     if isinstance(call.func, cst.Subscript):
         counts = isinstance(loop.iter, cst.Call) and len(loop.iter.args) == 1
         return source.code(loop.target) if counts else None
-    if not isinstance(loop.iter, cst.Call) or source.code(loop.iter.func) != "enumerate" or len(loop.iter.args) != 1:
-        return None
-    if isinstance(loop.target, cst.Tuple) and isinstance(loop.target.elements[0].value, cst.Name):
-        return loop.target.elements[0].value.value
-    return None
+    pair = numbered(loop)
+    return pair.number.value if pair is not None and pair.from_zero and isinstance(pair.number, cst.Name) else None
 
 
 def _containers(source: Source) -> dict[str, str]:

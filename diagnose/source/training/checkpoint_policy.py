@@ -39,7 +39,7 @@ class Keeping:
         return name, [*splices, insert_after(source, anchor, ["", "", *lines])]
 
 
-def needed(keeping: Keeping | None, partly: bool) -> list[str]:
+def imports_needed(keeping: Keeping | None, partly: bool) -> list[str]:
     """Return the names that the file must import from `torch.utils.checkpoint`; `partly`: some blocks keep nothing."""
     if keeping is None:
         return []

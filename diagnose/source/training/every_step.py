@@ -14,7 +14,8 @@ import libcst as cst
 
 from diagnose.model import Place
 from diagnose.source.dataflow.flow import Loop, loops_around
-from diagnose.source.tree.aliases import called_as
+from diagnose.source.dataflow.iteration import NUMBERS
+from diagnose.source.tree.definitions import called_as
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.outline import Function
 from diagnose.source.tree.syntax import Source, parse
@@ -109,7 +110,7 @@ def _counters(source: Source, outer: cst.CSTNode) -> frozenset[str]:
         target = outer.target
         first = target.elements[0].value if isinstance(target, cst.Tuple) and target.elements else target
         over = outer.iter
-        counted = isinstance(over, cst.Call) and call_name(over) in {"range", "trange", "count", "enumerate"}
+        counted = isinstance(over, cst.Call) and call_name(over) in NUMBERS | {"enumerate"}
         if isinstance(first, cst.Name) and (counted or isinstance(target, cst.Tuple)):
             names.add(first.value)
     return frozenset(names)

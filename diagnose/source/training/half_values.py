@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
+from diagnose.source.tree.attributes import is_attribute_name
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
@@ -127,15 +128,10 @@ def _half_targets(source: Source, assign: cst.Assign) -> set[str]:
 def _owners(source: Source, target: cst.CSTNode) -> Iterator[str]:
     """The variables in what is given a value, and its attributes: `.last` of `self.last`."""
     for name in source.every(cst.Name, target):
-        if _is_attribute(source, name):
+        if is_attribute_name(source, name):
             yield f".{name.value}"
         elif name.value != "self":
             yield name.value
-
-
-def _is_attribute(source: Source, name: cst.Name) -> bool:
-    parent = source.parent(name)
-    return isinstance(parent, cst.Attribute) and parent.attr is name
 
 
 def _holds(source: Source, expression: cst.BaseExpression, half: set[str]) -> bool:
@@ -152,7 +148,7 @@ def _holds(source: Source, expression: cst.BaseExpression, half: set[str]) -> bo
 def _read(source: Source, name: cst.Name, half: set[str]) -> cst.CSTNode | None:
     """The variable, the attribute, or the call of a function that a name stands in, where it has the format."""
     parent = source.parent(name)
-    attribute = _is_attribute(source, name)
+    attribute = is_attribute_name(source, name)
     node = parent if attribute else name
     call = source.parent(node) if node is not None else None
     if isinstance(call, cst.Call) and call.func is node and f"{name.value}()" in half:

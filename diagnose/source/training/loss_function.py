@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of, bound_to, passed_to
-from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, statement_of
+from diagnose.source.dataflow.reaching_definitions import Bound, definition_of, names_in, reaching, statement_of
 from diagnose.source.patterns.cross_entropy import CrossEntropy, Step, Unlaid, flattened
 from diagnose.source.tree.attributes import class_of, members_named
-from diagnose.source.tree.imports import module_file
+from diagnose.source.tree.definitions import module_file
 from diagnose.source.tree.syntax import Source, only_statement, parse
 
 COMPUTES_AS_WRITTEN = re.compile(r"\b(?:autocast|custom_fwd|compile|disable|typechecked|jaxtyped|override)\b")
@@ -50,7 +50,7 @@ class LossFunction:
         return method and bool(self.node.params.params) and self.node.params.params[0].name.value in _BOUND
 
     def returns(self, loss: CrossEntropy, laid: Unlaid) -> bool:
-        """Whether it returns the loss and does nothing beside."""
+        """Whether the function returns the loss and does nothing beside."""
         if isinstance(self.node, cst.Lambda):
             return self.node.body is loss.root
         source, rows = self.source, list[Step]()
@@ -60,7 +60,7 @@ class LossFunction:
         returned = only_statement(body[-1]) if body else None
         value = returned.value if isinstance(returned, cst.Return) else None
         if isinstance(value, cst.Name):
-            seen = reaching(source, statement_of(source, value), value.value)
+            seen = definition_of(source, value)
             known.add(id(seen.statement))
             value = seen.value if isinstance(seen.value, cst.BaseExpression) else None
         return value is loss.root and all(
@@ -72,7 +72,7 @@ class LossFunction:
         names = self.parameters
         if not isinstance(node, cst.Name) or node.value not in names:
             return None
-        seen = reaching(self.source, statement_of(self.source, node), node.value).bound
+        seen = definition_of(self.source, node).bound
         if isinstance(self.node, cst.FunctionDef) and seen not in {Bound.PARAMETER, Bound.ASSIGNED}:
             return None
         for arg in call.args:
@@ -282,7 +282,7 @@ def _is_handed_on(source: Source, name: str) -> bool:
 
 
 def _compiles_again(source: Source, value: cst.BaseExpression, name: str) -> bool:
-    """Whether it is what a method or member was before, compiled: `self.loss_of = torch.compile(self.loss_of)`."""
+    """Whether an assignment only compiles a method or member: `self.loss_of = torch.compile(self.loss_of)`."""
     if not isinstance(value, cst.Call) or "torch.compile" not in source.names(value.func):
         return False
     return any(source.code(arg.value) == f"self.{name}" for arg in value.args)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from diagnose.source.dataflow.flow import binds
+from diagnose.source.dataflow.flow import binds, is_without_gradients
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -22,7 +22,6 @@ _NO_MODEL = re.compile(
 _OF_MODULES = frozenset({"parameters", "named_parameters", "train", "eval", "state_dict", "zero_grad", "modules"})
 _METHOD_OF = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\.(\w+)\(")
 """A name and the method of it that is called."""
-_NO_GRADIENTS = re.compile(r"\bno_grad\(|\binference_mode\(")
 
 
 def model_calls(
@@ -89,12 +88,9 @@ def _trained(source: Source, calls: Sequence[cst.Call]) -> cst.Call:
 
 
 def _without_gradients(source: Source, call: cst.Call) -> bool:
-    for above in source.ancestors(call):
-        if isinstance(above, cst.With) and any(_NO_GRADIENTS.search(source.code(each.item)) for each in above.items):
-            return True
-        if isinstance(above, cst.Attribute) and above.attr.value == "detach":
-            return True
-    return False
+    """Whether a call is in a block without gradients, or detached."""
+    parts = (above for above in source.ancestors(call) if isinstance(above, cst.Attribute))
+    return is_without_gradients(source, call) or any(above.attr.value == "detach" for above in parts)
 
 
 def is_model(source: Source, code: str) -> bool:

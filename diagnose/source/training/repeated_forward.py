@@ -9,7 +9,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import parameter_of
 from diagnose.source.dataflow.mutations import written_in_place
-from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
+from diagnose.source.dataflow.reaching_definitions import Bound, definition_of
 from diagnose.source.rewrite.hooks import forward_hook
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all, per_program
@@ -117,7 +117,7 @@ def _written_input(source: Source, forward: cst.FunctionDef) -> cst.CSTNode | No
     """Where a forward pass writes into a tensor that it is given, as long as the parameter still names that."""
     for written in written_in_place(source, forward.body):
         if isinstance(written, cst.Name) and parameter_of(forward, written.value) is not None:
-            found = reaching(source, statement_of(source, written), written.value)
+            found = definition_of(source, written)
             if found.bound is Bound.PARAMETER:
                 return written
     return None
@@ -187,7 +187,7 @@ def _effects_in(source: Source, method: cst.FunctionDef) -> Iterator[_Effect]:
 
 
 def _is_first_of(source: Source, call: cst.Call) -> bool:
-    """Whether it is `next(…)` of an iterator that nobody else has: `next(self.parameters())`, `next(iter([x]))`."""
+    """Whether a call is `next(…)` of an iterator that nobody else has: `next(self.parameters())`, `next(iter([x]))`."""
     given = call.args[0].value if source.code(call.func) == "next" and len(call.args) == 1 else None
     if not isinstance(given, cst.Call) or source.code(given.func) != "iter" or len(given.args) != 1:
         return isinstance(given, cst.Call) and call_name(given) in _NEW_ITERATORS
@@ -219,4 +219,4 @@ def _is_kept(source: Source, node: cst.BaseExpression) -> bool:
         return isinstance(node, cst.Name) and node.value == "self"
     if not isinstance(node, cst.Name) or isinstance(source.parent(node), cst.AssignTarget | cst.AugAssign):
         return False
-    return reaching(source, statement_of(source, node), node.value).bound in {Bound.OUTER, Bound.PARAMETER}
+    return definition_of(source, node).bound in {Bound.OUTER, Bound.PARAMETER}

@@ -15,10 +15,13 @@ import libcst as cst
 
 from diagnose.model import Site
 from diagnose.source.dataflow.flow import Loop, Scope, loops_around, scope_of, within
+from diagnose.source.dataflow.iteration import NUMBERS, numbered, unwrapped
 from diagnose.source.training.model_calls import model_calls
-from diagnose.source.tree.aliases import called_as
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.definitions import called_as
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.memo import files_with, parse_all
+from diagnose.source.tree.syntax import Source
 
 _BACKWARD = frozenset({"backward", "manual_backward"})
 _WRAPS_LOSS = frozenset({"scale", "scale_loss"})
@@ -66,10 +69,7 @@ class TrainingStep:
 def training_steps(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tuple[TrainingStep, ...]:
     """Every training step of the sources, in their order; none where a library holds the loop."""
     found: list[TrainingStep] = []
-    for path, text in sources.items():
-        source = parse(text) if "backward" in text else None
-        if source is None:
-            continue
+    for path, source in files_with(sources, "backward"):
         lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
         for call in source.calls_named(*_BACKWARD):
             if _is_backward(source, call):
@@ -95,16 +95,13 @@ def _of_callers(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[
     if position < 0:
         return []  # the loss is the object that has the method
     found: list[TrainingStep] = []
-    read = (parse(text) for text in sources.values())
-    names = called_as(step.source, helper, (source for source in read if source is not None))
-    for path, text in sources.items():
-        source = parse(text)
+    parsed = parse_all(sources)
+    names = called_as(step.source, helper, parsed.values())
+    for path, source in parsed.items():
         lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
-        for call in source.calls_named(*names) if source is not None else ():
+        for call in source.calls_named(*names):
             loss = argument(call, step.loss, position)
-            if source is None or loss is None or not _may_be(source, call, helper):
-                continue
-            if not _NUMBER.search(source.code(loss.value)):
+            if loss is not None and _may_be(source, call, helper) and not _NUMBER.search(source.code(loss.value)):
                 found.append(_step(path, source, call, lines, loss.value))
     return [each for each in found if each.forward]
 
@@ -275,10 +272,9 @@ def is_optimizer_step(source: Source, call: cst.Call) -> bool:
 
 def _batch(source: Source, loop: Loop | None, turn: cst.CSTNode, forward: Sequence[cst.Call]) -> tuple[str, ...]:
     """The names that hold the batch: the loop's own, else what the model is given and each turn makes anew."""
-    if isinstance(loop, cst.For) and not _counts(source, loop.iter):
-        target: cst.BaseExpression = loop.target
-        if isinstance(target, cst.Tuple) and _callee_name(loop.iter) == "enumerate" and len(target.elements) > 1:
-            target = target.elements[1].value
+    if isinstance(loop, cst.For) and not _counts(loop.iter):
+        pair = numbered(loop)
+        target = pair.value if pair is not None else loop.target
         return tuple(each.value for each in source.every(cst.Name, target) if each.value != "_")
     given = {name for call in forward for arg in call.args for name in _names_in(source, arg.value)}
     made: dict[str, None] = {}
@@ -296,13 +292,7 @@ def _in_order(source: Source, targets: Sequence[cst.BaseExpression]) -> list[str
     return [each.value for target in targets for each in source.every(cst.Name, target)]
 
 
-def _counts(source: Source, iterated: cst.BaseExpression) -> bool:
+def _counts(iterated: cst.BaseExpression) -> bool:
     """Whether a loop runs over numbers, not batches."""
-    name = _callee_name(iterated)
-    if name in {"tqdm", "trange", "track"} and isinstance(iterated, cst.Call) and iterated.args:
-        return name == "trange" or _counts(source, iterated.args[0].value)
-    return name in {"range", "count"}
-
-
-def _callee_name(node: cst.BaseExpression) -> str:
-    return (_plain(node) or _method(node)) if isinstance(node, cst.Call) else ""
+    inner = unwrapped(iterated, ("tqdm", "track"))
+    return isinstance(inner, cst.Call) and call_name(inner) in NUMBERS

@@ -11,6 +11,29 @@ from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
 
+def is_label(source: Source, name: cst.Name) -> bool:
+    """Whether a name is that of an attribute or of a keyword argument, and no variable."""
+    parent = source.parent(name)
+    return is_attribute_name(source, name) or (isinstance(parent, cst.Arg) and parent.keyword is name)
+
+
+def is_attribute_name(source: Source, name: cst.CSTNode) -> bool:
+    """Whether a name is what comes behind the dot of an attribute."""
+    parent = source.parent(name)
+    return isinstance(parent, cst.Attribute) and parent.attr is name
+
+
+def whole(source: Source, name: cst.Name) -> cst.Name | cst.Attribute:
+    """The attribute that a name is the last part of; else the name itself."""
+    parent = source.parent(name)
+    return parent if isinstance(parent, cst.Attribute) and parent.attr is name else name
+
+
+def is_of_self(node: cst.CSTNode) -> bool:
+    """Whether a node is an attribute of `self`."""
+    return isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self"
+
+
 def class_of(source: Source, node: cst.CSTNode) -> cst.ClassDef | None:
     """The class whose method a node lies in."""
     return source.inside(node, cst.ClassDef)

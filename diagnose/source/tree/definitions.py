@@ -1,12 +1,14 @@
-"""Where a program defines its functions and classes, by name."""
+"""Where a program defines its functions and classes, the names that call them, and the files that imports lead to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import posixpath
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 import libcst as cst
 
+from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
@@ -65,3 +67,49 @@ def _definitions(source: Source) -> Mapping[str, Sequence[Definition]]:
         if isinstance(each, cst.ClassDef | cst.FunctionDef):
             found.setdefault(each.name.value, []).append(each)
     return found
+
+
+def called_as(source: Source, function: cst.FunctionDef, sources: Iterable[Source]) -> frozenset[str]:
+    """The last parts of those names: the function's own; of `__call__`, those of the instances of its class."""
+    owner = source.inside(function, cst.ClassDef)
+    if function.name.value != "__call__" or owner is None:
+        return frozenset({function.name.value})
+    return frozenset(name for each in sources for name in instances_of(each, owner.name.value))
+
+
+def instances_of(source: Source, owner: str) -> Iterable[str]:
+    """Return the names to which a file assigns instances of a class: `scaler = Scaler()`, `self.scaler = Scaler()`."""
+    if not source.may_call(owner, *source.imported_as(owner)):
+        return
+    known = {owner}
+    for alias in source.every(cst.ImportAlias):
+        if alias.asname is not None and source.code(alias.name) == owner:
+            known.add(source.code(alias.asname.name))
+    for node in source.walk(None, cst.Assign, cst.AnnAssign):
+        if not isinstance(node, cst.Assign | cst.AnnAssign) or not isinstance(node.value, cst.Call):
+            continue
+        if call_name(node.value) in known:
+            targets = [each.target for each in node.targets] if isinstance(node, cst.Assign) else [node.target]
+            yield from (source.code(target).rpartition(".")[2] for target in targets)
+
+
+def module_file(module: str, importer: str, paths: Collection[str]) -> str | None:
+    """The one of `paths` that a module lies in, as `importer` names it; dots in front go up from the importer.
+
+    A plain name may start at the importer's folder or at any folder above it: which of them is on the search path
+    only the running program knows, so the nearest file of that name counts.
+    """
+    ups = len(module) - len(module.lstrip("."))
+    folder = posixpath.dirname(importer)
+    for _ in range(ups - 1):
+        folder = posixpath.dirname(folder)
+    stem = module.lstrip(".").replace(".", "/")
+    while True:
+        base = posixpath.join(folder, stem) if stem else folder
+        for candidate in (f"{base}.py", posixpath.join(base, "__init__.py")):
+            if candidate in paths:
+                return candidate
+        above = posixpath.dirname(folder)
+        if ups or above == folder:
+            return None
+        folder = above

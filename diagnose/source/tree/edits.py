@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 import libcst as cst
 
+from diagnose.source.tree.attributes import is_label
 from diagnose.source.tree.syntax import Source, Splice, call_name, parse, splice
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "insert_before",
     "parse",
     "replace",
+    "set_in_torch",
     "splice",
     "top_of_program",
 ]
@@ -98,6 +100,16 @@ def insert_after(source: Source, statement: cst.CSTNode, lines: Sequence[str]) -
     return Splice(at, at, text)
 
 
+def set_in_torch(source: Source, line: str) -> list[Splice]:
+    """Add `torch.<line>` behind the imports at the top of a program; empty where there is no place for it."""
+    anchor = top_of_program(source)
+    if anchor is None:
+        return []
+    torch, imports = ensure_import(source, "torch")
+    added = insert_after(source, anchor, [f"{torch}.{line}"])
+    return [*imports, Splice(added.start, added.end, source.newline + added.text)]
+
+
 def ensure_import(source: Source, module: str) -> tuple[str, list[Splice]]:
     """The name under which the file knows a top-level module, and the import that must be added first, if any."""
     for statement in _plain(source):
@@ -152,18 +164,10 @@ def _is_from(statement: cst.BaseSmallStatement, module: str) -> bool:
 
 
 def _untaken(source: Source, name: str) -> str:
-    taken = {node.value for node in source.every(cst.Name) if not _is_attribute(source, node)}
+    taken = {node.value for node in source.every(cst.Name) if not is_label(source, node)}
     while name in taken:
         name = f"fused_{name}"
     return name
-
-
-def _is_attribute(source: Source, node: cst.Name) -> bool:
-    """Whether a name is that of an attribute, or of an argument: nothing that a new name could hide."""
-    parent = source.parent(node)
-    if isinstance(parent, cst.Attribute):
-        return parent.attr is node
-    return isinstance(parent, cst.Arg) and parent.keyword is node
 
 
 def _from_import(

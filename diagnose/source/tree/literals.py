@@ -47,7 +47,7 @@ def string(node: cst.BaseExpression) -> str | None:
     return found.value if found is not None and isinstance(found.value, str) else None
 
 
-def written(value: Scalar, old: str = "") -> str:
+def python_literal(value: Scalar, old: str = "") -> str:
     """Python code for a value, in the quotes of the code that it takes the place of."""
     if not isinstance(value, str):
         return repr(value)

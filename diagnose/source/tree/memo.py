@@ -7,7 +7,7 @@ are hashable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import lru_cache, wraps
 from typing import Any, TypeVar, cast
 
@@ -51,3 +51,17 @@ def per_program(question: _Question) -> _Question:
 def parse_all(texts: Mapping[str, str]) -> Mapping[str, Source]:
     """The files of a program that can be read, by path."""
     return {path: source for path, text in texts.items() if (source := parse(text)) is not None}
+
+
+def files_with(
+    texts: Mapping[str, str], *words: str, where: Callable[[str], object] | None = None
+) -> Iterator[tuple[str, Source]]:
+    """The files of a program that can be read and hold one of these words, with their paths; no other file is parsed.
+
+    `where` chooses among the texts otherwise, instead of words.
+    """
+    for path, text in texts.items():
+        chosen = where(text) if where is not None else any(word in text for word in words)
+        source = parse(text) if chosen else None
+        if source is not None:
+            yield path, source

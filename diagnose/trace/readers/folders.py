@@ -14,7 +14,7 @@ _NAMED = 3
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """Its files; where it has none, those of its folders: some profilers give each host one of its own."""
+    """The files of a folder; where it has none, those of its folders: some profilers give each host one of its own."""
     return _files_in(folder) or [path for host in _folders_in(folder) for path in _files_in(host)]
 
 

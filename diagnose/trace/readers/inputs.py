@@ -21,7 +21,7 @@ Part = tuple[Path, ...]
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One of the things that a user named, and what is to be read of it."""
+    """A path that a user named, and what is to be read of it."""
 
     parts: tuple[Part, ...]
     folder: Path | None = None
@@ -33,7 +33,7 @@ class OfRank(Protocol):
 
     @property
     def rank(self) -> int | None:
-        """Its number in the job."""
+        """The rank's number in the job."""
 
     @property
     def world_size(self) -> int | None:

@@ -13,17 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.model import Interval
 from diagnose.trial.ab.result import Comparison, Ending
-from diagnose.verdict import (
-    CLEAR_SAVING,
-    LEAST_GENERATIONS,
-    LEAST_PAIRS,
-    LEAST_SAVING,
-    Pair,
-    estimate,
-    resolution,
-)
+from diagnose.verdict import CLEAR_SAVING, LEAST_GENERATIONS, LEAST_PAIRS, LEAST_SAVING, Pair, estimate, resolution
 
 ASSUMED = CLEAR_SAVING
 """Two processes of one program were never seen to differ by as much."""
@@ -38,7 +29,6 @@ _SETTLED = frozenset({Ending.SURE, Ending.FAILED, Ending.OUT_OF_TIME})
 class AAControl:
     """The original against itself, with the schedule of the trials."""
 
-    interval: Interval
     resolution: float
     pairs: int
     generations: int
@@ -78,10 +68,9 @@ def _seen(pairs: Sequence[Pair], step_ns: int) -> AAControl | None:
     """What the pairs of a control say; None where they are too few."""
     if len(pairs) < LEAST_PAIRS:
         return None
-    interval = estimate(pairs)
     generations = len({pair.generation for pair in pairs})
     luck = ASSUMED if generations < LEAST_GENERATIONS else 0.0
-    return AAControl(interval, resolution(interval) + luck, len(pairs), generations, step_ns)
+    return AAControl(resolution(estimate(pairs)) + luck, len(pairs), generations, step_ns)
 
 
 def _joined(before: Sequence[Pair], more: Sequence[Pair]) -> list[Pair]:

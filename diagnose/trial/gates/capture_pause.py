@@ -19,12 +19,12 @@ def ask_to_stand(folder: Path) -> None:
 
 
 def stands(folder: Path) -> bool:
-    """Whether it does."""
+    """Whether the capture that writes to `folder` has paused."""
     return any(folder.glob(f"rank*/{STANDS}"))
 
 
 def stop(group: Group, folder: Path) -> None:
-    """Stop one that stands still, with all its processes but a launcher that leads no rank's group."""
+    """Stop a paused capture, with all its processes but a launcher that leads no rank's group."""
     group.adopt_descendants()
     ranks: list[int] = []
     for claim in folder.glob(f"rank*/{CLAIM}"):

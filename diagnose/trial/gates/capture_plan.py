@@ -37,17 +37,17 @@ class Wanted:
 
     @property
     def of_luck(self) -> bool:
-        """Whether it is one trajectory of several, under the program's own settings."""
+        """Whether the capture is one trajectory of several, under the program's own settings."""
         return self.recipe.get("mode") == "trajectory"
 
     @property
     def rests(self) -> bool:
-        """Whether one that was begun early is to stand still first: it takes long, or may not be needed."""
+        """Whether a capture that is begun early pauses first: it takes long, or may not be needed."""
         return self.of_luck or self.name == AGAIN
 
     @property
     def exact(self) -> bool:
-        """Whether it is a reference in float64, operator by operator."""
+        """Whether the capture is a reference in float64, operator by operator."""
         return "precision" in self.recipe
 
 

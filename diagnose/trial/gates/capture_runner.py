@@ -20,14 +20,7 @@ from diagnose.trial.gates.capture_plan import Wanted
 from diagnose.trial.gates.captures import Capture, read_capture
 from diagnose.trial.gates.trajectory import Curve, read_curve
 from diagnose.trial.process.arm import Workplace
-from diagnose.trial.process.capacity import (
-    GROWTH,
-    Memory,
-    died_of_memory,
-    fitting,
-    room_to_start,
-    standing_share,
-)
+from diagnose.trial.process.capacity import GROWTH, Memory, died_of_memory, fitting, room_to_start, standing_share
 from diagnose.trial.process.host_memory import free_bytes
 from diagnose.trial.process.makespan import Process, makespan_ns
 from diagnose.trial.process.process_group import Group, end_all

@@ -327,7 +327,7 @@ class _Rank:
             self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def read(self, end_ns: int, group: Group) -> dict[str, Any] | None:
-        """Its next message; None when the time is up or the rank is gone."""
+        """The rank's next message; None when the time is up or the rank is gone."""
         while b"\n" not in self._received:
             if not _readable(self.connection, end_ns, group):
                 return None

@@ -170,7 +170,7 @@ def fitting(memory: Memory, shares: Sequence[float], a_core: float = 1.0) -> int
 
 
 def standing_share(memory: Memory) -> float | None:
-    """Of what one process was seen to hold, what one holds that stands before its first step; None where unknown."""
+    """The share of a process's memory that it holds before its first step; None where unknown."""
     if memory.made_bytes is None or not memory.reserved_bytes:
         return None
     return GROWTH * memory.made_bytes / memory.reserved_bytes
@@ -197,7 +197,7 @@ def fills_host(memory: Memory) -> bool:
 
 
 def _takes(memory: Memory, share: float) -> bool:
-    """Whether it keeps more than this share of the cores busy."""
+    """Whether a process keeps more than this share of the cores busy."""
     return (memory.busy_cores or 0.0) > share * len(os.sched_getaffinity(0))
 
 

@@ -43,7 +43,7 @@ class Reached:
         return self.steps or 0, self.phase or 0
 
     def before(self, other: Reached) -> bool:
-        """Whether it is known that this one died earlier."""
+        """Whether this run is known to have died earlier than another."""
         if self.steps is None or other.steps is None:
             return False
         if self.steps != other.steps or self.phase is None or other.phase is None:

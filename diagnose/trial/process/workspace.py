@@ -86,5 +86,5 @@ class Workspace:
         return len(calls.findall(text)) > len(calls.findall(before))
 
     def environment_of(self, copied: Program) -> dict[str, str]:
-        """That of a copy."""
+        """The environment in which a copy runs."""
         return self._environments[copied.root]

@@ -66,7 +66,7 @@ class Told:
         return Told(self.options | other.options, tuple(dict.fromkeys((*self.messages, *other.messages))))
 
     def __bool__(self) -> bool:
-        """Whether it is anything."""
+        """Whether any option is told."""
         return bool(self.options)
 
     def without(self, text: Text) -> Text:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from diagnose.model import Confidence, Finding
-from diagnose.report.style.paths import clipped, clipped_path, place
+from diagnose.report.style.paths import clip, clipped_path, place
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import SEVERITIES
 from diagnose.report.wording.phrases import is_priced, sentence, share
@@ -41,7 +41,7 @@ def finding_line(finding: Finding, root: str | None, width: int, place_width: in
     """Severity, name, what it gives back, where: in one line of `width` columns, the place in `place_width` of them."""
     look = SEVERITIES[finding.severity]
     line = styled(f"{look.mark} {look.label:<7}", look.colour)
-    line.append(f"{clipped(finding.rule, 20):<21}", "bold")
+    line.append(f"{clip(finding.rule, 20):<21}", "bold")
     line.append_text(cost(finding))
     room = width - len(line) - 3
     spot = _spot(finding, root)
@@ -50,7 +50,7 @@ def finding_line(finding: Finding, root: str | None, width: int, place_width: in
         line.append("   ").append(spot)
         room -= len(spot) + 3
     if room >= 24:
-        line.append("   ").append(clipped(_OF_STEP.sub(" ", sentence(finding.summary)), room), FAINT)
+        line.append("   ").append(clip(_OF_STEP.sub(" ", sentence(finding.summary)), room), FAINT)
     line.rstrip()
     line.truncate(max(width, 1))
     return line

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from diagnose.model import Lane, Timeline
 from diagnose.report.style.kernel_names import short_kernel
-from diagnose.report.style.paths import clipped
+from diagnose.report.style.paths import clip
 from diagnose.report.style.span_looks import span_look
 from diagnose.report.style.styled_text import styled
 from diagnose.tui.theme import FAINT, LINE, PAPER
@@ -104,7 +104,7 @@ def _write_name(
     """The name of a span in the cells that it fills, dark on its colour."""
     colour = span_look(looks[look]).colour
     room = last - first - 1
-    for number, character in enumerate(f"{clipped(name, room):<{room}}"):
+    for number, character in enumerate(f"{clip(name, room):<{room}}"):
         cells[first + 1 + number] = (character, f"{PAPER} on {colour}")
 
 

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from diagnose.report.sections.memory import headline, memory_lines, title
 from diagnose.report.style.kernel_names import short_kernel
-from diagnose.report.style.paths import clipped
+from diagnose.report.style.paths import clip
 from diagnose.report.style.span_looks import span_look
 from diagnose.report.style.styled_text import styled
 from diagnose.tui.drawing.lane_drawing import Window, axis_line, lane_lines
@@ -41,7 +41,7 @@ class LanesPanel(Panel):
         shown = [lane for lane in timeline.lanes if lane.kind != "host"][:_MOST_LANES]
         for lane in shown or timeline.lanes[:_MOST_LANES]:
             for row, drawn in enumerate(lane_lines(lane, timeline, window, high, plain=self.app.no_color)):
-                label = clipped(lane.name, names - 1) if names and row == 0 else ""
+                label = clip(lane.name, names - 1) if names and row == 0 else ""
                 lines.append(styled(f"{label:<{names}}", FAINT).append_text(drawn))
         return lines
 
@@ -58,7 +58,7 @@ class KernelsPanel(Panel):
             look = span_look(row.kind)
             line = styled("■ ", look.colour).append(f"{format_ns(row.total_ns / max(profile.step_count, 1)):>8} ")
             line.append(f"{format_share(row.total_ns / profile.total_ns if profile.total_ns else 0.0):>6}  ", FAINT)
-            line.append(f"{clipped(look.label, 14):<15}", FAINT)
+            line.append(f"{clip(look.label, 14):<15}", FAINT)
             line.append(short_kernel(row.name))
             if row.operator:
                 line.append(f"  {row.operator}", FAINT)
@@ -88,7 +88,7 @@ class MemoryPanel(Panel):
         rows = max(min(self.app.size.height // 4, 14), 6)
         return [
             styled(title(peak), "bold"),
-            styled(clipped(headline(peak), width), FAINT),
+            styled(clip(headline(peak), width), FAINT),
             Text(),
             *memory_lines(peak, root, width, rows=rows),
         ]

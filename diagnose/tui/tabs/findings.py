@@ -11,7 +11,7 @@ from textual.widgets import OptionList
 
 from diagnose.model import Diagnosis, Finding, Place
 from diagnose.report.style.line_wrapping import wrap
-from diagnose.report.style.paths import clipped, clipped_path, place
+from diagnose.report.style.paths import clip, clipped_path, place
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import GOOD, MUTED, SEVERITIES
 from diagnose.report.wording.cannot_tell import unsure
@@ -142,7 +142,7 @@ _SCROLLS_FROM = 6  # entries, below that width; as the height of the list
 def _entry(finding: Finding) -> Text:
     look = SEVERITIES[finding.severity]
     name = finding.rule if finding.rank is None else f"{finding.rule} r{finding.rank}"
-    entry = styled(f"{look.mark} ", look.colour).append(f"{clipped(name, 22):<23}", "bold")
+    entry = styled(f"{look.mark} ", look.colour).append(f"{clip(name, 22):<23}", "bold")
     return entry.append_text(cost(finding))
 
 
@@ -199,7 +199,7 @@ def _evidence(finding: Finding, width: int) -> list[Text]:
     column = min(max(map(len, names)), width - 14)
     lines = []
     for name, item in zip(names, finding.evidence, strict=True):
-        line = styled(f"{clipped(name, column):<{column}}  ", MUTED)
+        line = styled(f"{clip(name, column):<{column}}  ", MUTED)
         line.append(value(item))
         if item.rows:
             line.append(f"   {len(item.rows)} row{'s' if len(item.rows) > 1 else ''} of the trace", FAINT)

@@ -12,11 +12,11 @@ from textual.widgets import OptionList
 from diagnose.model import Decision, Interval, Place, Verdict
 from diagnose.report.sections.verdict_table import look
 from diagnose.report.style.line_wrapping import wrap
-from diagnose.report.style.paths import clipped
+from diagnose.report.style.paths import clip
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import ACCENT, Look
 from diagnose.report.wording.phrases import interval, signed_percent
-from diagnose.report.wording.resolution import band, told
+from diagnose.report.wording.resolution import band, resolution_in_words
 from diagnose.session import State, TrialState
 from diagnose.tui.drawing.chart import Scale, interval_line
 from diagnose.tui.drawing.trial import trial_lines
@@ -110,10 +110,10 @@ class FixesHead(Panel):
         if control is None:
             return []
         words = (
-            f"Noise floor {told(control.resolution)} of a step: smaller changes cannot be measured here."
+            f"Noise floor {resolution_in_words(control.resolution)} of a step: smaller changes cannot be measured here."
             if control.resolution <= _TOO_NOISY
             else "Too noisy to measure: the original run against itself differs by "
-            f"{told(control.resolution)} of a step. Try again on a quiet machine."
+            f"{resolution_in_words(control.resolution)} of a step. Try again on a quiet machine."
         )
         return [styled(line, FAINT) for line in wrap(words, width)] + [Text()]
 
@@ -196,7 +196,7 @@ class FixesPane(Tab):
         self._detail()
 
     def _entry(self, fix: Fix, width: int, names: int) -> Text:
-        line = styled(f"{fix.look.mark} ", fix.look.colour).append(f"{clipped(fix.name, names - 1):<{names}}", "bold")
+        line = styled(f"{fix.look.mark} ", fix.look.colour).append(f"{clip(fix.name, names - 1):<{names}}", "bold")
         words = fix.look.label
         if fix.look is TRYING and fix.trial is not None and fix.trial.blocks:
             words = f"trying, pair {len(fix.trial.blocks)}"

@@ -13,7 +13,7 @@ from diagnose.report.sections.next_steps import next_command
 from diagnose.report.sections.run_outcome import kept_by_trial, nothing_kept
 from diagnose.report.sections.verdict_table import measured
 from diagnose.report.style.line_wrapping import wrap
-from diagnose.report.style.paths import clipped
+from diagnose.report.style.paths import clip
 from diagnose.report.style.step_bar import bar, legend, slices
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import ACCENT, BAD, GOOD
@@ -145,7 +145,7 @@ def _so_far(state: State, width: int) -> list[Text]:
     trial = state.trials[-1]
     if trial.verdict is None:
         what = trial.started.summary if trial.started.fixer == TOGETHER else trial.started.fixer
-        line.append("   ▸ trying " if judged else "▸ trying ", ACCENT).append(clipped(what, max(width // 2, 1)), "bold")
+        line.append("   ▸ trying " if judged else "▸ trying ", ACCENT).append(clip(what, max(width // 2, 1)), "bold")
         if trial.blocks:
             last = trial.blocks[-1]
             line.append(f", pair {len(trial.blocks)}: {format_ns(last.original_ns)} → {format_ns(last.patched_ns)}")

@@ -14,7 +14,7 @@ from textual.widgets import DataTable
 from diagnose.model import Place, StepProfile
 from diagnose.report.sections.profile_tables import Column, ProfileTable, TableRow, sorted_rows
 from diagnose.report.style.line_wrapping import wrap
-from diagnose.report.style.paths import clipped, clipped_path
+from diagnose.report.style.paths import clip, clipped_path
 from diagnose.report.style.span_looks import span_look
 from diagnose.report.style.styled_text import styled
 from diagnose.session import State
@@ -145,7 +145,7 @@ class ProfileTab(Tab):
         if number == self._column:
             words = f"{words} {'↓' if self._reverse else '↑'}"
         words = f"{words:>{width}}" if column.is_figure else words
-        return styled(clipped(words, width), "bold" if number == self._column else FAINT)
+        return styled(clip(words, width), "bold" if number == self._column else FAINT)
 
     def _current(self) -> TableRow | None:
         at = self.query_one(SortableTable).cursor_row
@@ -205,7 +205,7 @@ def _cell(column: Column, row: TableRow, at: int, width: int) -> Text:
         return styled(f"{words:>{width}}", "" if column.title in ("time", "device") else FAINT)
     if column.title == "class":
         look = span_look(row.kind)
-        return styled("■ ", look.colour).append(clipped(words, width - 2), FAINT)
+        return styled("■ ", look.colour).append(clip(words, width - 2), FAINT)
     if column.title in ("module", "line"):
         return styled(clipped_path(words, width), FAINT if column.title == "module" else "underline")
-    return styled(clipped(words, width))
+    return styled(clip(words, width))

@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from diagnose.model import Finding, Lane, Timeline
 from diagnose.report.style.line_wrapping import wrap
-from diagnose.report.style.paths import clipped
+from diagnose.report.style.paths import clip
 from diagnose.report.style.span_looks import span_look
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import ACCENT, SEVERITIES
@@ -238,7 +238,7 @@ class TimelineView(Widget, can_focus=True):
             mark, style = ("▸", f"bold {ACCENT}") if number == self._lane else (" ", FAINT)
             drawn = lane_lines(lane, timeline, window, high, plain=self.app.no_color)
             for row, line in enumerate(drawn):
-                named = f"{mark}{clipped(lane.name, names - 2)}" if row == (high - 1) // 2 else ""
+                named = f"{mark}{clip(lane.name, names - 2)}" if row == (high - 1) // 2 else ""
                 whole = styled(f"{named:<{names}}", style).append_text(line)
                 if whole.cell_len > cursor:
                     whole.stylize("reverse", cursor, cursor + 1)

@@ -20,16 +20,7 @@ import psutil
 import pytest
 from watching import LIMIT_S
 
-from diagnose.calibration.record import (
-    KINDS,
-    Calibration,
-    Curve,
-    Device,
-    Point,
-    bus_share,
-    decode,
-    encode,
-)
+from diagnose.calibration.record import KINDS, Calibration, Curve, Device, Point, bus_share, decode, encode
 from diagnose.calibration.store import keep, name_of
 from diagnose.cli import main
 from diagnose.collect.calibrations import ceilings_for, curves_for, folder, network_settings, stored

@@ -18,15 +18,7 @@ from watching import LIMIT_S, PROGRAMS, QUICK, left_of
 from diagnose.collect import Recipe, launch, processes
 from diagnose.collect.launch import Outcome, run
 from diagnose.collect.processes import of_run
-from diagnose.collect.progress import (
-    CounterValues,
-    FactsWritten,
-    PhaseBegan,
-    Progress,
-    StepsEnded,
-    Tail,
-    WindowWritten,
-)
+from diagnose.collect.progress import CounterValues, FactsWritten, PhaseBegan, Progress, StepsEnded, Tail, WindowWritten
 from diagnose.errors import UsageError
 
 ENDLESS = ("training.py", "--steps", "1000000", "--workers", "1")

@@ -10,12 +10,7 @@ from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 
 from diagnose.compose.proposals.proposals import Proposal
 from diagnose.fixer import Advice, Edits, Request
-from diagnose.model import (
-    TOGETHER,
-    Confidence,
-    Decision,
-    Gate,
-)
+from diagnose.model import TOGETHER, Confidence, Decision, Gate
 from diagnose.plugins import load
 from diagnose.trial.schedule import Deadline
 

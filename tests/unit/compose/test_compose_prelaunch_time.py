@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 from composing import ITEM, LOADER, Stage, finding
 
-from diagnose.model import (
-    Decision,
-    Interval,
-    Verdict,
-)
+from diagnose.model import Decision, Interval, Verdict
 
 pytestmark = pytest.mark.usefixtures("nothing_new")
 

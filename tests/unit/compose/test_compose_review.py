@@ -11,15 +11,7 @@ from composing import ITEM, LOADER, Stage, finding, fixer, replacing
 
 from diagnose.compose.proposals import candidates
 from diagnose.engine import DiagnosisWithClaims
-from diagnose.model import (
-    Accounting,
-    CannotTell,
-    Confidence,
-    Decision,
-    Diagnosis,
-    Finding,
-    Steps,
-)
+from diagnose.model import Accounting, CannotTell, Confidence, Decision, Diagnosis, Finding, Steps
 from diagnose.source.rewrite.line_map import LineMap
 from diagnose.trace import Trace
 

@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.model import Confidence, Decision, Interval, Verdict
 from diagnose.prediction import interval_of
-from diagnose.report.wording.predictions import compared, held, summed_up
+from diagnose.report.wording.predictions import compared, prediction_holds, summed_up
 
 MS = 1_000_000
 MEASURED = Verdict(
@@ -31,13 +31,13 @@ def test_a_bound_has_the_interval_that_bounds_were_measured_to_have() -> None:
 
 def test_a_trial_that_saved_nothing_counts_as_well() -> None:
     lost = replace(MEASURED, decision=Decision.SLOWER, saving=Interval(-0.02, -0.03, -0.01), saving_ns=-3 * MS)
-    assert held(lost) is False
+    assert prediction_holds(lost) is False
     assert compared(lost) == "3.59 ms … 17.8 ms; lost 3.00 ms: outside"
 
 
 def test_a_hint_without_a_figure_predicted_nothing() -> None:
     hint = replace(MEASURED, predicted_ns=0, prediction=Confidence.HINT)
-    assert (held(hint), compared(hint), summed_up([hint])) == (None, "", "")
+    assert (prediction_holds(hint), compared(hint), summed_up([hint])) == (None, "", "")
     assert summed_up([hint, MEASURED]) == summed_up([MEASURED])
 
 
@@ -45,7 +45,7 @@ def test_a_hint_without_a_figure_predicted_nothing() -> None:
     "verdict", [replace(MEASURED, saving=None, saving_ns=None), replace(MEASURED, predicted_ns=None)]
 )
 def test_what_was_not_measured_or_not_predicted_is_not_counted(verdict: Verdict) -> None:
-    assert held(verdict) is None
+    assert prediction_holds(verdict) is None
 
 
 def test_all_predictions_are_summed_up() -> None:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 import pytest
-from libcst.metadata import (
-    MetadataWrapper,
-    PositionProvider,
-    ScopeProvider,
-    WhitespaceInclusivePositionProvider,
-)
+from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider, WhitespaceInclusivePositionProvider
 
 from diagnose.source.tree.syntax import Source, parse
 

@@ -45,11 +45,11 @@ class _Done:
     """Stands for the work of a collective that was asked for without waiting."""
 
     def wait(self, *_timeout: Any) -> bool:
-        """It is done."""
+        """Return at once: nothing is communicated."""
         return True
 
     def is_completed(self) -> bool:
-        """It is done."""
+        """Return True: nothing is communicated."""
         return True
 
 

@@ -35,6 +35,7 @@ from ..process.garbage_collection import pass_over_torch
 from ..process.rendezvous import meet_apart
 from ..process.write_protection import protect
 from ..transparency import unseen
+from ..writer import write_whole
 from .capture_pause import stand_before_steps, stand_still
 from .step_state import State
 
@@ -121,10 +122,7 @@ class _Capture:
         (folder / VALUES).write_bytes(b"".join(self._values))
         if self._state is not None:
             self._state.write(folder)
-        text = "".join(json.dumps(line) + "\n" for line in self._lines)
-        unfinished = folder / f".{NUMBERS}"
-        unfinished.write_text(text)
-        unfinished.replace(folder / NUMBERS)
+        write_whole(folder / NUMBERS, "".join(json.dumps(line) + "\n" for line in self._lines))
 
     def _watch(self, torch: Any) -> None:
         run_backward: Callable[..., Any] = torch.autograd.backward

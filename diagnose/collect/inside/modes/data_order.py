@@ -22,6 +22,7 @@ from ..imports import after_import
 from ..process.garbage_collection import pass_over_torch
 from ..process.rendezvous import meet_apart
 from ..process.write_protection import protect
+from ..writer import write_whole
 from .capture import _bytes_of, _seed, leave
 
 if TYPE_CHECKING:
@@ -73,10 +74,7 @@ class _DataOrder:
         except Exception as error:  # noqa: BLE001 - the hub would swallow it, and the program train on to its end
             print(f"diagnose: the loader's batches could not be read: {error!r}", file=sys.stderr)  # noqa: T201
             leave(1)
-        folder = Path(self._hub.folder)
-        unfinished = folder / f".{BATCHES}"
-        unfinished.write_text(json.dumps({"passes": passes}))
-        unfinished.replace(folder / BATCHES)
+        write_whole(Path(self._hub.folder) / BATCHES, json.dumps({"passes": passes}))
         leave(0)
 
     def _hashes(self) -> list[str]:

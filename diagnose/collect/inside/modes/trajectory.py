@@ -24,6 +24,7 @@ from ..process.seeds import Seeds
 from ..process.write_protection import protect
 from ..resident_memory import resident_bytes
 from ..transparency import unseen
+from ..writer import write_whole
 from .capture import leave
 from .capture_pause import stand_before_steps, stand_still
 
@@ -129,9 +130,7 @@ class _Trajectory:
             "optimizers": {str(step): made_of for step, made_of in self._made_of.items()},
             "seeds_itself": self._seeds.set_by_program,
         }
-        unfinished = folder / f".{TRAJECTORY}"
-        unfinished.write_text(json.dumps(found))
-        unfinished.replace(folder / TRAJECTORY)
+        write_whole(folder / TRAJECTORY, json.dumps(found))
 
     def _held(self) -> int:
         """Bytes of live tensors on the device; resident memory where no device is in use."""

@@ -39,6 +39,7 @@ from ..imports import after_import
 from ..probes.compilation import Compiling
 from ..probes.file_events import FileEvents
 from ..transparency import unseen
+from ..writer import write_whole
 from .capture import _bytes_of, leave, make_repeatable, prepare
 
 if TYPE_CHECKING:
@@ -177,9 +178,7 @@ class _WholeRun:
             "files": self._files.events,
             "elsewhere": sorted(self._files.elsewhere),
         }
-        unfinished = folder / f".{WHOLE_RUN}"
-        unfinished.write_text(json.dumps(record))
-        unfinished.replace(folder / WHOLE_RUN)
+        write_whole(folder / WHOLE_RUN, json.dumps(record))
 
     def _hashes(self) -> list[str]:
         found = []

@@ -78,7 +78,7 @@ def late_gradients(measures: RankCollectives) -> LateGradients:
         whole = Intervals.of([comm.start_ns[large].min()], [comm.end_ns[of_step].max()])
         moving = Intervals.of(comm.end_ns[of_step] - comm.transfer_ns[of_step], comm.end_ns[of_step])
         # Waiting for other ranks is not the gradients' doing; the gaps between collectives are.
-        waiting = Intervals.of(comm.start_ns[of_step], comm.end_ns[of_step]) - moving
+        waiting = Intervals.of_rows(comm, of_step) - moving
         stretches.append(whole - waiting - measures.compute)
         hidden[step] = compute
     return LateGradients(rows, Intervals.union(stretches) & measures.counted, hidden)

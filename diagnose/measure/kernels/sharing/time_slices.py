@@ -58,7 +58,7 @@ def handed_over(measures: Timeline) -> Intervals:
 def _on_other_devices(measures: Timeline) -> Intervals:
     """When devices of this program are at work that are not the one accounted for."""
     device = measures.trace.device
-    return Intervals.of(device.start_ns[~measures.rows], device.end_ns[~measures.rows])
+    return Intervals.of_rows(device, ~measures.rows)
 
 
 def _kinds(measures: Timeline, ends: np.typing.NDArray[np.int64]) -> int:

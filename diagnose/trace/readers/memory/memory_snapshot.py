@@ -30,16 +30,7 @@ from diagnose.trace.readers.kineto.tables import ids_of
 from diagnose.trace.readers.memory.snapshot_blocks import blocks_of, dicts, whole
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.telemetry.rank_records import Ownership
-from diagnose.trace.schema import (
-    MISSING,
-    Blocks,
-    Int32,
-    Int64,
-    MemoryAction,
-    MemoryEvents,
-    Ranges,
-    Segments,
-)
+from diagnose.trace.schema import MISSING, Blocks, Int32, Int64, MemoryAction, MemoryEvents, Ranges, Segments
 from diagnose.units import NS_PER_US
 
 _MOST_BYTES = 512 << 20

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from diagnose.measure.memory.categories import CATEGORIES
 from diagnose.model import MemoryPart, MemoryPeak, MemoryTimeline, Place
-from diagnose.report.sections.memory import headline, held, life, memory_lines, title, weighty
+from diagnose.report.sections.memory import headline, held_categories, life, memory_lines, title, weighty
 from diagnose.report.style.vocabulary import MEMORY
 
 GIB = 1 << 30
@@ -44,7 +44,7 @@ def test_every_category_has_a_look() -> None:
 
 
 def test_slices_sum_to_what_the_allocator_has() -> None:
-    parts = {part.category: part for part in held(peak())}
+    parts = {part.category: part for part in held_categories(peak())}
     assert sum(part.size_bytes for part in parts.values()) == 10 * GIB
     assert (parts["fragments"].size_bytes, parts["free"].size_bytes) == (GIB, GIB - 1000)
     assert sum(part.share for part in parts.values()) == pytest.approx(1)
@@ -52,7 +52,9 @@ def test_slices_sum_to_what_the_allocator_has() -> None:
 
 @given(st.integers(0, 20), st.integers(0, 20))
 def test_fragments_are_never_more_than_what_is_free(reserved: int, fragments: int) -> None:
-    parts = held(peak(categories={"other": 7}, held_bytes=7, reserved_bytes=reserved, fragments_bytes=fragments))
+    parts = held_categories(
+        peak(categories={"other": 7}, held_bytes=7, reserved_bytes=reserved, fragments_bytes=fragments)
+    )
     assert all(part.size_bytes > 0 for part in parts)
     assert sum(part.size_bytes for part in parts) == max(reserved, 7)
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from diagnose.model import Interval
-from diagnose.report.wording.resolution import band, told
+from diagnose.report.wording.resolution import band, resolution_in_words
 from diagnose.tui.drawing.chart import Scale, interval_line
 from diagnose.verdict import resolution, ruling_on_time
 
 
 def test_beside_a_saving_of_a_half_stands_a_loss_of_a_whole_step() -> None:
     assert band(0.5) == pytest.approx((-1.0, 0.5))
-    assert told(0.5) == "−100 % … +50 %"
+    assert resolution_in_words(0.5) == "−100 % … +50 %"
 
 
 def test_of_a_percent_both_are_alike() -> None:
-    assert told(0.01) == "±1.0 %"
-    assert told(0.0) == "±0.0 %"
+    assert resolution_in_words(0.01) == "±1.0 %"
+    assert resolution_in_words(0.0) == "±0.0 %"
 
 
 def test_a_control_that_came_out_slower_is_within_what_is_told_of_it() -> None:

@@ -36,7 +36,7 @@ class Call:
 
     @property
     def took_ns(self) -> int:
-        """Its time, once its step is over; -1 where that was not measured."""
+        """The time of the call in ns, once its step is over; -1 where that was not measured."""
         if self.begin is None or self.end is None:
             return -1
         if isinstance(self.begin, int):
