@@ -71,6 +71,7 @@ class Watch:
         """Before the program builds anything."""
         self._torch = torch
         self._sites.install(torch)
+        self._hub.steps.on_optimizer = guarded(self._sites.stepped)
         guarded(RngUse(self._sites).install)(torch)
         self._ranges.install(torch)
         guarded(self._allocations.install)(torch)
