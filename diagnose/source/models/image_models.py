@@ -22,7 +22,9 @@ _LAYOUT_METHODS = frozenset(
 )
 _CONTIGUOUS = frozenset({"arange", "linspace", "zeros", "ones", "full", "rand", "randn"})
 """Calls whose results lie row by row, whatever the format of images is; `torch.tensor(images)` keeps theirs."""
-_FLATTENING = frozenset({"torch.nn.utils.parameters_to_vector", "torch.as_strided", "torch.optim.LBFGS"})
+_FLATTENING = frozenset(
+    {"torch.nn.utils.parameters_to_vector", "torch.nn.utils.prune.", "torch.as_strided", "torch.optim.LBFGS"}
+)
 """Of torch's own, what takes a parameter as one row of numbers by `view`."""
 _FORMATS = ("torch.", "numpy.", "builtins.int", "builtins.float", "builtins.bool")
 _FOREIGN = ("torch.ops.", "torch.utils.cpp_extension.", "torch.utils.dlpack.", "ctypes.", "cupy.", "triton.")

@@ -49,6 +49,7 @@ def test_channels_last_flattens_what_another_class_convolved() -> None:
         "print(model.block.conv.weight.stride())",
         "send(model.block.conv.weight.data_ptr())",
         "vector = nn.utils.parameters_to_vector(model.parameters())",
+        'nn.utils.prune.l1_unstructured(model[0], "weight", amount=0.3)',
         "model.block.conv.weight.data.view(-1).fill_(1)",
         "x.view(2, -1)[:, 0] = 0",
         "torch.ops.mine.convolve(x)",
