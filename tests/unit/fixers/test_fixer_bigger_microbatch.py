@@ -190,6 +190,7 @@ def test_the_word_of_the_command_line_that_decides_is_named() -> None:
     ("before", "after"),
     [
         ("model(X).square()", "model(X + torch.randn_like(X)).square()"),
+        ("model(X).square()", "model(X + torch.randn(X.shape)).square()"),
         ("model(X).square()", "model(X, torch.randint(0, 9, (batch_size,), device=device)).square()"),
         ("model = torch.nn.Linear(6, 2)", "model = torch.nn.Sequential(torch.nn.Linear(6, 2), torch.nn.Dropout(0.1))"),
         ("model = torch.nn.Linear(6, 2)", "model = torch.nn.Sequential(torch.nn.Linear(6, 2), torch.nn.Dropout())"),
