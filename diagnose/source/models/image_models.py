@@ -55,15 +55,16 @@ def layout_use(sources: Mapping[str, str]) -> str | None:
             if _is_written_through(source, view) or (_fills(source, view) and not _initialises(source, view)):
                 return f"{path}:{source.lines_of(view)[0]}: a view is written to"
         for flat in source.calls_named(*_FLATTENS):
-            if _is_written_to(source, flat) or (_is_of_parameter(source, flat) and _is_written_through(source, flat)):
+            if _is_written_to(source, flat) or (not _takes_place(source, flat) and _is_written_through(source, flat)):
                 return f"{path}:{source.lines_of(flat)[0]}: what is flattened there is written to, in place"
     return None
 
 
-def _is_of_parameter(source: Source, flat: cst.Call) -> bool:
-    """Whether a call flattens a parameter, its gradient, or what is computed of them."""
-    names = {each.attr.value for each in source.every(cst.Attribute, flat)}
-    return not names.isdisjoint({"data", "grad", "weight"})
+def _takes_place(source: Source, flat: cst.Call) -> bool:
+    """Whether a flattened tensor takes the place of the tensor itself, which is seen no more: `x = x.flatten(1)`."""
+    assign = source.parent(flat)
+    target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+    return isinstance(target, cst.Name) and any(source.named(target.value, flat))
 
 
 def _asks_layout(source: Source, node: cst.CSTNode) -> str | None:

@@ -55,6 +55,7 @@ def test_channels_last_flattens_what_another_class_convolved() -> None:
         "mask.flatten()[torch.topk(mask.flatten(), 3).indices] = 0",
         "model.block.conv.weight.grad.reshape(-1).clamp_(-1, 1)",
         "flat = model.block.conv.weight.data.ravel()\nflat[0] = 0",
+        "flat = mask.flatten()\nflat[3] = 0\nmodel.register_buffer('mask', mask)",
         "torch.ops.mine.convolve(x)",
     ],
 )
