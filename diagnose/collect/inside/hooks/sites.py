@@ -104,10 +104,14 @@ class Sites:
     def stepped(self, optimizer: Any) -> None:
         """Note in the first steps of an optimizer whether all of its parameters have a gradient."""
         left = self._to_look_at.get(id(optimizer), 0)
-        built = self._where_built(optimizer) if left else None
+        if left:
+            self._to_look_at[id(optimizer)] = left - 1
+            guarded(self._note_gradients)(optimizer)
+
+    def _note_gradients(self, optimizer: Any) -> None:
+        built = self._where_built(optimizer)
         if built is None:
             return
-        self._to_look_at[id(optimizer)] = left - 1
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         noted = {
             STEPPED: True,
