@@ -13,9 +13,11 @@ Why it helps
 
 Fix safety
     Rounding: other kernels for the same convolutions. Values and shapes stay; strides change, in parameters too, which
-    a checkpoint does not keep. Layers without kernels for this format (some normalisations, some upsampling) convert
-    by themselves and can be slower: the trial tells. Left alone: programs that use channels last already, that
-    ask for strides or addresses, that hand tensors to operators of their own, and that write through a view.
+    a checkpoint does not keep. Training, where a step may draw a number for each element of an image, by dropout
+    between convolutions or `randn_like`: torch draws in the order of memory. Layers without kernels for this format
+    (some normalisations, some upsampling) convert by themselves and can be slower: the trial tells. Left alone:
+    programs that use channels last already, that ask for strides or addresses, that hand tensors to operators of their
+    own, and that write through a view.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import libcst as cst
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
 from diagnose.source.models.compilation import model_class, models_of
 from diagnose.source.models.construction_end import after_build
+from diagnose.source.models.image_draws import image_draw
 from diagnose.source.models.image_models import (
     convolves_first,
     layout_use,
@@ -51,6 +54,14 @@ _CONVOLVES = re.compile(r"[Cc]onv|\bmodels\.\w+\(|\btimm\.")
 
 def rewrite(request: Request) -> Answer:
     """Turn the program's own choice of format, or make one."""
+    answer = _laid_out(request)
+    drawn = image_draw(request.sources) if isinstance(answer, Edits) else None
+    if not isinstance(answer, Edits) or drawn is None:
+        return answer
+    return Edits(answer.files, answer.summary, Gate.TRAINING, f"`{drawn}` gives the elements of an image other numbers")
+
+
+def _laid_out(request: Request) -> Answer:
     if any("channels_last" in text for text in request.sources.values()):
         return _switched_on(request)
     chosen = _chosen(request)

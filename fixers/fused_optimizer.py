@@ -15,11 +15,11 @@ Why it helps
 Fix safety
     Rounding. The same formulas, evaluated in another order inside one kernel. Left alone: sparse gradients and
     `differentiable=True`, which the fused form does not take; optimizers that have no fused form and, with advice,
-    classes of the program's own; SGD with momentum where some parameters may get their first gradient in a later step
-    than others, for which its fused form fails; programs that print an optimizer or all of its options, which name its
-    form. A checkpoint of the optimizer's state loads in either form, and brings that form along. With a GradScaler, the
-    fused form takes the scale into its kernel, and the host need not wait; a state of the other form could then not
-    step, so that programs which load one are left alone.
+    classes of the program's own; SGD with momentum where no run showed that all parameters get a gradient in the first
+    steps, since its fused form fails where one gets it later; programs that print an optimizer or all of its options,
+    which name its form. A checkpoint of the optimizer's state loads in either form, and brings that form along. With a
+    GradScaler, the fused form takes the scale into its kernel, and the host need not wait; a state of the other form
+    could then not step, so that programs which load one are left alone.
 """
 
 from __future__ import annotations
@@ -193,12 +193,9 @@ def _set_fused(request: Request, site: Site, source: Source, call: cst.Call, kin
         return f"{where}: the fused form takes no complex numbers, and `{parameter}` makes a parameter of them."
     if _lightning_refuses(request):
         return f"{where}: in mixed precision, Lightning does not clip the gradients of a fused optimizer."
-    late = late_gradients(request.sources) if _has_momentum(call, kind) else None
+    late = late_gradients(request.sources, request.sites, site) if _has_momentum(call, kind) else None
     if late is not None:
-        return (
-            f"{late} may leave parameters without a gradient in the first steps: the fused form of SGD with momentum "
-            "fails where one gets its first gradient later than others."
-        )
+        return f"{late}: the fused form of SGD with momentum fails where one gets its first gradient later than others."
     if has_star(call):
         return _over_options(site, source, call)
     for keyword, literal in (("differentiable", "False"), ("foreach", None), ("fused", "False")):

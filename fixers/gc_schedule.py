@@ -75,10 +75,12 @@ def _loop(code: EveryStep) -> Stretch | None:
 
 
 def _collections(code: EveryStep) -> dict[str, list[cst.Expr]]:
-    """Calls of `gc.collect()` in every step, by file."""
+    """Calls of `gc.collect()` in every step, by file; none in handlers of errors."""
     found: dict[str, list[cst.Expr]] = {}
     for stretch, call in code.calls(here=["gc.collect"]):
         statement = stretch.source.parent(call)
+        if stretch.source.inside(call, cst.ExceptHandler) is not None:
+            continue  # it makes room for another attempt
         if stretch.source.code(call.func) == "gc.collect" and isinstance(statement, cst.Expr):
             found.setdefault(stretch.path, []).append(statement)
     return found

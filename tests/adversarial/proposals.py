@@ -121,6 +121,8 @@ def _sites(program: Program) -> Iterator[Site]:
                 yield Site("DistributedDataParallel", path, call.lineno, arguments={**_WRAPPER, **_literals(call)})
             elif name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad"):
                 yield Site("optimizer", path, call.lineno, arguments={"name": name})
+                late = name == "SGD" and "fused-optimizer" in program.left_alone
+                yield Site("idle parameters" if late else "stepped", path, call.lineno)
             elif name == "GradScaler":
                 yield Site("GradScaler", path, call.lineno, arguments=_literals(call))
 

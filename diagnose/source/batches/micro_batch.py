@@ -28,6 +28,7 @@ from diagnose.source.settings.setting import Setting
 from diagnose.source.settings.trainers import Trainer
 from diagnose.source.training.batch_statistics import normalises_batches, sums_losses
 from diagnose.source.training.training_loop import TrainingStep, training_steps
+from diagnose.source.tree.literals import literal
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source, Splice
 
@@ -139,6 +140,8 @@ def _in_loop(program: Program, least_steps: int) -> MicroBatch | str | None:
         return f"{where} accumulates, but {step.path}:{effect}: change both numbers by hand."
     if (rate := _rate_of_batch(step.source, step.source.code(way.steps))) is not None:
         return f"{where} accumulates, but `{rate}` hangs on the size of its micro-batch: change the three by hand."
+    if literal(way.steps) is not None:
+        return f"{where} accumulates, but says its number of micro-steps more than once: change both numbers by hand."
     size = _size(program, step)
     number = _set_at(program, step.path, step.source, way.steps, divisor=True)
     if (derived := _derived(program, step, way)) is not None:

@@ -17,7 +17,10 @@ _DRAWS = re.compile(
     r"\btorch\.(?:rand|randn|randint|randperm|bernoulli|multinomial|normal)(?:_like)?\(|"
     r"\.(?:bernoulli|uniform|normal|random)_\(|\bbernoulli\("
 )
-_DRAWS_ON_DEVICE = re.compile(r"\btorch\.rand\w*_like\(|\btorch\.(?:rand|randn|randint|normal)\([^\n]*\bdevice\s*=")
+_DRAWS_IN_TURN = re.compile(
+    r"\btorch\.rand\w*_like\(|\btorch\.randint\([^\n]*\bdevice\s*=|"  # without a device, of what to take
+    r"\btorch\.(?:rand|randn|normal|bernoulli)\(|\.(?:bernoulli|uniform|normal|random)_\("
+)
 _NUMBER = r"(?:p\s*=\s*)?0?\.0*[1-9]"
 _DROPS = re.compile(
     rf"drop(?:out)?(?:_?(?:p|prob|rate))?[\"']?(?:\s*:\s*float)?\s*[=:(]\s*(?:[\w.]+,\s*)?{_NUMBER}|"
@@ -32,7 +35,7 @@ def draws_in_step(sources: Iterable[Source], turn: str) -> str | None:
     """Return the code that draws random numbers in a step: in a model's methods, in one `turn` of the loop, or a
     dropout that is not zero. None where none does.
     """
-    found = _DRAWS_ON_DEVICE.search(turn)
+    found = _DRAWS_IN_TURN.search(turn)
     for source in sources:
         found = found or _DROPS.search(source.text)
         for owner in source.every(cst.ClassDef):

@@ -103,7 +103,7 @@ def _check_filled(
 ) -> None:
     """Refuse what may be looked at before it is filled, and what does more than to fill. Raises NotPending."""
     scope = scope_of(source, batch)
-    if any(isinstance(node, cst.Yield) for node in source.walk(scope)):
+    if any(scope_of(source, node) is scope for node in source.every(cst.Yield, scope)):
         raise NotPending("the function is a generator, which may be closed while values wait")
     seen = seen_elsewhere(source, others, scope, name)
     failed = seen_after_failure(source, batch, [name, *_aliases(source, scope, name, batch)])

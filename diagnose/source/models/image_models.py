@@ -22,8 +22,12 @@ _LAYOUT_METHODS = frozenset(
 )
 _CONTIGUOUS = frozenset({"arange", "linspace", "zeros", "ones", "full", "rand", "randn"})
 """Calls whose results lie row by row, whatever the format of images is; `torch.tensor(images)` keeps theirs."""
-_FLATTENING = frozenset({"torch.nn.utils.parameters_to_vector", "torch.as_strided", "torch.optim.LBFGS"})
+_FLATTENING = frozenset(
+    {"torch.nn.utils.parameters_to_vector", "torch.nn.utils.prune.", "torch.as_strided", "torch.optim.LBFGS"}
+)
 """Of torch's own, what takes a parameter as one row of numbers by `view`."""
+_FLATTENS = ("reshape", "flatten", "ravel")
+"""Calls whose result is a view of what lies row by row, and a copy of what lies otherwise."""
 _FORMATS = ("torch.", "numpy.", "builtins.int", "builtins.float", "builtins.bool")
 _FOREIGN = ("torch.ops.", "torch.utils.cpp_extension.", "torch.utils.dlpack.", "ctypes.", "cupy.", "triton.")
 _LIBRARIES = ("torchvision.models", "timm", "torchvision import models", "segmentation_models_pytorch")
@@ -47,7 +51,17 @@ def layout_use(sources: Mapping[str, str]) -> str | None:
         for view in sized_views(source):
             if _is_written_through(source, view) or (_fills(source, view) and not _initialises(source, view)):
                 return f"{path}:{source.lines_of(view)[0]}: a view is written to"
+        for flat in source.calls_named(*_FLATTENS):
+            if _is_written_to(source, flat) or (not _takes_place(source, flat) and _is_written_through(source, flat)):
+                return f"{path}:{source.lines_of(flat)[0]}: what is flattened there is written to, in place"
     return None
+
+
+def _takes_place(source: Source, flat: cst.Call) -> bool:
+    """Whether a flattened tensor takes the place of the tensor itself, which is seen no more: `x = x.flatten(1)`."""
+    assign = source.parent(flat)
+    target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+    return isinstance(target, cst.Name) and any(source.named(target.value, flat))
 
 
 def _asks_layout(source: Source, node: cst.CSTNode) -> str | None:
@@ -141,6 +155,16 @@ def _taker(source: Source, view: cst.Call) -> cst.Call | None:
 
 def _is_written_through(source: Source, view: cst.Call) -> bool:
     """Whether the program changes through a view what the tensor itself holds."""
+    if _is_written_to(source, view):
+        return True
+    assign = source.parent(view)
+    target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+    scope = source.inside(view, cst.FunctionDef)
+    return isinstance(target, cst.Name) and is_written(source, target.value, scope or source.module)
+
+
+def _is_written_to(source: Source, view: cst.Call) -> bool:
+    """Whether a view is changed in place where it is made: `x.view(-1)[0] = 1`, `x.view(-1).zero_()`."""
     below: cst.CSTNode = view
     for above in source.ancestors(view):
         if isinstance(above, cst.Attribute) and above.value is below:
@@ -152,10 +176,7 @@ def _is_written_through(source: Source, view: cst.Call) -> bool:
         elif not isinstance(above, cst.Subscript):
             break
         below = above
-    assign = source.parent(view)
-    target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
-    scope = source.inside(view, cst.FunctionDef)
-    return isinstance(target, cst.Name) and is_written(source, target.value, scope or source.module)
+    return False
 
 
 def _conv_classes(source: Source) -> Iterator[tuple[cst.ClassDef, cst.FunctionDef]]:

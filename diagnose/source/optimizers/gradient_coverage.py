@@ -120,38 +120,40 @@ def _branches(code: EveryStep, path: str, source: Source, written: cst.ClassDef)
     later = names_set_later(code.sources.values())
     for method in methods:
         for node in source.walk(method):
-            asks = isinstance(node, cst.If | cst.IfExp | cst.While) and not is_settled(code, source, node.test)
+            asks = isinstance(node, cst.If | cst.IfExp | cst.While) and not _is_settled(code, source, node.test)
             if asks or isinstance(node, cst.Continue | cst.Break | cst.Match | cst.Try):
                 yield f"{_at(path, source, node)} chooses a way through `{written.name.value}`"
-            elif isinstance(node, cst.Subscript) and picks_layer(source, method, node):
+            elif isinstance(node, cst.Subscript) and _picks_layer(source, method, node):
                 yield f"{_at(path, source, node)} picks one of the layers of `{written.name.value}`"
             elif isinstance(node, cst.Call) and _is_exchanged(source, node, later):
                 yield f"{_at(path, source, node)} calls what is set after `{written.name.value}` is built"
 
 
-def is_settled(code: EveryStep, source: Source, test: cst.BaseExpression) -> bool:
+def _is_settled(code: EveryStep, source: Source, test: cst.BaseExpression) -> bool:
     """Whether a test of a module's method has one answer in training.
 
     It asks for a mode, for an argument that is None always or never or that no step gives, or for options that stay as
     they were built.
     """
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-        return is_settled(code, source, test.expression)
+        return _is_settled(code, source, test.expression)
     if isinstance(test, cst.BooleanOperation):
-        return all(is_settled(code, source, side) for side in (test.left, test.right))
+        return all(_is_settled(code, source, side) for side in (test.left, test.right))
     if isinstance(test, cst.Comparison):
         if isinstance(test.left, cst.Name) and all(source.code(each.comparator) == "None" for each in test.comparisons):
             return is_given_alike(code, source, test.left)
-        return all(is_option(code, source, each) for each in (test.left, *(one.comparator for one in test.comparisons)))
+        return all(
+            _is_option(code, source, each) for each in (test.left, *(one.comparator for one in test.comparisons))
+        )
     if isinstance(test, cst.Name):
         return is_never_given(code, source, test)
-    return is_option(code, source, test)
+    return _is_option(code, source, test)
 
 
-def is_option(code: EveryStep, source: Source, value: cst.BaseExpression) -> bool:
+def _is_option(code: EveryStep, source: Source, value: cst.BaseExpression) -> bool:
     """Whether a value is a literal, or an attribute of its module that nothing sets after the constructor."""
     if isinstance(value, cst.Tuple | cst.List | cst.Set):
-        return all(is_option(code, source, each.value) for each in value.elements)
+        return all(_is_option(code, source, each.value) for each in value.elements)
     if literal(value) is not None:
         return True
     if not (isinstance(value, cst.Attribute) and source.code(value.value) == "self"):
@@ -165,7 +167,7 @@ def _is_exchanged(source: Source, call: cst.Call, later: frozenset[str]) -> bool
     return isinstance(func, cst.Attribute) and source.code(func.value) == "self" and func.attr.value in later
 
 
-def picks_layer(source: Source, method: cst.FunctionDef, node: cst.Subscript) -> bool:
+def _picks_layer(source: Source, method: cst.FunctionDef, node: cst.Subscript) -> bool:
     """Whether an index chooses a layer: `self.heads[task]`, but for a number or the counter of a loop."""
     if not (isinstance(node.value, cst.Attribute) and source.code(node.value.value) == "self"):
         return False

@@ -96,6 +96,12 @@ def test_sites_are_the_users_lines_with_effective_arguments(plain: Ran) -> None:
     assert optimizer["arguments"] | {"name": "SGD", "fused": None, "tensors": 2} == optimizer["arguments"]
 
 
+def test_the_first_steps_of_an_optimizer_show_whose_gradients_come(plain: Ran) -> None:
+    line = line_of("SGD(")
+    noted = {site["kind"] for site in plain.lines("sites.jsonl") if site["line"] == line}
+    assert noted == {"optimizer", "stepped"}
+
+
 def test_samples_lead_to_the_line_that_sleeps(plain: Ran) -> None:
     stacks = {stack["i"]: stack["f"] for stack in plain.lines("stacks.jsonl")}
     seen = [stack for record in plain.lines("samples.jsonl") for stack in record["s"]]

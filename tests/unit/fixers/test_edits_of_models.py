@@ -49,13 +49,23 @@ def test_channels_last_flattens_what_another_class_convolved() -> None:
         "print(model.block.conv.weight.stride())",
         "send(model.block.conv.weight.data_ptr())",
         "vector = nn.utils.parameters_to_vector(model.parameters())",
+        'nn.utils.prune.l1_unstructured(model[0], "weight", amount=0.3)',
         "model.block.conv.weight.data.view(-1).fill_(1)",
         "x.view(2, -1)[:, 0] = 0",
+        "mask.flatten()[torch.topk(mask.flatten(), 3).indices] = 0",
+        "model.block.conv.weight.grad.reshape(-1).clamp_(-1, 1)",
+        "flat = model.block.conv.weight.data.ravel()\nflat[0] = 0",
+        "flat = mask.flatten()\nflat[3] = 0\nmodel.register_buffer('mask', mask)",
         "torch.ops.mine.convolve(x)",
     ],
 )
 def test_channels_last_leaves_programs_that_ask_how_tensors_lie(use: str) -> None:
     assert rewritten("channels-last", CONVOLUTION + use + "\n") is None
+
+
+@pytest.mark.parametrize("use", ["x = x.flatten(1)\nx += 1", "norm = model.block.conv.weight.grad.flatten().norm()"])
+def test_channels_last_is_for_programs_that_flatten_and_read(use: str) -> None:
+    assert rewritten("channels-last", CONVOLUTION + use + "\n") is not None
 
 
 NORM = """

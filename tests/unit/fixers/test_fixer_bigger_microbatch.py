@@ -190,6 +190,7 @@ def test_the_word_of_the_command_line_that_decides_is_named() -> None:
     ("before", "after"),
     [
         ("model(X).square()", "model(X + torch.randn_like(X)).square()"),
+        ("model(X).square()", "model(X + torch.randn(X.shape)).square()"),
         ("model(X).square()", "model(X, torch.randint(0, 9, (batch_size,), device=device)).square()"),
         ("model = torch.nn.Linear(6, 2)", "model = torch.nn.Sequential(torch.nn.Linear(6, 2), torch.nn.Dropout(0.1))"),
         ("model = torch.nn.Linear(6, 2)", "model = torch.nn.Sequential(torch.nn.Linear(6, 2), torch.nn.Dropout())"),
@@ -283,3 +284,10 @@ def test_options_that_are_shown_as_a_whole_keep_the_size_of_batches() -> None:
     assert isinstance(answer, Edits)
     shown = EPOCHS.replace("    torch.manual_seed(0)\n", "    print(args)\n    torch.manual_seed(0)\n")
     assert isinstance(FIXER.rewrite(example_request("small-batch", shown, setting={"factor": 2})), Advice)
+
+
+def test_a_number_of_micro_steps_that_is_written_more_than_once_is_left_alone() -> None:
+    text = GLOBALS.replace("gradient_accumulation_steps = 2 * 4 #", "#").replace("gradient_accumulation_steps", "8")
+    answer = FIXER.rewrite(example_request("low-occupancy", text))
+    assert isinstance(answer, Advice)
+    assert "more than once" in answer.text

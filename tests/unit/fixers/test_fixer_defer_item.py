@@ -6,6 +6,7 @@ import io
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
+from textwrap import indent
 from types import ModuleType
 
 import pytest
@@ -375,3 +376,17 @@ def test_a_reason_is_given_once() -> None:
     assert isinstance(answer, Advice)
     reasons = answer.text.split("; ")
     assert len(reasons) == len(set(reasons))
+
+
+_FILLED = (
+    "history = {'loss': []}\nfor x in data:\n    loss = model(x)\n    loss.backward()\n"
+    "    history['loss'].append(loss.item())\nprint(history)\n"
+)
+
+
+def test_a_generator_beside_the_loop_closes_nothing() -> None:
+    assert isinstance(fixed("def rows():\n    yield 1\n\n\n" + _FILLED), Edits)
+    inside = "def rows():\n" + indent(_FILLED, "    ") + "    yield history\n"
+    answer = fixed(inside)
+    assert isinstance(answer, Advice)
+    assert "generator" in answer.text

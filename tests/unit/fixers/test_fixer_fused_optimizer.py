@@ -334,11 +334,19 @@ for step in range(6):
 
 
 @pytest.mark.parametrize("options", ["lr=0.1, momentum=0.9", "0.1, 0.9", "lr=0.1, momentum=args.momentum", "**options"])
-def test_momentum_of_a_gradient_that_comes_first_in_a_later_step_is_left_alone(options: str) -> None:
+@pytest.mark.parametrize(
+    ("noted", "edited"), [(("stepped",), True), (("stepped", "idle parameters"), False), ((), False)]
+)
+def test_momentum_asks_for_a_gradient_of_each_parameter_in_the_first_steps(
+    options: str, noted: tuple[str, ...], edited: bool
+) -> None:
     text = IDLE_HEAD.format(options=options)
-    answer = fixed(text, "SGD(", **{**RECORDED, "name": "SGD"})
-    assert isinstance(answer, Advice)
-    assert "train.py:11 may leave parameters without a gradient" in answer.text
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if "SGD(" in each)
+    sites = [Site("optimizer", "train.py", line, arguments={**RECORDED, "name": "SGD"})]
+    sites += [Site(kind, "train.py", line) for kind in noted]
+    answer = FIXER.rewrite(example_request("slow-optimizer", text, sites=sites))
+    assert isinstance(answer, Edits) is edited
+    assert edited or (isinstance(answer, Advice) and "gradient later than others" in answer.text)
 
 
 @pytest.mark.parametrize("options", ["lr=0.1", "lr=0.1, momentum=0.0", "lr=0.1, weight_decay=0.1"])

@@ -103,3 +103,24 @@ def test_a_count_that_each_log_sets_back_schedules_nothing_but_one_that_goes_on_
     (after,) = answer.files.values()
     assert "         if steps % 100 == 0:\n            gc.collect()\n" in after
     assert "since_log % 100" not in after
+
+
+HANDLED = """import gc
+import torch
+
+for attempt in range(3):
+    try:
+        for x in loader:
+            model(x).sum().backward()
+            optimizer.step()
+    except torch.OutOfMemoryError:
+        gc.collect()
+        size //= 2
+"""
+
+
+def test_a_collection_that_makes_room_for_another_attempt_stays() -> None:
+    lines = range(1, HANDLED.count("\n") + 1)
+    answer = FIXERS["gc-schedule"].rewrite(example_request("gc-pause", HANDLED, setting={"every": 0}, lines=lines))
+    assert isinstance(answer, Edits)
+    assert "    except torch.OutOfMemoryError:\n        gc.collect()\n" in answer.files["train.py"]

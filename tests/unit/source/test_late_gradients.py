@@ -1,4 +1,4 @@
-"""Programs in which some parameters get their first gradient in a later step than others, and look-alikes."""
+"""Optimizers whose parameters get their first gradients in different steps, as a run and the text show it."""
 
 from __future__ import annotations
 
@@ -6,149 +6,74 @@ from textwrap import dedent, indent
 
 import pytest
 
+from diagnose.model import Site
 from diagnose.source.optimizers.late_gradients import late_gradients
 
 PROGRAM = """
-import random
 import torch
 from torch import nn
-import torch.nn.functional as F
 
+def free(net):
+    for p in net.parameters():
+        p.requires_grad = True
 
-class Net(nn.Module):
-    def __init__(self, first, second=None, depth=2):
-        super().__init__()
-        self.first, self.second, self.depth = first, second, depth
-        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(depth))
-        self.downsample = second
-        self.frozen = False
-
-    def forward(self, x, task=0, features=False):
-{forward}
-
-
-model = Net(nn.Linear(4, 4))
-helper = nn.Linear(4, 4)
-criterion = nn.CrossEntropyLoss()
+model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+{start}
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 for epoch in range(9):
     for step, (x, y) in enumerate(loader):
         optimizer.zero_grad()
 {step}
+        model(x).mean().backward()
         optimizer.step()
 """
-ONCE = "loss = criterion(model(x), y)\nloss.backward()"
+LINE = 11
 
 
-def program(forward: str = "return self.first(x)", step: str = ONCE) -> str:
-    return PROGRAM.format(forward=indent(dedent(forward), " " * 8), step=indent(dedent(step), " " * 8))
+def late(*noted: str, start: str = "", step: str = "", line: int = LINE) -> str | None:
+    text = PROGRAM.format(start=start, step=indent(dedent(step), " " * 8))
+    sites = [Site(kind, "train.py", line) for kind in ("optimizer", *noted)]
+    return late_gradients({"train.py": text}, sites, Site("optimizer", "train.py", LINE))
 
 
-@pytest.mark.parametrize(
-    "forward",
-    [
-        "return self.first(x) if task == 0 else self.second(x)",
-        "return self.layers[task](x)",
-        "if random.random() < 0.5:\n    return x\nreturn self.first(x)",
-        "for layer in self.layers:\n    if random.random() < 0.5:\n        x = layer(x)\nreturn x",
-        "for layer in self.layers:\n    if random.random() < 0.5:\n        continue\n    x = layer(x)\nreturn x",
-        "for layer in self.layers[:task]:\n    x = layer(x)\nreturn x",
-        "for i in range(task):\n    x = self.layers[i](x)\nreturn x",
-        "with torch.set_grad_enabled(task > 0):\n    x = self.first(x)\nreturn self.second(x)",
-        "x = self.first(x)\nif task == 0:\n    x = x.detach()\nreturn self.second(x)",
-        "active = self.layers[: 1 + task]\nfor layer in active:\n    x = layer(x)\nreturn x",
-        "return random.choice(self.layers)(x)",
-        "for layer in random.sample(list(self.layers), 2):\n    x = layer(x)\nreturn x",
-        "while task > 2:\n    x = self.second(x)\n    task -= 1\nreturn self.first(x)",
-        "match task:\n    case 4:\n        x = self.second(x)\nreturn self.first(x)",
-        "try:\n    check(task)\n    x = self.second(x)\nexcept ValueError:\n    pass\nreturn self.first(x)",
-        "more = task > 2 and self.second(x)\nreturn self.first(x) + more",
-        "return {True: self.first, False: self.second}[task > 2](x)",
-        "if task > 2:\n    x = F.linear(x, self.second.weight)\nreturn self.first(x)",
-        "with torch.no_grad() if task < 2 else nullcontext():\n    x = self.first(x)\nreturn self.second(x)",
-    ],
-)
-def test_a_module_that_leaves_layers_out_now_and_then(forward: str) -> None:
-    assert late_gradients({"train.py": program(forward, "loss = criterion(model(x, step), y)\nloss.backward()")})
+def test_steps_in_which_all_had_a_gradient() -> None:
+    assert late("stepped") is None
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        "loss = criterion(model(x), y)\nif epoch > 3:\n    loss = loss + helper(x).mean()\nloss.backward()",
-        "if step % 2:\n    loss = model(x).mean()\nelse:\n    loss = helper(x).mean()\nloss.backward()",
-        "out, aux = model(x)\nloss = criterion(out, y)\nif epoch > 3:\n    loss += criterion(aux, y)\nloss.backward()",
-        "main = model(x).mean()\nmore = helper(x).mean()\nmain.backward()\nif epoch > 3:\n    more.backward()",
-        "if epoch == 3:\n    for p in model.parameters():\n        p.requires_grad = True\n" + ONCE,
-        "if epoch == 3:\n    model.first.requires_grad_(True)\n" + ONCE,
-        "loss = heads[y](x).mean()\nloss.backward()",
-        "out, aux = model(x)\nloss = criterion(out, y) + (criterion(aux, y) if epoch > 3 else 0)\nloss.backward()",
-        "loss = model(x).mean()\nif epoch > 3:\n    loss = loss + model.second(x).mean()\nloss.backward()",
-        "if epoch == 3:\n    for p in model.parameters():\n        setattr(p, 'requires_grad', True)\n" + ONCE,
-    ],
-)
-def test_a_step_that_leaves_parts_out_now_and_then(step: str) -> None:
-    assert late_gradients({"train.py": program(step=step)})
-
-
-def test_a_function_that_frees_parameters_between_epochs() -> None:
-    text = program().replace(
-        "model = Net", "def free(net):\n    for p in net.parameters():\n        p.requires_grad = True\n\n\nmodel = Net"
+def test_a_step_in_which_one_had_none() -> None:
+    assert late("stepped", "idle parameters") == (
+        f"train.py:{LINE}: some of its parameters had no gradient in one of the first steps"
     )
-    assert late_gradients({"train.py": text}) is None
-    assert late_gradients({"train.py": text.replace("    for step", "    free(model)\n    for step")})
+
+
+def test_what_no_run_shows() -> None:
+    assert "no run shows" in str(late())
+    assert "no run shows" in str(late("stepped", line=LINE + 1)), "another optimizer's"
+
+
+FREED = [
+    "if epoch == 3:\n    for p in model.parameters():\n        p.requires_grad = True",
+    "if epoch == 3:\n    model[0].weight.requires_grad_(True)",
+    "if epoch == 3:\n    for p in model.parameters():\n        setattr(p, 'requires_grad', True)",
+    "if epoch == 3:\n    free(model)",
+]
+
+
+@pytest.mark.parametrize("step", FREED)
+def test_parameters_that_were_frozen_and_are_freed_later(step: str) -> None:
+    assert "may free parameters" in str(late("stepped", "frozen parameters", step=step))
+    assert late("stepped", step=step) is None, "none was frozen"
 
 
 @pytest.mark.parametrize(
-    "forward",
+    ("start", "step"),
     [
-        "y = self.first(x)\nif self.downsample is not None:\n    x = self.downsample(x)\nreturn x + y",
-        "if self.depth > 2:\n    x = self.second(x)\nreturn self.first(x)",
-        "if x.dim() == 3:\n    x = x.flatten(1)\nreturn self.first(x)",
-        "for i in range(self.depth):\n    x = self.layers[i](x)\nreturn x",
-        "for i in range(len(self.layers)):\n    x = self.layers[i](x)\nreturn x",
-        "for layer in self.layers[:-1]:\n    x = layer(x).relu()\nreturn self.layers[-1](x)",
-        "if features:\n    return x\nreturn self.first(x)",
-        "return x + (self.second(x) if hasattr(self, 'second') else x)",
-        "if len(self.layers) > 1:\n    x = self.second(x)\nreturn self.first(x)",
-        "for i, layer in enumerate(self.layers):\n    x = layer(x)\n    if i != len(self.layers) - 1:\n"
-        "        x = self.second(x)\nreturn x",
-        "if x.requires_grad:\n    x = checkpoint(self.first, x)\nelse:\n    x = self.first(x)\nreturn x",
-        "if not self.training:\n    return self.first(x).softmax(-1)\nreturn self.first(x)",
-        "if self.training and self.first(x).mean() > 0:\n    x = x.flatten(1)\nreturn self.first(x)",
-        "with torch.no_grad() if self.frozen else nullcontext():\n    x = self.first(x)\nreturn self.second(x)",
-        "layers = self.layers[1:]\nfor layer in layers:\n    x = layer(x)\nreturn x",
-        "if x.shape[1] != 4:\n    raise ValueError(x.shape)\nreturn self.first(x)",
+        ("for p in model[0].parameters():\n    p.requires_grad = False", ""),
+        ("for p in model[0].parameters():\n    p.requires_grad = p.dim() > 1", ""),
+        ("free(model)", ""),
+        ("", "x.requires_grad_(True)"),
+        ("", "if epoch == 3:\n    model[0].weight.requires_grad_(False)"),
     ],
 )
-def test_a_module_that_calls_the_same_layers_in_every_step(forward: str) -> None:
-    assert late_gradients({"train.py": program(forward)}) is None
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        ONCE + "\nif step % 10 == 0:\n    print(step, loss.item())",
-        "loss = criterion(model(x), y)\nif not torch.isfinite(loss):\n    continue\nloss.backward()",
-        "if random.random() < 0.5:\n    out = model(x)\n    loss = 0.3 * criterion(out, y) + 0.7 * criterion(out, x)\n"
-        "else:\n    out = model(x)\n    loss = criterion(out, y)\nloss.backward()",
-        "out = model(x)\nloss = criterion(out, y)\nif scaler is not None:\n    scaler.scale(loss).backward()\n"
-        "else:\n    loss.backward()",
-        "loss = criterion(model(x), y)\nif epoch > 3:\n    loss = loss + sum(map(size, model.parameters()))\n"
-        "loss.backward()",
-        ONCE + "\nif step % 10 == 0:\n    with torch.no_grad():\n        print(helper(x).mean())",
-        ONCE + "\nif step % 10 == 0:\n    evaluate(model, loader)",
-        "x.requires_grad_(True)\n" + ONCE,
-        ONCE + "\nif step % 10 == 0:\n    model.train()\n    optimizer.step()\n    print(loss.item() if step else 0)",
-        "if epoch == 3:\n    model.first.requires_grad_(False)\n" + ONCE,
-    ],
-)
-def test_a_step_that_takes_the_same_layers_each_time(step: str) -> None:
-    assert late_gradients({"train.py": program(step=step)}) is None
-
-
-def test_layers_that_are_frozen_before_training() -> None:
-    freeze = "for p in model.first.parameters():\n    p.requires_grad = False\noptimizer ="
-    assert late_gradients({"train.py": program().replace("optimizer =", freeze, 1)}) is None
-    half = freeze.replace("= False", "= p.dim() > 1")
-    assert late_gradients({"train.py": program().replace("optimizer =", half, 1)}) is None
+def test_parameters_that_stay_frozen(start: str, step: str) -> None:
+    assert late("stepped", "frozen parameters", start=start, step=step) is None

@@ -24,6 +24,12 @@ from ..writer import encode
 _SITES_KEPT = 500
 TRAINED_FROM = "trained from"
 """The kind of site that names where a loader was built that traced steps took their batches from."""
+STEPPED, IDLE, FROZEN = "stepped", "idle parameters", "frozen parameters"
+"""The kinds of sites that name where an optimizer was built which has stepped, which in one of its first steps had a
+parameter without a gradient, and which then had one that requires none."""
+_LOOKED_AT = 10
+"""The first steps of an optimizer whose gradients are looked at: more than one, for layers that are left out at
+random."""
 Scalar = int | float | str | bool | None
 Describe = Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any]]
 
@@ -40,9 +46,11 @@ class Sites:
         """Called after each use of torch.compile."""
         self._seen: set[tuple[str, str, int]] = set()
         self._new: list[str] = []
-        self._loaders: dict[int, tuple[weakref.ref[Any], tuple[str, int, str]]] = {}
-        """Each loader that lives, by its id, with where it was built: file, line, function. Its own hash is not asked
-        for: that may be code of the program's."""
+        self._built: dict[int, tuple[weakref.ref[Any], tuple[str, int, str]]] = {}
+        """Each loader and optimizer that lives, by its id, with where it was built: file, line, function. Its own hash
+        is not asked for: that may be code of the program's."""
+        self._to_look_at: dict[int, int] = {}
+        """The steps of optimizers that are still to be looked at, by their ids."""
 
     def install(self, torch: Any) -> None:
         """Wrap the constructors of this torch."""
@@ -64,10 +72,12 @@ class Sites:
         if caller is None or len(self._seen) >= _SITES_KEPT:
             return
         file, line = caller.f_code.co_filename, caller.f_lineno
-        if kind == "DataLoader" and made is not None:
+        if kind in {"DataLoader", "optimizer"} and made is not None:
             number = id(made)
-            gone = weakref.ref(made, lambda _: self._loaders.pop(number, None))
-            self._loaders[number] = gone, (file, line, caller.f_code.co_qualname)
+            gone = weakref.ref(made, lambda _: self._built.pop(number, None))
+            self._built[number] = gone, (file, line, caller.f_code.co_qualname)
+            if kind == "optimizer":
+                self._to_look_at[number] = _LOOKED_AT
         if (kind, file, line) in self._seen:
             return
         self._seen.add((kind, file, line))
@@ -87,9 +97,33 @@ class Sites:
 
     def trained_from(self, loader: object) -> None:
         """Note that a step of training took its batch from this loader."""
-        alive, built = self._loaders.get(id(loader), (None, None))
-        if built is not None and alive is not None and alive() is loader:
+        built = self._where_built(loader)
+        if built is not None:
             self.add(TRAINED_FROM, *built, {})
+
+    def stepped(self, optimizer: Any) -> None:
+        """Note in the first steps of an optimizer whether all of its parameters have a gradient."""
+        left = self._to_look_at.get(id(optimizer), 0)
+        if left:
+            self._to_look_at[id(optimizer)] = left - 1
+            guarded(self._note_gradients)(optimizer)
+
+    def _note_gradients(self, optimizer: Any) -> None:
+        built = self._where_built(optimizer)
+        if built is None:
+            return
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        noted = {
+            STEPPED: True,
+            IDLE: any(parameter.requires_grad and parameter.grad is None for parameter in parameters),
+            FROZEN: not all(parameter.requires_grad for parameter in parameters),
+        }
+        for kind in (kind for kind, is_so in noted.items() if is_so):
+            self.add(kind, *built, {})
+
+    def _where_built(self, made: object) -> tuple[str, int, str] | None:
+        alive, built = self._built.get(id(made), (None, None))
+        return built if alive is not None and alive() is made else None
 
     def drain(self) -> Iterator[tuple[str, str]]:
         """Lines for the file of sites."""

@@ -46,6 +46,8 @@ class StepHooks:
         """Time in the loader during the step that ended last."""
         self.on_range: Callable[[str, int, int, str], None] | None = None
         """Told of each wait for the loader: kind, start, end, name."""
+        self.on_optimizer: Callable[[Any], None] = lambda _optimizer: None
+        """Told of each optimizer that has stepped, also of one that another calls."""
         self.loader: weakref.ref[Any] | None = None
         """The iterator of the loader that training last took a batch from."""
         self.built_by: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
@@ -195,6 +197,7 @@ def hook_optimizers(torch: Any, steps: StepHooks) -> None:
             finally:
                 depth -= 1
             steps.optimizer_calls += 1
+            steps.on_optimizer(args[0])
             if depth == 0:
                 stepped(args[0])
             return result

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ...records import END, FACTS, MOST_STEPS, STEPS, WINDOW
-from ..guard import failures, guarded
+from ..guard import contained, failures, guarded
 from ..hooks.inductor_cache_workaround import note_it
 from ..hooks.out_of_memory import ended_for_want_of_memory, note_lack, unhandled
 from ..hooks.sites import Sites
@@ -71,6 +71,7 @@ class Watch:
         """Before the program builds anything."""
         self._torch = torch
         self._sites.install(torch)
+        self._hub.steps.on_optimizer = contained(self._sites.stepped)
         guarded(RngUse(self._sites).install)(torch)
         self._ranges.install(torch)
         guarded(self._allocations.install)(torch)
