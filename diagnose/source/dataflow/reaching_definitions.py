@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import libcst as cst
@@ -68,6 +69,23 @@ def reaching(source: Source, at: cst.CSTNode, name: str) -> Definition:
         if isinstance(owner, cst.With) and any(_touches(source, item, name) for item in owner.items):
             return Definition(Bound.LOST)
         current = owner
+
+
+def all_reaching(source: Source, at: cst.CSTNode, name: str) -> Iterator[Definition]:
+    """The definitions of which one reaches the statement `at`: that alone under an `if`, and what holds without it."""
+    found = reaching(source, at, name)
+    while found.bound is Bound.GUARDED and found.statement is not None:
+        yield found
+        found = reaching(source, found.statement, name)
+    yield found
+
+
+def may_be_bound_by(source: Source, name: cst.Name, statements: Collection[int]) -> bool:
+    """Whether a variable may have what one of these statements, by `id`, bound; True where that is not followed."""
+    return any(
+        seen.bound is Bound.LOST or id(seen.statement) in statements
+        for seen in all_reaching(source, statement_of(source, name), name.value)
+    )
 
 
 @per_source

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.source.dataflow.flow import scope_of, within
-from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, statement_of, unchanged_until
+from diagnose.source.dataflow.reaching_definitions import (
+    Bound,
+    may_be_bound_by,
+    names_in,
+    reaching,
+    statement_of,
+    unchanged_until,
+)
 from diagnose.source.losses.loss_forms import losses
 from diagnose.source.losses.output_layer import OutputProduct, has_size_of, output_product
 from diagnose.source.patterns.attention import Refused
@@ -135,8 +142,7 @@ def _reads(
             continue
         if isinstance(source.parent(name), cst.AssignTarget | cst.Param) or _is_bound(source, name):
             continue
-        seen = reaching(source, statement_of(source, name), name.value)
-        if seen.bound is Bound.LOST or id(seen.statement) in bound or scope_of(source, name) is not scope:
+        if may_be_bound_by(source, name, bound) or scope_of(source, name) is not scope:
             yield name
 
 

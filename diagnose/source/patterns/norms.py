@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, same_value, statement_of
+from diagnose.source.dataflow.reaching_definitions import (
+    Bound,
+    may_be_bound_by,
+    names_in,
+    reaching,
+    same_value,
+    statement_of,
+)
 from diagnose.source.patterns.formula import Operation, certain, constant, integer, is_of_tensors, operation
 from diagnose.source.patterns.numeric import is_number
 from diagnose.source.patterns.written_norm import WrittenNorm
@@ -372,6 +379,5 @@ def _check_reads(found: WrittenNorm, removed: set[int]) -> None:
             continue
         if any(above is found.root or id(above) in removed for above in source.ancestors(name)):
             continue
-        seen = reaching(source, statement_of(source, name), name.value)
-        if id(seen.statement) in removed or seen.bound is Bound.LOST:
+        if may_be_bound_by(source, name, removed):
             raise _NotOne

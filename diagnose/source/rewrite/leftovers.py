@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from diagnose.source.dataflow.flow import scope_of
-from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, statement_of
+from diagnose.source.dataflow.reaching_definitions import may_be_bound_by, names_in
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.tree.syntax import Source, Splice, parse, splice
 
@@ -99,7 +99,6 @@ def nothing_else_reads(source: Source, root: cst.CSTNode, steps: Sequence[tuple[
             continue
         if isinstance(source.parent(name), cst.AssignTarget | cst.Param):
             continue
-        seen = reaching(source, statement_of(source, name), name.value)
-        if seen.bound is Bound.LOST or id(seen.statement) in removed or scope_of(source, name) is not scope:
+        if may_be_bound_by(source, name, removed) or scope_of(source, name) is not scope:
             return False
     return True
