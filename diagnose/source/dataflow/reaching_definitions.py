@@ -15,6 +15,8 @@ from diagnose.source.tree.syntax import Source
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
+_DEEPEST = 5  # names behind names
+
 
 class Bound(enum.Enum):
     """How a name got its value."""
@@ -86,6 +88,21 @@ def may_be_bound_by(source: Source, name: cst.Name, statements: Collection[int])
         seen.bound is Bound.LOST or id(seen.statement) in statements
         for seen in all_reaching(source, statement_of(source, name), name.value)
     )
+
+
+def is_list(source: Source, node: cst.BaseExpression, depth: int = 0) -> bool:
+    """Whether an expression is evidently a list: a display, a slice of one, a sum with one, or a name of that."""
+    if isinstance(node, cst.BinaryOperation):
+        return isinstance(node.operator, cst.Add) and any(
+            is_list(source, one, depth) for one in (node.left, node.right)
+        )
+    if isinstance(node, cst.Subscript):
+        return isinstance(node.slice[0].slice, cst.Slice) and is_list(source, node.value, depth)
+    if isinstance(node, cst.Name) and depth < _DEEPEST:
+        seen = reaching(source, statement_of(source, node), node.value)
+        assigned = seen.value if seen.bound is Bound.ASSIGNED else None
+        return isinstance(assigned, cst.BaseExpression) and is_list(source, assigned, depth + 1)
+    return isinstance(node, cst.List | cst.ListComp)
 
 
 @per_source
