@@ -17,6 +17,7 @@ from diagnose.source.dataflow.loop_invariants import is_unchanging
 from diagnose.source.dataflow.reachable_code import Reached
 from diagnose.source.optimizers.gradient_coverage import is_option, is_settled, picks_layer
 from diagnose.source.training.every_step import EveryStep, Stretch
+from diagnose.source.tree.attributes import building_methods
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import literal, string
 from diagnose.source.tree.syntax import Source
@@ -45,10 +46,11 @@ def _late(code: EveryStep) -> Iterator[str]:
         for each in source.every(cst.FunctionDef, written)
         if each.name.value != "__init__"
     }
+    building = building_methods(code.sources.values())
     for path, source in code.sources.items():
         for written in source.every(cst.ClassDef):
             if _is_module(written):
-                yield from (f"{path}:{source.lines_of(node)[0]}" for node in _ways(code, source, written))
+                yield from (f"{path}:{source.lines_of(node)[0]}" for node in _ways(code, source, written, building))
     parts = frozenset(_parts_of_models(code))
     passes = sum(len(source.calls_named("backward")) for source in code.sources.values())
     for stretch in code.stretches:
@@ -77,10 +79,10 @@ def _is_module(written: cst.ClassDef) -> bool:
     return any(isinstance(each, cst.FunctionDef) and each.name.value == "forward" for each in written.body.body)
 
 
-def _ways(code: EveryStep, source: Source, written: cst.ClassDef) -> Iterator[cst.CSTNode]:
-    """Where a module may leave layers of its own out."""
+def _ways(code: EveryStep, source: Source, written: cst.ClassDef, building: frozenset[str]) -> Iterator[cst.CSTNode]:
+    """Where a module may leave layers of its own out, in other methods than those that build it."""
     for method in source.every(cst.FunctionDef, written):
-        if method.name.value == "__init__":
+        if method.name.value == "__init__" or method.name.value in building:
             continue
         for node in source.walk(method):
             if _is_left_out_otherwise(code, source, method, node):

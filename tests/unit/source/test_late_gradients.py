@@ -152,3 +152,27 @@ def test_layers_that_are_frozen_before_training() -> None:
     assert late_gradients({"train.py": program().replace("optimizer =", freeze, 1)}) is None
     half = freeze.replace("= False", "= p.dim() > 1")
     assert late_gradients({"train.py": program().replace("optimizer =", half, 1)}) is None
+
+
+MAKER = """    def _make(self, kind):
+        return nn.Sequential(self.layers(kind), self.first) if kind > 1 else nn.Sequential(self.first(kind))
+
+"""
+MADE = "self.frozen = False\n"
+
+
+@pytest.mark.parametrize(
+    ("constructor", "forward", "late"),
+    [
+        ("self.block = self._make(depth)", "return self.block(x)", False),
+        ("self.block = self._deeper(depth)", "return self.block(x)", False),
+        ("self.block = self._make(depth)", "return self._make(task)(x)", True),
+        ("self.block = second", "return self.block(x)", True),
+    ],
+    ids=["by the constructor", "by a method of its", "by a step too", "by whoever"],
+)
+def test_a_method_that_only_builds_leaves_nothing_out_of_a_step(constructor: str, forward: str, late: bool) -> None:
+    deeper = "    def _deeper(self, kind):\n        return self._make(kind + 1)\n\n"
+    text = program(forward).replace(MADE, f"{MADE}        {constructor}\n")
+    text = text.replace("    def forward", MAKER + deeper * ("_deeper" in constructor) + "    def forward")
+    assert (late_gradients({"train.py": text}) is not None) is late
