@@ -40,6 +40,13 @@ class Stretch:
         """A loop, or a function that a step calls."""
         return self.source.function(self.node.number) if isinstance(self.node, Function) else self.node
 
+    @property
+    def lines(self) -> tuple[int, int]:
+        """Its first and last line, from 1; of a function without its decorators."""
+        if isinstance(self.node, Function):
+            return self.node.node.lineno, self.node.node.end_lineno or self.node.node.lineno
+        return self.source.lines_of(self.node)
+
     @cached_property
     def text(self) -> str:
         """The lines of it, as they are written."""
