@@ -44,7 +44,7 @@ from diagnose.fixer import (
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.device.cuda_switches import also_without_cuda
 from diagnose.source.optimizers.late_gradients import late_gradients
-from diagnose.source.optimizers.optimizer_values import Optimizers
+from diagnose.source.optimizers.optimizer_values import optimizers_of
 from diagnose.source.optimizers.sparse_gradients import has_sparse_gradients
 from diagnose.source.tree.arguments import argument, has_star, remove_argument, set_keywords
 from diagnose.source.tree.edits import Source, Splice, call_at, call_name, parse, replace
@@ -86,12 +86,13 @@ def rewrite(request: Request) -> Answer:
 
 def _against(request: Request) -> str | None:
     """Return what the program does that the form of an optimizer shows in."""
-    optimizers = Optimizers(request.sources)
-    shown = next(optimizers.shown(), None)
-    if shown is not None:
-        return f"{shown} shows the optimizer's options, which would say fused=True: pass it where that may be."
+    optimizers = optimizers_of(request.sources)
+    if optimizers.shown is not None:
+        return (
+            f"{optimizers.shown} shows the optimizer's options, which would say fused=True: pass it where that may be."
+        )
     scales = any(one.may_call("GradScaler") for one in optimizers.sources.values())
-    loaded = next(optimizers.loaded(), None) if scales else None
+    loaded = optimizers.loaded if scales else None
     if loaded is not None:
         return (
             f"{loaded} may load the state of an optimizer: a state of another form brings its form along, and with a "

@@ -38,10 +38,19 @@ def sums_losses(sources: Mapping[str, str]) -> str | None:
     """The first argument `reduction="sum"`: what is summed over the samples of a batch grows with it."""
     for text in sources.values():
         source = parse(text) if "sum" in text and "reduction" in text else None
-        for argument in source.every(cst.Arg) if source is not None else ():
-            named = argument.keyword is not None and argument.keyword.value == "reduction"
-            if named and source is not None and string(argument.value) == "sum":
-                return source.code(argument).rstrip(", ")
+        found = _sum(source) if source is not None else None
+        if found is not None:
+            return found
+    return None
+
+
+@per_source
+def _sum(source: Source) -> str | None:
+    """The first of a file."""
+    for argument in source.every(cst.Arg):
+        named = argument.keyword is not None and argument.keyword.value == "reduction"
+        if named and string(argument.value) == "sum":
+            return source.code(argument).rstrip(", ")
     return None
 
 
