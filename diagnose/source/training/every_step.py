@@ -14,6 +14,7 @@ import libcst as cst
 
 from diagnose.model import Place
 from diagnose.source.dataflow.flow import Loop, loops_around
+from diagnose.source.training.library_passes import library_passes
 from diagnose.source.tree.aliases import called_as
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.outline import Function
@@ -229,12 +230,18 @@ class _Found:
         return tuple(found.values())
 
     def _trained(self) -> list[Stretch]:
-        """Loops around a backward pass, and functions that make one without a loop of their own."""
+        """Loops around a backward pass, and functions that make one without a loop of their own.
+
+        Those that a library makes count where the program makes none itself.
+        """
         found: list[Stretch] = []
         for path, source in self.sources.items():
             for call in source.calls_named(*_BACKWARD):
                 if isinstance(call.func, cst.Attribute):
                     found += self._around(path, source, call)
+        for path, source in self.sources.items() if not found else ():
+            for call, _ in library_passes(source):
+                found += self._around(path, source, call)
         return found
 
     def _around(self, path: str, source: Source, call: cst.Call, depth: int = 0) -> list[Stretch]:

@@ -15,6 +15,7 @@ import libcst as cst
 
 from diagnose.model import Site
 from diagnose.source.dataflow.flow import Loop, Scope, loops_around, scope_of, within
+from diagnose.source.training.library_passes import library_passes
 from diagnose.source.training.model_calls import model_calls
 from diagnose.source.tree.aliases import called_as
 from diagnose.source.tree.arguments import argument
@@ -64,19 +65,34 @@ class TrainingStep:
 
 
 def training_steps(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tuple[TrainingStep, ...]:
-    """Every training step of the sources, in their order; none where a library holds the loop."""
+    """Every training step of the sources, in their order; none where a library holds the loop.
+
+    Those whose backward pass a library makes count where the program makes none itself.
+    """
     found: list[TrainingStep] = []
     for path, text in sources.items():
         source = parse(text) if "backward" in text else None
         if source is None:
             continue
-        lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
+        lines = _lines_run(path, sites)
         for call in source.calls_named(*_BACKWARD):
             if _is_backward(source, call):
                 step = _step(path, source, call, lines)
                 found += [step] if step.forward else _of_callers(step, sources, sites) or [step]
+    if not found:
+        found = [
+            _step(path, source, call, _lines_run(path, sites), loss)
+            for path, source in ((path, parse(text)) for path, text in sources.items() if "scaler" in text)
+            for call, loss in (library_passes(source) if source is not None else ())
+            if source is not None
+        ]
     found = list({id(step.backward): step for step in found}.values())
     return tuple(_that_ran(found, {site.file for site in sites if site.kind == "forward"}))
+
+
+def _lines_run(path: str, sites: Sequence[Site]) -> set[int]:
+    """The lines of a file on which the run called a model."""
+    return {site.line for site in sites if site.kind == "forward" and site.file == path}
 
 
 def _that_ran(found: Sequence[TrainingStep], ran: set[str]) -> Sequence[TrainingStep]:
@@ -99,7 +115,7 @@ def _of_callers(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[
     names = called_as(step.source, helper, (source for source in read if source is not None))
     for path, text in sources.items():
         source = parse(text)
-        lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
+        lines = _lines_run(path, sites)
         for call in source.calls_named(*names) if source is not None else ():
             loss = argument(call, step.loss, position)
             if source is None or loss is None or not _may_be(source, call, helper):
