@@ -9,7 +9,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.flow import is_repeated, within
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.memo import per_source
+from diagnose.source.tree.memo import per_program, per_source
 from diagnose.source.tree.outline import called_name
 from diagnose.source.tree.syntax import Source, parse
 
@@ -92,6 +92,7 @@ def _is_of_a_module(source: Source, called: cst.BaseExpression) -> bool:
     return isinstance(called, cst.Name) and called.value in imported
 
 
+@per_program
 def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.CSTNode) -> str | None:
     """The file and line where a program goes through a loader while it goes through it already; None where it does not.
 
