@@ -89,7 +89,7 @@ def _with_draws(loader: Loader, drew: Sequence[Site]) -> Loader:
     return replace(loader, drew=its)
 
 
-def _names_of(source: Source, site: Site) -> set[str]:
+def _names_of(source: Source, site: Site) -> frozenset[str]:
     """What the call of a recorded loader may call: torch's class, the program's own kind of it, a variable for one.
 
     In the constructor of the program's own kind also that of the class above it.
