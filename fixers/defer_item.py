@@ -96,7 +96,7 @@ def _shapes(request: Request) -> Iterator[str]:
             continue
         told = dict.fromkeys(
             source.lines_of(node)[0]
-            for node in source.walk()
+            for node in source.walk(None, cst.Call, cst.Subscript)
             if source.lines_of(node)[0] in lines and _depends(source, node)
         )
         for line in told:

@@ -25,7 +25,6 @@ Fix safety
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import libcst as cst
 
@@ -45,11 +44,12 @@ from diagnose.fixer import (
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.device.cuda_switches import also_without_cuda
 from diagnose.source.optimizers.late_gradients import late_gradients
-from diagnose.source.optimizers.optimizer_values import Optimizers
+from diagnose.source.optimizers.optimizer_values import optimizers_of
+from diagnose.source.optimizers.sparse_gradients import has_sparse_gradients
 from diagnose.source.tree.arguments import argument, has_star, remove_argument, set_keywords
 from diagnose.source.tree.edits import Source, Splice, call_at, call_name, parse, replace
 from diagnose.source.tree.literals import literal as literal_of
-from diagnose.source.tree.memo import files_with, parse_all
+from diagnose.source.tree.memo import files_with
 
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _FOREACH_ONLY = ("Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
@@ -58,8 +58,6 @@ _COMPLEX = frozenset(
 )
 """Of torch: number formats, and functions that make complex tensors."""
 _FOREACH_POSITION = {"Adagrad": 6}
-_SPARSE_POSITION = 6
-"""Of `sparse` among the parameters of `torch.nn.Embedding` and of `torch.nn.EmbeddingBag`."""
 _MOMENTUM_POSITION = 2
 """Of `momentum` among the parameters of `torch.optim.SGD`."""
 _FORMS = frozenset({"fused", "foreach"})
@@ -89,12 +87,13 @@ def rewrite(request: Request) -> Answer:
 
 def _against(request: Request) -> str | None:
     """Return what the program does that the form of an optimizer shows in."""
-    optimizers = Optimizers(request.sources)
-    shown = next(optimizers.shown(), None)
-    if shown is not None:
-        return f"{shown} shows the optimizer's options, which would say fused=True: pass it where that may be."
+    optimizers = optimizers_of(request.sources)
+    if optimizers.shown is not None:
+        return (
+            f"{optimizers.shown} shows the optimizer's options, which would say fused=True: pass it where that may be."
+        )
     scales = any(one.may_call("GradScaler") for one in optimizers.sources.values())
-    loaded = next(optimizers.loaded(), None) if scales else None
+    loaded = optimizers.loaded if scales else None
     if loaded is not None:
         return (
             f"{loaded} may load the state of an optimizer: a state of another form brings its form along, and with a "
@@ -179,7 +178,7 @@ def _kept_elsewhere(request: Request, site: Site, source: Source, call: cst.Call
     given = argument(call, "fused")
     if given is None or source.code(given.value) in {"True", "False", "None"} or has_star(call):
         return None
-    if argument(call, "foreach") or argument(call, "differentiable") or _is_sparse(request):
+    if argument(call, "foreach") or argument(call, "differentiable") or has_sparse_gradients(request.sources):
         return None
     setting = request.set_by(given.value, site.file, source, False)
     return (setting.path, [setting.to(True)]) if setting is not None and setting.value is False else None
@@ -187,7 +186,7 @@ def _kept_elsewhere(request: Request, site: Site, source: Source, call: cst.Call
 
 def _set_fused(request: Request, site: Site, source: Source, call: cst.Call, kind: str) -> list[Splice] | str:
     where = f"{site.file}:{site.line}"
-    if _is_sparse(request):
+    if has_sparse_gradients(request.sources):
         return f"{where}: the fused form does not take sparse gradients, and the program has a sparse embedding."
     if (parameter := _complex_parameter(request)) is not None:
         return f"{where}: the fused form takes no complex numbers, and `{parameter}` makes a parameter of them."
@@ -219,44 +218,6 @@ def _has_momentum(call: cst.Call, kind: str) -> bool:
     given = argument(call, "momentum", _MOMENTUM_POSITION)
     told = literal_of(given.value) if given is not None else None
     return kind == "SGD" and (has_star(call) or (given is not None and (told is None or told.value != 0)))
-
-
-def _is_sparse(request: Request) -> bool:
-    """Whether an embedding may give sparse gradients: where it is told so, or by what comes from elsewhere."""
-    if any("sparse=True" in text for text in request.sources.values()):
-        return True
-    parsed = list(parse_all(request.sources).values())
-    of_embeddings = [source for source in parsed if source.mentions("sparse") or source.mentions("Embedding")]
-    return any(_may_be_sparse(parsed, source, call) for source in of_embeddings for call in source.every(cst.Call))
-
-
-def _may_be_sparse(parsed: Sequence[Source], source: Source, call: cst.Call) -> bool:
-    """Whether a call is told, or may be told, to give sparse gradients."""
-    builds = call_name(call) in {"Embedding", "EmbeddingBag"}
-    given = argument(call, "sparse", _SPARSE_POSITION if builds else None)
-    if given is not None:
-        return not _is_false(parsed, source, given.value)
-    return builds and has_star(call)
-
-
-def _is_false(parsed: Sequence[Source], source: Source, value: cst.BaseExpression) -> bool:
-    """Whether an expression is False, or a parameter that is False by default and that no call gives another value."""
-    bound = binding_of(source, value) if isinstance(value, cst.Name) else None
-    parameter = bound.parameter if bound is not None else None
-    function = source.inside(parameter, cst.FunctionDef) if parameter is not None else None
-    if parameter is None or parameter.default is None or function is None:
-        return source.code(value) == "False"
-    within = source.inside(function, cst.ClassDef)
-    own = within.name.value if within is not None else function.name.value
-    params = list(function.params.params)
-    position = params.index(parameter) - (within is not None) if parameter in params else None
-    told = (
-        has_star(call)
-        or ((given := argument(call, parameter.name.value, position)) and other.code(given.value) != "False")
-        for other in parsed
-        for call in other.calls_named("super", function.name.value, own, *other.imported_as(own))
-    )
-    return source.code(parameter.default) == "False" and not any(told)
 
 
 def _complex_parameter(request: Request) -> str | None:
@@ -376,6 +337,10 @@ FIXER = Fixer(
             _IMPORT + "table = torch.nn.Embedding(9, 9, sparse=True)\nopt = torch.optim.SGD(model.parameters())\n",
             _IMPORT
             + "table = torch.nn.Embedding(9, 9, sparse=samples > 0)\nopt = torch.optim.SGD(model.parameters())\n",
+            "from library import Table\n" + _IMPORT + "table = Table(sparse=True)\n"
+            "opt = torch.optim.SGD(model.parameters())\n",
+            _IMPORT + "class Flow(Data):\n    def __init__(self):\n        super().__init__(sparse=True)\n\n\n"
+            "class Data:\n    pass\n\n\nopt = torch.optim.SGD(model.parameters(){+, fused=True+})\n",
             _IMPORT + "def table(sparse=False):\n    return torch.nn.Embedding(9, 9, sparse=sparse)\n\n\n"
             "opt = torch.optim.SGD(model.parameters(){+, fused=True+})\n",
         ),

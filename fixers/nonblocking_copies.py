@@ -57,12 +57,24 @@ def rewrite(request: Request) -> Answer:
             _do_not_wait(plan, each)
     for each in found:
         own = each.origin in (Origin.KEPT, Origin.MADE) and each.waits is not None
-        if own and not is_constant(each) and not is_small(each):
+        if own and not is_constant(each) and not is_small(each) and not _is_of_samples(request, each):
             _pin(plan, each, [other for other in found if other is not each])
         elif each.origin is Origin.UNKNOWN and each.waits and (each.path, _line(each)) in named:
             plan.reasons.append(f"{_where(each)} copies a tensor whose origin is not clear: pin it and do not wait.")
     return request.answer(
         plan.edits, "copy batches to the device from pinned memory, without waiting", reasons=plan.reasons
+    )
+
+
+def _is_of_samples(request: Request, transfer: Transfer) -> bool:
+    """Whether code that makes samples copies: in a worker process, a fork of this one, nothing can be pinned."""
+    shared = (loader.shared for loader in request.loaders().loaders)
+    return any(
+        within(transfer.source, transfer.call, function)
+        for each in shared
+        if each is not None
+        for function, path in each.code.sampling.items()
+        if path == transfer.path
     )
 
 
@@ -211,6 +223,17 @@ _STREAM = (
     "def stream(batches):\n    kept = torch.empty(8, pin_memory=True)\n"
     "    for batch in batches:\n        yield kept.copy_(batch)\n\n"
 )
+_NOISE = (
+    "class Noise(torch.nn.Module):\n    def forward(self, x):\n        c = torch.randn(x.shape)\n"
+    "        return x + c.to(x.device)\n\n"
+)
+_PINNED_NOISE = _NOISE.replace("c.to(x.device)", "c.to(x.device, non_blocking=True)").replace(
+    "        return", "        if torch.cuda.is_available():\n            c = c.pin_memory()\n        return"
+)
+_NOISY = (
+    _NOISE + "class Data(torch.utils.data.Dataset):\n    def __init__(self):\n"
+    "        self.noise = Noise()\n    def __getitem__(self, index):\n        return self.noise(load(index))\n\n"
+)
 _STEP = "    loss = model(x)\n    loss.backward()\n    optimizer.step()\n"
 
 
@@ -309,6 +332,12 @@ FIXER = Fixer(
         _left_alone(
             "def placed(part):\n    part = part.cuda()\n    part.to(memory_format=torch.channels_last)\n"
             "    return part\n\nfor x in DataLoader(data, pin_memory=True):\n    placed(x)\n" + _STEP
+        ),
+        _left_alone(_NOISY + "for x in DataLoader(Data(), num_workers=4):\n" + _STEP),
+        Example(
+            before=_TOP + _NOISE + "noise = Noise()\nfor x in batches:\n    x = noise(x)\n" + _STEP,
+            after=_TOP + _PINNED_NOISE + "noise = Noise()\nfor x in batches:\n    x = noise(x)\n" + _STEP,
+            request=_recorded,
         ),
         _left_alone("for x in DataLoader(data):\n    w = torch.tensor([1.0, 2.0]).cuda()\n" + _STEP),
         _left_alone("for i in range(9):\n    share = torch.tensor(i / 9).to(device)\n" + _STEP),

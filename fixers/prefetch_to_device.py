@@ -56,13 +56,13 @@ class {name}:
 
     def __init__(self, batches, device):
         self.batches = batches
-        self.device = {torch}.device(device)
+        self.device = None if device is None else {torch}.device(device)
 
     def __len__(self):
         return len(self.batches)
 
     def __iter__(self):
-        if self.device.type != "cuda":
+        if self.device is None or self.device.type != "cuda":
             yield from self.batches
             return
         stream = {torch}.cuda.Stream(self.device)

@@ -9,7 +9,7 @@ a device has no edit on a machine without one.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from diagnose.model import Confidence, Diagnosis, EditCheck, Finding, Place, Sev
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.source.training.every_step import EveryStep
+from diagnose.source.tree.memo import per_program
 from diagnose.source.tree.time_limit import TookTooLong
 from diagnose.trace import Trace
 from diagnose.trial.bench import Bench
@@ -128,7 +129,7 @@ def _ask(stack: Stack, diagnosis: Diagnosis, catalogue: Catalogue, fixer: Fixer)
     try:
         answers = ask(stack, Proposal(fixer, findings))
         if not answers.variants:
-            steps = tuple(_lines_of_steps(stack))
+            steps = _lines_of_steps(stack.request(_untold("")).sources)
             lined = tuple(finding if finding.where else replace(finding, where=steps) for finding in findings)
             again = ask(stack, Proposal(fixer, lined))
             answers = again if again.variants or not answers.advice else answers
@@ -143,16 +144,12 @@ def _untold(rule: str) -> Finding:
     return Finding(rule, Severity.LOW, None, 0, 0.0, Confidence.HINT, _UNTOLD)
 
 
-def _lines_of_steps(stack: Stack) -> Iterator[Place]:
+@per_program
+def _lines_of_steps(sources: Mapping[str, str]) -> tuple[Place, ...]:
     """The lines that every step runs."""
-    request = stack.request(_untold(""))
-    seen = set()
-    for stretch in EveryStep(request.sources).stretches:
-        first, last = stretch.source.lines_of(stretch.body)
-        for line in range(first, last + 1):
-            if (stretch.path, line) not in seen:
-                seen.add((stretch.path, line))
-                yield Place(stretch.path, line)
+    stretches = ((stretch.path, *stretch.lines) for stretch in EveryStep(sources).stretches)
+    lines = ((path, line) for path, first, last in stretches for line in range(first, last + 1))
+    return tuple(Place(path, line) for path, line in dict.fromkeys(lines))
 
 
 def _chosen(asked: Asked, wanted: Mapping[str, str]) -> Variant:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from diagnose.errors import InputError
@@ -60,12 +60,16 @@ def _is_named(word: str) -> bool:
 
 
 def _candidates(path: str, text: str, bases: list[str]) -> Iterator[str]:
-    """Yield the paths of files that one file may import or name."""
+    """Yield the paths of files that one file may import or name, where its own additions to `sys.path` count too.
+
+    These are added to `bases`: the files that it imports find their modules there as well.
+    """
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     folder = os.path.dirname(path)  # noqa: PTH120
+    bases += [each for each in _added_folders(tree, path, bases) if each not in bases]
     folders = list(dict.fromkeys([folder, *bases]))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -82,6 +86,46 @@ def _candidates(path: str, text: str, bases: list[str]) -> Iterator[str]:
             yield from (os.path.join(base, node.value) for base in folders)
         elif isinstance(node, ast.Call):
             yield from _hydra(node, folder)
+
+
+def _added_folders(tree: ast.AST, path: str, bases: Sequence[str]) -> Iterator[str]:
+    """`sys.path.append("core")` and `sys.path.insert(0, dirname(__file__))`; a relative path is looked for in bases."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in {"append", "insert"}
+        ):
+            added = _folder(node.args[-1], path) if node.args and ast.unparse(node.func.value) == "sys.path" else None
+            if added is not None:
+                yield from (os.path.normpath(os.path.join(base, added)) for base in bases)
+
+
+def _folder(node: ast.expr, path: str) -> str | None:
+    """The path that an expression of a file stands for, where it is made of texts and the file's own path alone."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.Name) and node.id == "__file__":
+        return path
+    if isinstance(node, ast.Attribute) and node.attr == "parent":
+        inner = _folder(node.value, path)
+        return None if inner is None else os.path.dirname(inner)  # noqa: PTH120
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return _joined([node.left, node.right], path)
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name == "join":
+            return _joined(node.args, path)
+        owner = node.func.value if isinstance(node.func, ast.Attribute) and not node.args else None
+        inner = _folder(owner or node.args[0], path) if owner is not None or node.args else None
+        if inner is not None and name in {"dirname", "abspath", "realpath", "resolve", "absolute", "str", "Path"}:
+            return os.path.dirname(inner) if name == "dirname" else inner  # noqa: PTH120
+    return None
+
+
+def _joined(parts: Sequence[ast.expr], path: str) -> str | None:
+    found = [_folder(part, path) for part in parts]
+    return os.path.join(*[each for each in found if each is not None]) if found and None not in found else None
 
 
 def _modules(name: str, folders: Iterable[str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from diagnose.source.dataflow.flow import is_repeated, within
 from diagnose.source.dataflow.iteration import ADAPTERS, ITERATORS, OF_ONE_PASS
 from diagnose.source.tree.attributes import whole
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.memo import files_with, parse_all, per_source
+from diagnose.source.tree.memo import files_with, parse_all, per_program, per_source
 from diagnose.source.tree.outline import called_name
 from diagnose.source.tree.syntax import Source
 
@@ -91,6 +91,7 @@ def _is_of_a_module(source: Source, called: cst.BaseExpression) -> bool:
     return isinstance(called, cst.Name) and called.value in imported
 
 
+@per_program
 def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.CSTNode) -> str | None:
     """The file and line where a program goes through a loader while it goes through it already; None where it does not.
 
@@ -118,7 +119,7 @@ def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.C
                 if not isinstance(loop, cst.For | cst.CompFor):
                     continue
                 through = any(_last(code) == name for code in _gone_through(each, loop.iter))
-                if isinstance(loop, cst.For) and (again := _opened_in(each, loop, name)) is not None:
+                if isinstance(loop, cst.For) and (again := _opened_in(parsed, each, loop, name)) is not None:
                     return f"{path}:{each.lines_of(again)[0]}"
                 if through and isinstance(loop, cst.For):
                     other = _opened_by_call(parsed, each, loop, name)
@@ -250,7 +251,7 @@ def _opened_by_call(sources: Mapping[str, Source], source: Source, loop: cst.For
     return None
 
 
-def _opened_in(source: Source, loop: cst.For, loader: str) -> cst.CSTNode | None:
+def _opened_in(sources: Mapping[str, Source], source: Source, loop: cst.For, loader: str) -> cst.CSTNode | None:
     """Where the turns of a loop through the loader go through it too, or hand it to whoever may."""
     function = source.inside(loop, cst.FunctionDef)
     given = {each.name.value for each in source.every(cst.Param, function.params)} if function is not None else set()
@@ -260,11 +261,47 @@ def _opened_in(source: Source, loop: cst.For, loader: str) -> cst.CSTNode | None
         for each in source.named(_last(code), loop.body):
             user = source.parent(whole(source, each))
             taker = source.parent(user) if isinstance(user, cst.Arg) else None
-            asks = isinstance(taker, cst.Call) and call_name(taker) in _ONLY_ASK
-            if (
-                source.code(whole(source, each)) == code
-                and not asks
-                and isinstance(user, cst.Arg | cst.For | cst.CompFor)
-            ):
+            asks = isinstance(taker, cst.Call) and isinstance(user, cst.Arg) and _only_asks(sources, taker, user)
+            same = source.code(whole(source, each)) == code
+            if same and not asks and isinstance(user, cst.Arg | cst.For | cst.CompFor):
                 return each
     return None
+
+
+def _only_asks(sources: Mapping[str, Source], call: cst.Call, given: cst.Arg) -> bool:
+    """Whether what a call is given is only asked for its length and the like: by the functions of that name too."""
+    name = call_name(call)
+    if name in _ONLY_ASK:
+        return True
+    if not isinstance(call.func, cst.Name) or any(arg.star for arg in call.args):
+        return False
+    functions = [(source, each) for source in sources.values() for each in source.functions_named(name)]
+    parameters = [_parameter_given(each, call, given) for _, each in functions]
+    return bool(functions) and all(
+        parameter is not None and _is_only_asked(source, function, parameter)
+        for (source, function), parameter in zip(functions, parameters, strict=True)
+    )
+
+
+def _parameter_given(function: cst.FunctionDef, call: cst.Call, given: cst.Arg) -> str | None:
+    if given.keyword is not None:
+        return given.keyword.value
+    listed = [each.name.value for each in (*function.params.posonly_params, *function.params.params)]
+    at = list(call.args).index(given)
+    return listed[at] if at < len(listed) and listed[0] not in {"self", "cls"} else None
+
+
+def _is_only_asked(source: Source, function: cst.FunctionDef, name: str) -> bool:
+    for each in source.named(name, function.body):
+        user = source.parent(each)
+        asker = source.parent(user) if isinstance(user, cst.Arg) and user.value is each else None
+        if isinstance(asker, cst.Call) and call_name(asker) in _ONLY_ASK:
+            continue
+        if not isinstance(user, cst.Attribute) or (user.value is each and _is_called(source, user)):
+            return False
+    return True
+
+
+def _is_called(source: Source, node: cst.CSTNode) -> bool:
+    call = source.parent(node)
+    return isinstance(call, cst.Call) and call.func is node

@@ -13,7 +13,7 @@ from diagnose.source.dataflow.flow import within
 from diagnose.source.settings.options import CallOptions
 from diagnose.source.settings.trainers import trainers_of
 from diagnose.source.tree.edits import calls_at, parse
-from diagnose.source.tree.memo import files_with
+from diagnose.source.tree.memo import files_with, per_source
 from diagnose.source.tree.syntax import Source
 
 POSITIONS = {"dataset": 0, "batch_size": 1, "shuffle": 2, "num_workers": 5, "collate_fn": 6, "pin_memory": 7}
@@ -89,23 +89,29 @@ def _with_draws(loader: Loader, drew: Sequence[Site]) -> Loader:
     return replace(loader, drew=its)
 
 
-def _names_of(source: Source, site: Site) -> set[str]:
+def _names_of(source: Source, site: Site) -> frozenset[str]:
     """What the call of a recorded loader may call: torch's class, the program's own kind of it, a variable for one.
 
     In the constructor of the program's own kind also that of the class above it.
     """
     own = site.arguments.get("name")
-    classes = {"DataLoader", *([own] if isinstance(own, str) else [])}
-    variables = {
+    classes = frozenset({"DataLoader", *([own] if isinstance(own, str) else [])})
+    variables = _variables_for(source, classes)
+    own_kind = (site.function or "").endswith(".__init__") and "super(" in source.text
+    return classes | variables | ({"__init__"} if own_kind else set())
+
+
+@per_source
+def _variables_for(source: Source, classes: frozenset[str]) -> frozenset[str]:
+    """The variables that stand for one of these classes: `Loader = DataLoader`."""
+    return frozenset(
         target.target.value
         for assign in source.every(cst.Assign)
         if not any(source.every(cst.Call, assign.value))
         and any(name.value in classes for name in source.every(cst.Name, assign.value))
         for target in assign.targets
         if isinstance(target.target, cst.Name)
-    }
-    own_kind = (site.function or "").endswith(".__init__") and "super(" in source.text
-    return classes | variables | ({"__init__"} if own_kind else set())
+    )
 
 
 def _of_trainer(

@@ -220,7 +220,7 @@ def mixes_samples(sources: Mapping[str, str], step: TrainingStep) -> str | None:
                 wanted |= {call_name(call) for call in source.every(cst.Call, each)}
                 more = True
     for path, source, below in seen:
-        for node in source.walk(below):
+        for node in source.walk(below, cst.BinaryOperation, cst.Call):
             why = _mixes(source, node)
             if why is not None:
                 return f"{path}:{source.lines_of(node)[0]} {why}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import libcst as cst
@@ -14,6 +15,8 @@ from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
+
+_DEEPEST = 5  # names behind names
 
 
 class Bound(enum.Enum):
@@ -80,6 +83,38 @@ def reaching(source: Source, at: cst.CSTNode, name: str) -> Definition:
 def definition_of(source: Source, name: cst.Name) -> Definition:
     """Return the definition that a name sees where it is read."""
     return reaching(source, statement_of(source, name), name.value)
+
+
+def all_reaching(source: Source, at: cst.CSTNode, name: str) -> Iterator[Definition]:
+    """The definitions of which one reaches the statement `at`: that alone under an `if`, and what holds without it."""
+    found = reaching(source, at, name)
+    while found.bound is Bound.GUARDED and found.statement is not None:
+        yield found
+        found = reaching(source, found.statement, name)
+    yield found
+
+
+def may_be_bound_by(source: Source, name: cst.Name, statements: Collection[int]) -> bool:
+    """Whether a variable may have what one of these statements, by `id`, bound; True where that is not followed."""
+    return any(
+        seen.bound is Bound.LOST or id(seen.statement) in statements
+        for seen in all_reaching(source, statement_of(source, name), name.value)
+    )
+
+
+def is_list(source: Source, node: cst.BaseExpression, depth: int = 0) -> bool:
+    """Whether an expression is evidently a list: a display, a slice of one, a sum with one, or a name of that."""
+    if isinstance(node, cst.BinaryOperation):
+        return isinstance(node.operator, cst.Add) and any(
+            is_list(source, one, depth) for one in (node.left, node.right)
+        )
+    if isinstance(node, cst.Subscript):
+        return isinstance(node.slice[0].slice, cst.Slice) and is_list(source, node.value, depth)
+    if isinstance(node, cst.Name) and depth < _DEEPEST:
+        seen = reaching(source, statement_of(source, node), node.value)
+        assigned = seen.value if seen.bound is Bound.ASSIGNED else None
+        return isinstance(assigned, cst.BaseExpression) and is_list(source, assigned, depth + 1)
+    return isinstance(node, cst.List | cst.ListComp)
 
 
 @per_source

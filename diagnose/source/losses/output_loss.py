@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.source.dataflow.flow import scope_of, within
-from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, statement_of, unchanged_until
+from diagnose.source.dataflow.reaching_definitions import (
+    Bound,
+    names_in,
+    reaching,
+    statement_of,
+    unchanged_until,
+)
 from diagnose.source.losses.loss_forms import losses
 from diagnose.source.losses.output_layer import OutputProduct, has_size_of, output_product
 from diagnose.source.patterns.attention import Refused

@@ -11,7 +11,7 @@ import libcst as cst
 
 from diagnose.model import Site
 from diagnose.source.dataflow.flow import within
-from diagnose.source.models.model_construction import Built, built_model
+from diagnose.source.models.model_construction import SAME_MODULE, Built, built_model
 from diagnose.source.training.model_calls import is_model
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
@@ -52,10 +52,6 @@ _MODULES = re.compile(
 )
 """Classes of modules, and torchvision's functions that build them."""
 _ASKED = "(?:named_)?parameters|train|zero_grad|(?:load_)?state_dict"
-_SAME_MODULE = frozenset(
-    {"to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "requires_grad_"}
-)
-"""Methods of a module that give the module itself."""
 
 
 @per_program
@@ -197,7 +193,7 @@ def _reads(built: Built, value: cst.BaseExpression) -> bool:
 
 def _makes_module(source: Source, value: cst.BaseExpression, classes: Mapping[str, ModelClass]) -> bool:
     """Whether an expression makes a module: `Encoder()`, `nn.Linear(8, 8).to(device)`."""
-    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and call_name(value) in _SAME_MODULE:
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and call_name(value) in SAME_MODULE:
         value = value.func.value
     return isinstance(value, cst.Call) and _of_modules(source, value.func, classes)
 

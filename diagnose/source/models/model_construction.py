@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
-from diagnose.source.dataflow.flow import Scope, scope_of
+from diagnose.source.dataflow.flow import Scope, loops_around, scope_of
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import files_with
@@ -19,6 +19,8 @@ from diagnose.source.tree.syntax import Source, parse
 
 _MOST_CALLS = 6
 """Functions that a model is followed through before it is given up."""
+SAME_MODULE = frozenset({"to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "requires_grad_"})
+"""Methods of a module that give the module itself."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,10 @@ def _trace(path: str, source: Source, scope: Scope, name: str, sources: Mapping[
                 return found
     if assigned:
         other = _alias(source, assigned, name)
+        if isinstance(scope, cst.FunctionDef) and other in _parameters(scope):
+            return _part(path, source, scope, name, other, assigned[0], sources, left)
         found = _trace(path, source, scope, other, sources, left - 1) if other is not None else None
-        return found or Built(path, source, scope, name, assigned)
+        return found or Built(path, source, scope, name, _without_moves_of_turns(source, assigned, name))
     around = source.inside(scope, cst.FunctionDef) if scope is not source.module else None
     if around is not None:
         return _trace(path, source, around, name, sources, left - 1)
@@ -180,11 +184,15 @@ def _is_module(statement: cst.Assign | cst.AnnAssign) -> bool:
 
 
 def _alias(source: Source, assigned: Sequence[cst.Assign | cst.AnnAssign], name: str) -> str | None:
-    """The attribute that a variable is another name of: `model = self.model`, `model, config = self.model, …`."""
+    """What a variable is another name or a part of: `model = self.model`, `model, config = self.model, …`, and the
+    name `models` of `model, critic = models`.
+    """
     statement = assigned[0]
     if len(assigned) != 1 or not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return None
     targets, values = _elements(statement.targets[0].target), _elements(statement.value)
+    if isinstance(statement.value, cst.Name):
+        return statement.value.value
     code = [source.code(target) for target in targets]
     if len(targets) != len(values) or name not in code:
         return None
@@ -192,10 +200,45 @@ def _alias(source: Source, assigned: Sequence[cst.Assign | cst.AnnAssign], name:
     return value if re.fullmatch(r"self\.\w+", value) else None
 
 
+def _part(
+    path: str,
+    source: Source,
+    scope: cst.FunctionDef,
+    name: str,
+    parameter: str,
+    statement: cst.Assign | cst.AnnAssign,
+    sources: Mapping[str, str],
+    left: int,
+) -> Built | None:
+    """Where the callers build what a function takes out of a parameter; None where their code does not tell."""
+    passed = _argument(path, scope, parameter, sources)
+    target = statement.targets[0].target if isinstance(statement, cst.Assign) else statement.target
+    code = [source.code(each) for each in _elements(target)]
+    values = [] if passed is None else _elements(cst.parse_expression(passed.code))
+    if passed is None or name not in code or len(values) != len(code):
+        return None
+    value = cst.Module([]).code_for_node(values[code.index(name)])
+    return _trace(passed.path, passed.source, passed.scope, value, sources, left - 1)
+
+
 def _moves(source: Source, statement: cst.Assign | cst.AnnAssign, name: str) -> bool:
     """`self.model = self.model.to(device)`: a module stays the same one."""
     value = statement.value
-    return isinstance(value, cst.Call) and source.code(value.func) in {f"{name}.to", f"{name}.cuda", f"{name}.train"}
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and call_name(value) in SAME_MODULE:
+        value = value.func.value
+    return value is not None and value is not statement.value and source.code(value) == name
+
+
+def _without_moves_of_turns(
+    source: Source, assigned: tuple[cst.Assign | cst.AnnAssign, ...], name: str
+) -> tuple[cst.Assign | cst.AnnAssign, ...]:
+    """Without what the turns of a loop give a model that is built before it: `model = model.train()`."""
+    built = loops_around(source, assigned[0])
+    return tuple(
+        each
+        for each in assigned
+        if not (_moves(source, each, name) and any(loop not in built for loop in loops_around(source, each)))
+    )
 
 
 def _assigned(source: Source, scope: Scope, name: str) -> tuple[cst.Assign | cst.AnnAssign, ...]:

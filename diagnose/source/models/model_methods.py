@@ -31,7 +31,7 @@ def called_methods(steps: Sequence[TrainingStep], sources: Mapping[str, str]) ->
     for step in steps:
         for owner, name in _called(step, sources):
             built = built_model(replace(step, model=owner), sources)
-            if built is not None:
+            if built is not None and not _is_of_library(built):
                 before = found.get((built.path, built.name))
                 names = (*before.names, name) if before is not None else (name,)
                 found[built.path, built.name] = CalledMethods(built, tuple(dict.fromkeys(names)))
@@ -64,6 +64,12 @@ def _called(step: TrainingStep, sources: Mapping[str, str]) -> list[tuple[str, s
     methods = {name for source in holding for name in _methods(source)}
     found = [(step.source.code(func.value), func.attr.value) for func in calls if func.attr.value in methods]
     return list(dict.fromkeys(one for one in found if one[0] != "self" and not one[0].startswith("super(")))
+
+
+def _is_of_library(built: Built) -> bool:
+    """Whether it is of torch's own, such as an optimizer: a class of the program's may have a method `step` too."""
+    values = (each.value for each in built.assigned if isinstance(each.value, cst.Call))
+    return any(name.startswith("torch.") for value in values for name in built.source.names(value.func))
 
 
 def _methods(source: Source) -> Iterator[str]:

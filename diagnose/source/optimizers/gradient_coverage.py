@@ -11,7 +11,7 @@ from diagnose.source.dataflow.flow import binds, within
 from diagnose.source.optimizers.loss_choices import loss_choices
 from diagnose.source.training.every_step import EveryStep
 from diagnose.source.training.given_arguments import is_given_alike, is_never_given
-from diagnose.source.tree.attributes import names_set_later
+from diagnose.source.tree.attributes import building_methods, names_set_later
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import literal
 from diagnose.source.tree.syntax import Source
@@ -68,6 +68,7 @@ def _doubts(code: EveryStep, path: str, source: Source, optimizer: cst.Call) -> 
     whole = isinstance(given, cst.Call) and call_name(given) == "parameters" and isinstance(given.func, cst.Attribute)
     if not whole:
         yield f"{_at(path, source, optimizer)} is given a part of the parameters, or groups of them"
+    building = building_methods(parsed.values())
     for at, other in parsed.items():
         for name in other.every(cst.Name):
             if name.value in _CUTS | _HOOKS and isinstance(other.parent(name), cst.Attribute):
@@ -77,7 +78,7 @@ def _doubts(code: EveryStep, path: str, source: Source, optimizer: cst.Call) -> 
             if name.value == "find_unused_parameters":
                 yield f"{_at(at, other, name)} expects parameters without a gradient"
         for written in other.every(cst.ClassDef):
-            yield from _branches(code, at, other, written)
+            yield from _branches(code, at, other, written, building)
     yield from _steps(code)
     if isinstance(given, cst.Call) and isinstance(given.func, cst.Attribute):
         model = source.code(given.func.value)
@@ -112,13 +113,15 @@ def _is_shown(source: Source, node: cst.CSTNode) -> bool:
     )
 
 
-def _branches(code: EveryStep, path: str, source: Source, written: cst.ClassDef) -> Iterator[str]:
-    """Where a module takes another way through its layers than before."""
+def _branches(
+    code: EveryStep, path: str, source: Source, written: cst.ClassDef, building: frozenset[str]
+) -> Iterator[str]:
+    """Where a module takes another way through its layers than before, in other methods than those that build it."""
     methods = [each for each in source.every(cst.FunctionDef, written) if each.name.value != "__init__"]
     if not any(each.name.value == "forward" for each in methods):
         return
     later = names_set_later(code.sources.values())
-    for method in methods:
+    for method in (each for each in methods if each.name.value not in building):
         for node in source.walk(method):
             asks = isinstance(node, cst.If | cst.IfExp | cst.While) and not _is_settled(code, source, node.test)
             if asks or isinstance(node, cst.Continue | cst.Break | cst.Match | cst.Try):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
 import libcst as cst
 
@@ -10,7 +11,7 @@ from diagnose.source.dataflow.bindings import binding_of, bound_to, passed_to
 from diagnose.source.dataflow.flow import scope_of
 from diagnose.source.tree.attributes import class_of, members_named, set_from_outside
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.memo import parse_all
+from diagnose.source.tree.memo import parse_all, per_program
 from diagnose.source.tree.syntax import Source
 
 _DEEPEST = 5  # from a parameter to what callers pass for it, and from a call to what it returns
@@ -84,20 +85,34 @@ class Optimizers:
             self.holds(source, value, depth + 1) if isinstance(value, cst.BaseExpression) else False for value in values
         )
 
-    def loaded(self) -> Iterator[str]:
-        """Return each line that may load the state of an optimizer."""
+    @cached_property
+    def loaded(self) -> str | None:
+        """The first line that may load the state of an optimizer."""
+        return next(self._loaded(), None)
+
+    def _loaded(self) -> Iterator[str]:
         for path, source in self.sources.items():
             for call in source.calls_named("load_state_dict"):
                 if isinstance(call.func, cst.Attribute) and self.holds(source, call.func.value) is not False:
                     yield f"{path}:{source.lines_of(call)[0]}"
 
-    def shown(self) -> Iterator[str]:
-        """Return each line that shows the options of an optimizer, or hands all of them on as a mapping."""
+    @cached_property
+    def shown(self) -> str | None:
+        """The first line that shows the options of an optimizer, or hands all of them on as a mapping."""
+        return next(self._shown(), None)
+
+    def _shown(self) -> Iterator[str]:
         for path, source in self.sources.items():
             for node in source.walk(None, cst.Name, cst.Attribute):
                 whole = _whole(source, node)
                 if whole is not None and self.holds(source, whole):
                     yield f"{path}:{source.lines_of(node)[0]}"
+
+
+@per_program
+def optimizers_of(sources: Mapping[str, str]) -> Optimizers:
+    """The one of a program, for all who ask: what it finds is kept."""
+    return Optimizers(sources)
 
 
 def _any(answers: Iterable[bool | None]) -> bool | None:

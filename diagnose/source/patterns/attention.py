@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.source.dataflow.flow import scope_of, within
-from diagnose.source.dataflow.reaching_definitions import definition_of, names_in, statement_of
+from diagnose.source.dataflow.reaching_definitions import (
+    Bound,
+    all_reaching,
+    definition_of,
+    names_in,
+    statement_of,
+)
 from diagnose.source.patterns.einsum import product_of_scores, product_of_values
 from diagnose.source.patterns.formula import Operation, integer, operation
 from diagnose.source.patterns.numeric import is_number
@@ -333,10 +339,11 @@ def _check_uses(found: WrittenAttention) -> None:
             raise _NoAttention("its weights are used by another function")
         if _is_target(source, name):
             continue
-        seen = definition_of(source, name)
-        if id(seen.statement) in removed or (seen.inner is not None and id(seen.inner.statement) in removed):
+        seen = list(all_reaching(source, statement_of(source, name), name.value))
+        bound = [each for one in seen for each in (one, one.inner) if each is not None]
+        if any(id(one.statement) in removed for one in bound):
             raise _NoAttention("its scores or weights are used elsewhere: a fused kernel does not have them")
-        if seen.bound.name == "LOST" and not _comes_before(source, name, found):
+        if any(one.bound is Bound.LOST for one in seen) and not _comes_before(source, name, found):
             raise _NoAttention("what becomes of its weights is not clear")
 
 

@@ -9,6 +9,7 @@ import libcst as cst
 from diagnose.source.dataflow.reaching_definitions import (
     Bound,
     definition_of,
+    may_be_bound_by,
     names_in,
     reaching,
     same_value,
@@ -371,6 +372,5 @@ def _check_reads(found: WrittenNorm, removed: set[int]) -> None:
             continue
         if any(above is found.root or id(above) in removed for above in source.ancestors(name)):
             continue
-        seen = definition_of(source, name)
-        if id(seen.statement) in removed or seen.bound is Bound.LOST:
+        if may_be_bound_by(source, name, removed):
             raise _NotOne

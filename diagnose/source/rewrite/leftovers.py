@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from diagnose.source.dataflow.flow import scope_of
-from diagnose.source.dataflow.reaching_definitions import Bound, definition_of, names_in
+from diagnose.source.dataflow.reaching_definitions import may_be_bound_by, names_in
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.tree.syntax import Source, Splice, parse, splice
 
@@ -108,6 +108,5 @@ def reads_of(
         unpacks = isinstance(parent, cst.Element) and source.inside(name, cst.AssignTarget) is not None
         if unpacks or isinstance(parent, cst.AssignTarget | cst.Param):
             continue
-        seen = definition_of(source, name)
-        if seen.bound is Bound.LOST or id(seen.statement) in bound or scope_of(source, name) is not scope:
+        if may_be_bound_by(source, name, bound) or scope_of(source, name) is not scope:
             yield name

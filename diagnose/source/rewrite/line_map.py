@@ -17,8 +17,9 @@ class LineMap:
 
     @classmethod
     def between(cls, before: Mapping[str, str], after: Mapping[str, str]) -> LineMap:
-        """The map from texts to edited texts; files that are in one of them only are left out."""
-        return cls({path: _lines(before[path], text) for path, text in after.items() if path in before})
+        """The map from texts to edited texts; files that are in one of them only, or in both alike, are left out."""
+        edited = {path: text for path, text in after.items() if path in before and before[path] != text}
+        return cls({path: _lines(before[path], text) for path, text in edited.items()})
 
     def line(self, file: str, line: int) -> int:
         """The new number of a line, counted from 1; the same where nothing is known."""

@@ -17,6 +17,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of, passed_to
 from diagnose.source.dataflow.flow import is_variable, within
+from diagnose.source.dataflow.reaching_definitions import is_list
 from diagnose.source.tree.definitions import Definition, Definitions
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -130,7 +131,8 @@ class SampleCode:
                 if found is not node:
                     yield self._goes_to(file, found)
         # A property is read, and a method may be passed on: each attribute counts, called or not.
-        new = {each.attr.value for each in source.every(cst.Attribute, node)} - self._methods
+        read = (each for each in source.every(cst.Attribute, node) if not is_list(source, each.value))
+        new = {each.attr.value for each in read} - self._methods
         self._methods |= new
         for method in (method for name in new for method in self._others.pop(name, ())):
             heappush(self._due, method)
@@ -325,7 +327,7 @@ def _assignments(source: Source) -> Mapping[str, Sequence[_Assignment]]:
     found: dict[str, dict[_Assignment, None]] = {}
     for assign in source.every(cst.Assign):
         for each in (each for target in assign.targets for each in source.every(cst.Name, target.target)):
-            if is_variable(source, each):
+            if is_variable(source, each) and source.inside(each, cst.SubscriptElement) is None:  # `kept[each] = value`
                 made = _Assignment(assign.value, _attribute_of(source, each), _scope(source, each))
                 found.setdefault(each.value, {})[made] = None
     return {name: tuple(values) for name, values in found.items()}

@@ -113,7 +113,7 @@ class SharedObjects:
             named = not keys or None in keys or not keys.isdisjoint(attributes | variables)
             of = _owner_of_namespace(node)
             return named and (of is None or self.may_be_shared(path, of))
-        changed = node is not target or changes_object(source, target)
+        changed = (node is not target or changes_object(source, target)) and not _takes_text(source, target)
         if source.code(node) in self.given and changed:
             return not is_of_model(source, node) and self._may_be_given(path, node)
         root = root_of(node)
@@ -315,6 +315,19 @@ class SharedObjects:
             return any(each in self.code.lasting for each in defined)
         names = self.code.sources[path].names(call.func)
         return not any(name.startswith(("torch.nn", "torch.optim", "torchvision.models")) for name in names)
+
+
+def _takes_text(source: Source, target: cst.BaseExpression) -> bool:
+    """Whether a text is added to a variable, which then stands for another one: `tags += "_" + tag`."""
+    added = source.parent(target)
+    return isinstance(target, cst.Name) and isinstance(added, cst.AugAssign) and _is_text(added.value)
+
+
+def _is_text(node: cst.BaseExpression) -> bool:
+    """Whether an expression is evidently a text."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add | cst.Modulo):
+        return _is_text(node.left) or (isinstance(node.operator, cst.Add) and _is_text(node.right))
+    return isinstance(node, cst.SimpleString | cst.ConcatenatedString | cst.FormattedString)
 
 
 def _comprehensions_of(source: Source, name: cst.Name) -> list[cst.CompFor]:

@@ -157,10 +157,17 @@ def field_default(value: cst.BaseExpression) -> cst.BaseExpression:
     return value
 
 
-def assigned(source: Source, name: str) -> Iterator[cst.BaseExpression]:
+def assigned(source: Source, name: str) -> Sequence[cst.BaseExpression]:
     """Values set by name over any default: `x.name = value`, `x["name"] = value`, and fields of a constructor."""
-    if not _may_assign(source, name):
-        return
+    return _assigned(source, name) if _may_assign(source, name) else ()
+
+
+@per_source
+def _assigned(source: Source, name: str) -> Sequence[cst.BaseExpression]:
+    return tuple(_every_assigned(source, name))
+
+
+def _every_assigned(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     fields = [
         source.inside(node, cst.ClassDef)
         for node in source.every(cst.AnnAssign)

@@ -111,14 +111,10 @@ def trainers_of(
     for path, source in parse_all(sources).items():
         if not _imports_library(source):
             continue
-        own = _subclasses(source)
-        for call in source.every(cst.Call):
-            library = _library(source, call, own)
-            if library is None:
-                continue
+        for call, library in _configuring(source):
             options = _Parsed if call_name(call) in _PARSERS else CallOptions
             arguments = options(path, source, call, sources, configs or {}, words, names=_NAMES[library])
-            if not isinstance(arguments, _Parsed) or arguments.is_for_training(own):
+            if not isinstance(arguments, _Parsed) or arguments.is_for_training(_subclasses(source)):
                 found.append(Trainer(library, arguments))
     return tuple(found)
 
@@ -126,6 +122,14 @@ def trainers_of(
 @per_source
 def _imports_library(source: Source) -> bool:
     return _IMPORTS.search(source.text) is not None
+
+
+@per_source
+def _configuring(source: Source) -> Sequence[tuple[cst.Call, Library]]:
+    """The calls of a file that configure a library, each with that."""
+    own = _subclasses(source)
+    found = ((call, _library(source, call, own)) for call in source.every(cst.Call))
+    return tuple((call, library) for call, library in found if library is not None)
 
 
 def _library(source: Source, call: cst.Call, own: frozenset[str]) -> Library | None:
@@ -143,6 +147,7 @@ def _library(source: Source, call: cst.Call, own: frozenset[str]) -> Library | N
     return None
 
 
+@per_source
 def _subclasses(source: Source) -> frozenset[str]:
     """The program's own classes of arguments for the Trainer."""
     if not source.mentions("TrainingArguments"):

@@ -15,6 +15,7 @@ import libcst as cst
 from diagnose.model import Place
 from diagnose.source.dataflow.flow import Loop, loops_around
 from diagnose.source.dataflow.iteration import NUMBERS
+from diagnose.source.training.library_passes import library_passes
 from diagnose.source.tree.definitions import called_as
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.outline import Function
@@ -40,6 +41,13 @@ class Stretch:
     def body(self) -> cst.CSTNode:
         """A loop, or a function that a step calls."""
         return self.source.function(self.node.number) if isinstance(self.node, Function) else self.node
+
+    @property
+    def lines(self) -> tuple[int, int]:
+        """Its first and last line, from 1; of a function without its decorators."""
+        if isinstance(self.node, Function):
+            return self.node.node.lineno, self.node.node.end_lineno or self.node.node.lineno
+        return self.source.lines_of(self.node)
 
     @cached_property
     def text(self) -> str:
@@ -223,12 +231,18 @@ class _Found:
         return tuple(found.values())
 
     def _trained(self) -> list[Stretch]:
-        """Loops around a backward pass, and functions that make one without a loop of their own."""
+        """Loops around a backward pass, and functions that make one without a loop of their own.
+
+        Those that a library makes count where the program makes none itself.
+        """
         found: list[Stretch] = []
         for path, source in self.sources.items():
             for call in source.calls_named(*_BACKWARD):
                 if isinstance(call.func, cst.Attribute):
                     found += self._around(path, source, call)
+        for path, source in self.sources.items() if not found else ():
+            for call, _ in library_passes(source):
+                found += self._around(path, source, call)
         return found
 
     def _around(self, path: str, source: Source, call: cst.Call, depth: int = 0) -> list[Stretch]:

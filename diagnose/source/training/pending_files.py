@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import libcst as cst
@@ -35,6 +36,8 @@ _MODULES = _names(
     "fabric dvc git ray joblib pickle dill cloudpickle safetensors"
 )
 """Modules that act on files, start processes or threads, or send files away."""
+_FETCHES = _names("get head urlopen")
+"""Functions of these modules whose answer is read from the network."""
 _METHODS = _names(
     "exists is_file stat lstat unlink rename glob rglob iterdir read_bytes touch symlink_to hardlink_to samefile "
     "upload upload_file upload_fileobj upload_folder upload_blob upload_from_filename put_object put_file fput_object "
@@ -141,7 +144,7 @@ def _uses(
     for path, source, call in code.every(cst.Call):
         if call not in written and _touches(source, call) and not _is_apart(sources, path, source, call, ends, folders):
             yield f"{_line(path, source, call)} may meet a file that is not written yet"
-    yield from _taken(sources, saves, code)
+    yield from _taken(sources, saves, code, ends)
 
 
 def _ending(sources: Mapping[str, Source], path: str, loop: Loop) -> Iterator[Place]:
@@ -181,7 +184,7 @@ def _touches(source: Source, call: cst.Call) -> bool:
             return not (isinstance(root, cst.Name) and root.value in {"self", "cls"})
         bound = binding_of(source, root) if isinstance(root, cst.Name) else None
         made = bound.value if bound is not None else None
-        if isinstance(made, cst.Call):
+        if isinstance(made, cst.Call) and call_name(made) not in _FETCHES:
             return any(each.split(".")[0] in _MODULES - {"os", "shutil"} for each in source.names(made.func))
     return False
 
@@ -302,8 +305,8 @@ def _folders(sources: Mapping[str, Source]) -> set[str]:
     return found
 
 
-def _taken(sources: Mapping[str, Source], saves: Sequence[Save], code: Reached) -> Iterator[str]:
-    """Where the name of the file, or of its folder, is given to something that may use it."""
+def _taken(sources: Mapping[str, Source], saves: Sequence[Save], code: Reached, ends: set[str]) -> Iterator[str]:
+    """Where the name of the file, or of its folder, is given to something that may use it. `ends` are of the file."""
     known = {word for _, source, call in saves for word in _words(source, call.args[1].value)}
     own = {function.name.value for source in sources.values() for function in source.every(cst.FunctionDef)}
     own |= {each.name.value for source in sources.values() for each in source.every(cst.ClassDef)}
@@ -333,8 +336,14 @@ def _taken(sources: Mapping[str, Source], saves: Sequence[Save], code: Reached) 
                 continue
         if name in {"open", "exists"} and isinstance(call.func, cst.Name | cst.Attribute):
             continue  # asked above
-        if any(_is_word(source, arg.value, known) for arg in call.args):
+        given = (arg.value for arg in call.args if _is_word(source, arg.value, known))
+        if not all(_is_another_file(_tails(sources, path, source, each), ends) for each in given):
             yield f"{_line(path, source, call)} takes the name of a file that is not written yet"
+
+
+def _is_another_file(tails: set[str], ends: set[str]) -> bool:
+    """Whether a name, which ends in one of these ways, is of a file, and of none that is saved."""
+    return all(re.search(r"\.\w+$", tail) is not None and not any(_may_be(tail, end) for end in ends) for tail in tails)
 
 
 def _words(source: Source, path: cst.BaseExpression) -> Iterator[str]:

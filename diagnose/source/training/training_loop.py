@@ -10,19 +10,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import libcst as cst
 
 from diagnose.model import Site
 from diagnose.source.dataflow.flow import Loop, Scope, loops_around, scope_of, within
 from diagnose.source.dataflow.iteration import NUMBERS, numbered, unwrapped
+from diagnose.source.training.library_passes import library_passes
 from diagnose.source.training.model_calls import model_calls
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.definitions import called_as
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.memo import files_with, parse_all
+from diagnose.source.tree.memo import files_with, parse_all, per_program
 from diagnose.source.tree.syntax import Source
 
+_Ran: TypeAlias = frozenset[tuple[str, int]]
+"""The files and lines on which the run called a model."""
 _BACKWARD = frozenset({"backward", "manual_backward"})
 _WRAPS_LOSS = frozenset({"scale", "scale_loss"})
 _CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
@@ -67,16 +71,35 @@ class TrainingStep:
 
 
 def training_steps(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tuple[TrainingStep, ...]:
-    """Every training step of the sources, in their order; none where a library holds the loop."""
+    """Every training step of the sources, in their order; none where a library holds the loop.
+
+    Those whose backward pass a library makes count where the program makes none itself.
+    """
+    return _steps(sources, frozenset((site.file, site.line) for site in sites if site.kind == "forward"))
+
+
+@per_program
+def _steps(sources: Mapping[str, str], ran: _Ran) -> tuple[TrainingStep, ...]:
     found: list[TrainingStep] = []
     for path, source in files_with(sources, "backward"):
-        lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
+        lines = _lines_run(path, ran)
         for call in source.calls_named(*_BACKWARD):
             if _is_backward(source, call):
                 step = _step(path, source, call, lines)
-                found += [step] if step.forward else _of_callers(step, sources, sites) or [step]
+                found += [step] if step.forward else _of_callers(step, sources, ran) or [step]
+    if not found:
+        found = [
+            _step(path, source, call, _lines_run(path, ran), loss)
+            for path, source in files_with(sources, "scaler")
+            for call, loss in library_passes(source)
+        ]
     found = list({id(step.backward): step for step in found}.values())
-    return tuple(_that_ran(found, {site.file for site in sites if site.kind == "forward"}))
+    return tuple(_that_ran(found, {path for path, _ in ran}))
+
+
+def _lines_run(path: str, ran: _Ran) -> set[int]:
+    """The lines of a file on which the run called a model."""
+    return {line for file, line in ran if file == path}
 
 
 def _that_ran(found: Sequence[TrainingStep], ran: set[str]) -> Sequence[TrainingStep]:
@@ -84,7 +107,7 @@ def _that_ran(found: Sequence[TrainingStep], ran: set[str]) -> Sequence[Training
     return [step for step in found if step.path in ran] or found
 
 
-def _of_callers(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[Site]) -> list[TrainingStep]:
+def _of_callers(step: TrainingStep, sources: Mapping[str, str], ran: _Ran) -> list[TrainingStep]:
     """The steps of those who hand their loss to a function that calls `backward` on it: `update(loss, optimizer)`."""
     helper = step.scope
     given = helper.params.params if isinstance(helper, cst.FunctionDef) and step.loop is None else ()
@@ -98,7 +121,7 @@ def _of_callers(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[
     parsed = parse_all(sources)
     names = called_as(step.source, helper, parsed.values())
     for path, source in parsed.items():
-        lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
+        lines = _lines_run(path, ran)
         for call in source.calls_named(*names):
             loss = argument(call, step.loss, position)
             if loss is not None and _may_be(source, call, helper) and not _NUMBER.search(source.code(loss.value)):

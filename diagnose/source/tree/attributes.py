@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 import libcst as cst
 
@@ -71,6 +72,32 @@ def members_named(source: Source, around: cst.ClassDef, name: str) -> list[cst.B
 def names_set_later(sources: Iterable[Source]) -> frozenset[str]:
     """The names of the attributes that a statement sets which is not in a constructor, of whatever object."""
     return frozenset(name for source in sources for name in _set_later(source))
+
+
+def building_methods(sources: Iterable[Source]) -> frozenset[str]:
+    """The names of methods that only constructors use, or other such methods: `_make_layer`, which builds layers."""
+    used: dict[str, set[str]] = {}
+    for source in sources:
+        for name, functions in _uses_of_attributes(source).items():
+            used.setdefault(name, set()).update(functions)
+    found: set[str] = set()
+    while new := {name for name, functions in used.items() if functions <= {"__init__"} | found} - found:
+        found |= new
+    return frozenset(found)
+
+
+@per_source
+def _uses_of_attributes(source: Source) -> Mapping[str, Set[str]]:
+    """By the name of an attribute, the names of the functions around its uses; an empty one outside of any."""
+    found: dict[str, set[str]] = {}
+    pending: list[tuple[ast.AST, str]] = [(source.outline.tree, "")]
+    while pending:
+        node, function = pending.pop()
+        if isinstance(node, ast.Attribute):
+            found.setdefault(node.attr, set()).add(function)
+        inner = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else function
+        pending += [(each, inner) for each in ast.iter_child_nodes(node)]
+    return found
 
 
 @per_source

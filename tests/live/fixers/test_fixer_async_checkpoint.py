@@ -157,6 +157,24 @@ def test_what_is_not_understood_is_left_alone_with_the_reason(step: str, why: st
     assert why in answer.text
 
 
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [
+        ("movie = os.path.join(folder, 'a_'); write_video(movie + 'rgb.mp4', frames)", Edits),
+        ("movie = os.path.join(folder, 'a'); write_video(movie, frames)", Advice),
+        ("write_all(os.path.join(folder, 'a.pt'), frames)", Advice),
+        ("data = requests.get(url); data.iter_content(9)", Edits),
+        ("client = boto3.client('s3'); client.send(9)", Advice),
+    ],
+)
+def test_other_files_and_what_comes_from_the_network_are_no_checkpoints(step: str, kind: type) -> None:
+    text = (
+        "import os\nimport boto3\nimport requests\nimport torch\nfor x in loader:\n    model(x).sum().backward()\n"
+        f"    torch.save(model.state_dict(), os.path.join(folder, 'a.pt'))\n    {step}\n"
+    )
+    assert isinstance(FIXER.rewrite(example_request("periodic-stall", text)), kind)
+
+
 def test_no_file_is_added_and_the_module_is_imported() -> None:
     files = patched(FLAT).files
     assert list(files) == ["train.py"]

@@ -124,6 +124,13 @@ def test_places_follow_their_lines_through_a_kept_edit(tmp_path: Path) -> None:
     assert (second.where[0].line, second.where[0].code) == (4, "loss = 2")
 
 
+def test_files_that_are_alike_are_not_compared_line_by_line() -> None:
+    before = {"a.py": "one\n", "b.py": "two\n"}
+    lines = LineMap.between(before, {"a.py": "one\n", "b.py": "zero\ntwo\n"})
+    assert list(lines.files) == ["b.py"]
+    assert (lines.line("a.py", 1), lines.line("b.py", 1)) == (1, 2)
+
+
 def test_a_line_is_found_again_after_an_edit() -> None:
     lines = LineMap.between({"a.py": "one\ntwo\nthree\n"}, {"a.py": "zero\none\nTWO\nthree\n"})
     assert [lines.line("a.py", line) for line in (1, 2, 3)] == [2, 3, 4]

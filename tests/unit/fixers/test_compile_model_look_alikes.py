@@ -271,3 +271,54 @@ def test_what_is_called_first_is_no_model_for_that() -> None:
     assert isinstance(answer, Edits)
     assert "encoder.compile()" not in answer.files["train.py"]
     assert "\nmodel.compile()\n" in answer.files["train.py"]
+
+
+@pytest.mark.parametrize("method", ["train()", "train().requires_grad_()", "cuda()"])
+def test_a_model_is_compiled_where_it_is_built_not_in_the_turns_that_set_its_mode(method: str) -> None:
+    text = FLAT.replace("for batch in batches:\n", f"for batch in batches:\n    model = model.{method}\n")
+    answer = FIXERS["compile-model"].rewrite(request(text))
+    assert isinstance(answer, Edits)
+    assert 'model = model.to("cpu")\nmodel.compile()\noptimizer' in answer.files["train.py"]
+
+
+_HANDED_ON = """
+import torch
+
+def train(nets, optimizer, batches):
+    net, critic = nets
+    for batch in batches:
+        loss = critic(net(batch)).mean()
+        loss.backward()
+        optimizer.step()
+
+def main():
+    net = torch.nn.Linear(8, 8)
+    critic = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD([*net.parameters(), *critic.parameters()])
+    net = torch.nn.parallel.DistributedDataParallel(net)
+    for epoch in range(9):
+        train({given}, optimizer, [torch.randn(4, 8)])
+
+main()
+"""
+
+
+def test_models_that_are_handed_on_in_a_list_are_compiled_where_they_are_built() -> None:
+    answer = FIXERS["compile-model"].rewrite(request(_HANDED_ON.replace("{given}", "[net, critic]")))
+    assert isinstance(answer, Edits)
+    text = answer.files["train.py"]
+    assert "    net = torch.nn.Linear(8, 8)\n    net.compile()\n" in text
+    assert "    critic = torch.nn.Linear(8, 1)\n    critic.compile()\n" in text
+    assert text.count(".compile()") == 2
+
+
+@pytest.mark.parametrize("given", ["nets", "load()", "[net, critic, None]"])
+def test_models_that_come_from_a_caller_who_does_not_show_them_are_left_alone(given: str) -> None:
+    answer = FIXERS["compile-model"].rewrite(request(_HANDED_ON.replace("{given}", given)))
+    assert isinstance(answer, Advice)
+
+
+def test_an_optimizer_is_no_module_with_a_method_of_that_name() -> None:
+    policy = "class Policy(nn.Module):\n    def step(self, x):\n        return self.inner(x)\n\n"
+    text = FLAT.replace("class Net", policy + "class Net").replace("model(batch)", "cost_of(batch)")
+    assert isinstance(FIXERS["compile-model"].rewrite(request(text)), Advice)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from loss_programs import FIXER, IN_STEP, NANO, STEPS, assert_fixed_alike, fixed
-from rewriting import imported
+from rewriting import imported, rewritten
 
 from diagnose.fixer import Edits, Request, example_request
 
@@ -124,10 +124,24 @@ PROGRAMS = {
     "function in the step": (FUNCTION, "loss = model(x, targets=y)"),
 }
 
+SILENT = NANO.replace("targets=None):", "targets=None, return_logits=True):").replace(
+    "        return logits, loss\n",
+    "        if not return_logits:\n            logits = None\n        return logits, loss\n",
+)
+
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_losses_and_gradients_stay_the_same(name: str) -> None:
     assert_fixed_alike(*PROGRAMS[name])
+
+
+def test_logits_that_a_switch_drops_are_bound_all_the_same() -> None:
+    assert_fixed_alike(SILENT, "            logits = None\n            loss = linear_cross_entropy(")
+
+
+def test_logits_that_a_switch_may_leave_to_a_caller_stay() -> None:
+    read = SILENT.replace("logits, loss = model(x, y)\n", "logits, loss = model(x, y)\n        print(logits.shape)\n")
+    assert rewritten(FIXER.name, read, rule="unfused-loss") is None
 
 
 def test_what_only_the_loss_needed_goes_with_it() -> None:

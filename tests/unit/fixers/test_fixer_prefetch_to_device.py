@@ -116,3 +116,11 @@ def test_loops_of_several_kinds_are_wrapped(loop: str, wrapped: str) -> None:
     assert isinstance(answer, Edits)
     assert wrapped in answer.files["train.py"]
     compile(answer.files["train.py"], "train.py", "exec")
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_batches_pass_as_they_are_where_no_device_is_named_that_copies_run_beside(device: str | None) -> None:
+    batches = [[torch.zeros(2), torch.ones(2)], [torch.ones(2), torch.zeros(2)]]
+    ahead = prefetcher(torch)(batches, device)
+    assert all(one is other for one, other in zip(ahead, batches, strict=True))
+    assert len(ahead) == 2

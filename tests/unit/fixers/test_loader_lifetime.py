@@ -128,6 +128,10 @@ TWICE = [
     "class Task:\n    def __init__(self, model, batches):\n        self.model, self.batches = model, batches\n"
     "    def score(self):\n        return sum(loss(each) for each in self.batches)\n    def train(self):\n"
     f"        for one in self.batches:\n            step(one)\n            self.score()\n\nTask(0, {LOADER}).train()\n",
+    f"loader = {LOADER}\n\ndef first(batches):\n    return len(batches), next(iter(batches))\n\n"
+    "for one in loader:\n    step(one, first(loader))\n",
+    f"loader = {LOADER}\n\ndef score(batches):\n    return batches.evaluate()\n\n"
+    "for one in loader:\n    step(one, score(batches=loader))\n",
     f"{MAKE}loader = make()\nforever = itertools.cycle(loader)\nfor one in loader:\n    step(one, next(forever))\n",
 ]
 
@@ -140,6 +144,10 @@ def test_workers_do_not_live_on_where_a_loader_is_gone_through_beside_itself(pro
 
 
 ONE_AFTER_THE_OTHER = [
+    f"loader = {LOADER}\n\ndef rate(args, batches, step):\n    return step / (args.epochs * len(batches))\n\n"
+    "for step, one in enumerate(loader):\n    lr = rate(args, loader, step)\n",
+    f"loader = {LOADER}\n\ndef size(batches):\n    return batches.dataset.size * batches.batch_size\n\n"
+    "for one in loader:\n    step(one, size(batches=loader))\n",
     f"loader = {LOADER}\nfor one in loader:\n    log(len(loader), loader.dataset)\nfor one in loader:\n    step(one)\n",
     f"loader = {LOADER}\nit = iter(loader)\nwhile True:\n    try:\n        one = next(it)\n"
     "    except StopIteration:\n        it = iter(loader)\n",

@@ -49,6 +49,34 @@ def test_imports_executed_files_and_configs_are_reached(program: Program) -> Non
     assert names == set(FILES) - {"train.py", "unused.py", "large.json"}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import sys; sys.path.append('core')",
+        "import sys\nsys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), 'core'))",
+        "import sys\nsys.path.insert(0, str(Path(__file__).resolve().parent / 'core'))",
+    ],
+)
+def test_folders_that_a_program_adds_to_its_path_are_looked_through(tmp_path: Path, line: str) -> None:
+    files = {"train.py": f"{line}\nfrom raft import Raft\n", "core/raft.py": "import flow\n", "core/flow.py": ""}
+    (tmp_path / "core").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "raft").mkdir()
+    (tmp_path / "raft" / "other.py").write_text("")
+    found = read_reached(Program.parse(["train.py"], cwd=tmp_path), {str(tmp_path / "train.py"): files["train.py"]})
+    assert {str(Path(path).relative_to(tmp_path)) for path in found} == {"core/raft.py", "core/flow.py"}
+
+
+@pytest.mark.parametrize("line", ["sys.path.append(folder)", "names.append('core')", "sys.path.append()"])
+def test_other_folders_are_not(tmp_path: Path, line: str) -> None:
+    text = f"{line}\nfrom raft import Raft\n"
+    (tmp_path / "train.py").write_text(text)
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "raft.py").write_text("")
+    assert not read_reached(Program.parse(["train.py"], cwd=tmp_path), {str(tmp_path / "train.py"): text})
+
+
 def test_what_is_no_python_reaches_nothing_and_breaks_nothing(program: Program) -> None:
     assert "settings.yaml" not in "".join(read_reached(program, {str(program.entry): "def (:\n"}))
 

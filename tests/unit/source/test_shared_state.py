@@ -61,6 +61,9 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program(step="harden(x)", top="def harden(x):\n    paths = []\n    paths.append(x)\n    paths[0] = 1\n    return paths\n"),  # noqa: E501
         program(step="scaled(x, 3)", top="def scaled(x, n):\n    count = x.shape[0]\n    paths = count\n    paths *= n\n"),  # noqa: E501
         program(dataset="[Images(p) for i, p in enumerate(paths)][0]", step="for i, part in enumerate([x]):\n    part.mul_(2)"),  # noqa: E501
+        program("return load(self.tag, i), i", "self.tag = TAG", step="shown(TAG)", top="TAG = 'a'\ndef shown(tag):\n    tag += '_' + str(9)\n    print(tag)\n"),  # noqa: E501
+        program(dataset="Images(paths, kind)", step="seen[kind] = shown.append(loss.item())").replace("paths = sorted", "kind, seen, shown = 'a', {}, []\n    paths = sorted"),  # noqa: E501
+        program("row = [0] + self.paths[i][:3]\nrow.extend([1, 2])\nreturn torch.tensor(row), i", top="class Vocabulary:\n    def extend(self, other):\n        self.words = other\n", dataset="Images(paths, Vocabulary())"),  # noqa: E501
         program(step="scaled(3)", top="def scaled(n):\n    paths = n\n    paths *= 2  # another variable\n    return paths\n"),  # noqa: E501
         program(NOISY, "self.strength = 1.0", step="Plan().load({})", top=PLAN),
         program(NOISY, "self.strength = 0.0", epoch="data.strength = epoch"),
@@ -100,6 +103,8 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("return i * STRENGTH, i", top="STRENGTH = 1\n", step="global STRENGTH\nSTRENGTH += 1  # !"), "# !"),
         (program("return i * CFG['s'], i", top="CFG = {'s': 1}\n", step="CFG['s'] += 1  # !"), "# !"),
         (program("return i * cfg.s, i", top="class cfg:\n    s = 1\n", step="cfg.s += 1  # !"), "# !"),
+        (program("self.transform.extend([i])  # !\nreturn i, i", top="class Vocabulary:\n    def extend(self, other):\n        self.words = other\n", dataset="Images(paths, Vocabulary())"), "# !"),  # noqa: E501
+        (program("return self.transform(i), i", dataset="Images(paths, marks)", step="marks += [1]  # !").replace("paths = s", "marks = []\n    paths = s"), "# !"),  # noqa: E501
         (program("return i * self.transform.value, i", top=CURRICULUM, dataset="Images(paths, aug)", step="aug.step()")
          .replace("paths = sorted", "aug = Strength()\n    paths = sorted"), "self.value += 0.1"),
         (program("return i * self.transform['s'], i", dataset="Images(paths, cfg)", step="cfg['s'] = 2  # !")
