@@ -16,6 +16,9 @@ What proves it
     (checkpoints, loader waits, collections, compiling) and stack samples inside the long steps say what happens in
     them. Steps while the profiler was at work are left out.
 
+    Where steps vary too much for that, as on a shared machine, steps at regular distances in which a checkpoint was
+    seen to be written count by the time that it took.
+
     Waits for the loader every few steps are bursts of its workers, which is `input-bound`; compiling is `recompiling`.
 
     A short recording may hold a single long step. It is an ailment where what makes it long is what a steady step has
@@ -53,6 +56,7 @@ from diagnose.measure.steps.outlier_steps import (
     is_spent_in,
     median_low,
     stalls_of,
+    stalls_within,
     step_times,
 )
 from diagnose.rule import (
@@ -206,11 +210,13 @@ def _within_counted(measures: Measures, rows: Int64, most_ns: int) -> tuple[Inte
 
 
 def _stalls(measures: Measures, log: StepTimes) -> Stalls | None:
-    if not (measures.has_device and measures.step_count):
-        return stalls_of(log, 0)
-    # Work, and what of it has to wait for other work: no host makes that shorter.
-    waiting = measures.per_step(measures.idle_of("dependency"))
-    return stalls_of(log, int(np.median(measures.busy_ns + waiting)))
+    device_ns = 0
+    if measures.has_device and measures.step_count:
+        # Work, and what of it has to wait for other work: no host makes that shorter.
+        waiting = measures.per_step(measures.idle_of("dependency"))
+        device_ns = int(np.median(measures.busy_ns + waiting))
+    saves = _ranges(measures, RangeKind.CHECKPOINT)
+    return stalls_of(log, device_ns) or stalls_within(log, saves.covered(log.start_ns, log.end_ns))
 
 
 def _cause(measures: Measures, log: StepTimes, stalls: Stalls) -> tuple[RangeKind | None, str, tuple[str, ...]]:
