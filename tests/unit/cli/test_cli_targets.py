@@ -37,6 +37,17 @@ def test_a_project_stands_for_its_latest_run(run: Path, named: str, capsys: pyte
     assert run.name in err
 
 
+def test_a_run_that_saw_no_device_is_told_as_one_on_the_processor(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(run / "rank0")
+    shutil.copytree(TRACE.parents[2] / "cpu_demo" / "rank0", run / "rank0")
+    assert main(["analyze", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert "CPU only" in out
+    assert "GPU rules skipped" in out
+
+
 def test_recordings_that_lie_in_a_project_come_before_its_runs(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
