@@ -161,7 +161,7 @@ def _alone(measures: Measures) -> Claim | None:
     count, steps = len(rows), measures.step_count
     return Claim(
         summary=f"{count} of the {steps} recorded steps {'takes' if count == 1 else 'take'} "
-        f"{format_ns(float(np.median(length[rows])))} instead of {format_ns(usual)}, in which the device "
+        f"{_lengths(length[rows])} instead of {format_ns(usual)}, in which the device "
         f"waits{f' and {format_bytes(copied)} are copied to the host' if copied else ''}",
         recoverable_ns=gain,
         claims=claims,
@@ -177,6 +177,14 @@ def _alone(measures: Measures) -> Claim | None:
         fixers=("async-checkpoint",) if copied else (),
         confirm="how often such a step comes: a live run (diagnose run) logs every step",
     )
+
+
+def _lengths(long: Int64) -> str:
+    """The length of long steps; the shortest and the longest, where one figure does not add up to their time."""
+    shortest, longest = int(long.min()), int(long.max())
+    if longest < 2 * shortest:
+        return format_ns(float(np.median(long)))
+    return f"{format_ns(shortest)} to {format_ns(longest)}"
 
 
 def _apart(measures: Measures) -> Intervals:

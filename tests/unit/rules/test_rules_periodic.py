@@ -349,3 +349,18 @@ def test_checkpoints_at_no_distance_are_not_told_as_periodic() -> None:
     columns: dict[str, Any] = {"kind": [RangeKind.CHECKPOINT] * 5, "name": [0] * 5}
     ranges = Ranges.build({"start_ns": ends - 9 * MS, "end_ns": ends - MS, **columns})
     assert claims(logged(lengths, ranges=ranges, names=("torch.save",))) == []
+
+
+def test_long_steps_of_a_recording_that_differ_are_told_by_the_shortest_and_the_longest() -> None:
+    """One figure for steps of 61 and 261 ms would not add up to what they are said to cost."""
+    usual = "o" * 9 + " "
+    trace = drawn(
+        f"""
+        host: {usual * 4}oooooooo{" " * 52}{usual * 4}oooooooo{" " * 252}{usual * 4}
+        gpu : {"kkkkkkkkk " * 4}kkkkkkkk{" " * 52}{"kkkkkkkkk " * 4}kkkkkkkk{" " * 252}{"kkkkkkkkk " * 4}
+        step: {("|" + " " * 9) * 4}|{" " * 59}{("|" + " " * 9) * 4}|{" " * 259}{("|" + " " * 9) * 3}|
+        """
+    )
+    (claim,) = claims(trace)
+    assert "2 of the " in claim.summary
+    assert "take 61.0 ms to 261 ms instead of 10.0 ms" in claim.summary
