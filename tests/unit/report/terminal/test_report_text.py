@@ -101,7 +101,7 @@ Cannot tell   from this recording; what it would take
       fp32-matmul
 
 Next   diagnose fix SCRIPT
-       tries loader-workers on a copy and measures it
+       tries loader-workers on a copy, where it has an edit
 """
     )
 
