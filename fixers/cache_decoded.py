@@ -215,7 +215,7 @@ def rewrite(request: Request) -> Answer:
     reasons: list[str] = []
     for loader in request.loaders().loaders:
         given = None if loader.options.names else argument(loader.options.node, "dataset", 0)
-        if given is None or _is_decoded(given.value):
+        if given is None or _is_decoded(given.value) or _is_in_memory(loader):
             continue
         reason = _why_not(request, loader, given.value)
         if reason is not None:
@@ -238,6 +238,11 @@ def _is_decoded(given: cst.BaseExpression) -> bool:
     return isinstance(given, cst.Call) and call_name(given) in {"decoded", "TensorDataset"}
 
 
+def _is_in_memory(loader: Loader) -> bool:
+    """Whether the run saw it feed tensors that are in memory already."""
+    return loader.site is not None and loader.site.arguments.get("dataset") == "TensorDataset"
+
+
 def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str | None:
     """Why a loader's samples are not kept; None where they can be."""
     recorded = loader.site.arguments if loader.site is not None else {}
@@ -247,8 +252,6 @@ def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str
         return "feeds a dataset that yields a stream: store its samples decoded, and read those."
     if collate != "default_collate" or loader.options.given("collate_fn") is not None:
         return "has a collate function of its own: keep what it makes in memory by hand, where it fits."
-    if recorded.get("dataset") == "TensorDataset":
-        return "feeds tensors that are in memory already."
     if loader.uses_device:
         return "feeds a dataset that uses the device: make its samples on the host first."
     if loader.made_again:

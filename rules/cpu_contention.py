@@ -84,8 +84,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     share = min(float(np.median(queued)) / 100, 1.0)
     if share < QUEUED:
         return
-    claims = _lost(measures, share)
-    gain = recoverable_ns(measures, claims)
+    gain = recoverable_ns(measures, _lost(measures, share))
     if gain == 0:
         return
     cores = measures.trace.facts.cpu_count
@@ -100,7 +99,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         summary=f"training is ready and has no core for {format_share(share)} of its time"
         f"{_rivals(others if strangers else None, workers, cores)}",
         recoverable_ns=gain,
-        claims=claims,
+        # Any moment of it may be a lost one: what else lies in this time keeps its part, wherever in the step it is.
+        claims=_lost(measures, 1.0),
         confidence=Confidence.HINT,
         evidence=[Evidence("ready without a core", share, "share"), *_used(measures, busy, others, workers)],
         where=loaders,

@@ -16,6 +16,9 @@ What proves it
     (checkpoints, loader waits, collections, compiling) and stack samples inside the long steps say what happens in
     them. Steps while the profiler was at work are left out.
 
+    Where steps vary too much for that, as on a shared machine, steps at regular distances in which a checkpoint was
+    seen to be written count by the time that it took.
+
     Waits for the loader every few steps are bursts of its workers, which is `input-bound`; compiling is `recompiling`.
 
     A short recording may hold a single long step. It is an ailment where what makes it long is what a steady step has
@@ -53,6 +56,7 @@ from diagnose.measure.steps.outlier_steps import (
     is_spent_in,
     median_low,
     stalls_of,
+    stalls_within,
     step_times,
 )
 from diagnose.rule import (
@@ -157,7 +161,7 @@ def _alone(measures: Measures) -> Claim | None:
     count, steps = len(rows), measures.step_count
     return Claim(
         summary=f"{count} of the {steps} recorded steps {'takes' if count == 1 else 'take'} "
-        f"{format_ns(float(np.median(length[rows])))} instead of {format_ns(usual)}, in which the device "
+        f"{_lengths(length[rows])} instead of {format_ns(usual)}, in which the device "
         f"waits{f' and {format_bytes(copied)} are copied to the host' if copied else ''}",
         recoverable_ns=gain,
         claims=claims,
@@ -173,6 +177,14 @@ def _alone(measures: Measures) -> Claim | None:
         fixers=("async-checkpoint",) if copied else (),
         confirm="how often such a step comes: a live run (diagnose run) logs every step",
     )
+
+
+def _lengths(long: Int64) -> str:
+    """The length of long steps; the shortest and the longest, where one figure does not add up to their time."""
+    shortest, longest = int(long.min()), int(long.max())
+    if longest < 2 * shortest:
+        return format_ns(float(np.median(long)))
+    return f"{format_ns(shortest)} to {format_ns(longest)}"
 
 
 def _apart(measures: Measures) -> Intervals:
@@ -206,11 +218,13 @@ def _within_counted(measures: Measures, rows: Int64, most_ns: int) -> tuple[Inte
 
 
 def _stalls(measures: Measures, log: StepTimes) -> Stalls | None:
-    if not (measures.has_device and measures.step_count):
-        return stalls_of(log, 0)
-    # Work, and what of it has to wait for other work: no host makes that shorter.
-    waiting = measures.per_step(measures.idle_of("dependency"))
-    return stalls_of(log, int(np.median(measures.busy_ns + waiting)))
+    device_ns = 0
+    if measures.has_device and measures.step_count:
+        # Work, and what of it has to wait for other work: no host makes that shorter.
+        waiting = measures.per_step(measures.idle_of("dependency"))
+        device_ns = int(np.median(measures.busy_ns + waiting))
+    saves = _ranges(measures, RangeKind.CHECKPOINT)
+    return stalls_of(log, device_ns) or stalls_within(log, saves.covered(log.start_ns, log.end_ns))
 
 
 def _cause(measures: Measures, log: StepTimes, stalls: Stalls) -> tuple[RangeKind | None, str, tuple[str, ...]]:

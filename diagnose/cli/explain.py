@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to `diagnose`."""
-    parser = subparsers.add_parser("explain", help="what a rule finds, or what a fixer changes")
+    parser = subparsers.add_parser(
+        "explain",
+        help="what a rule finds, or what a fixer changes",
+        description="Says what a rule finds, what proves it and what fixes it, or what a fixer changes and when it is "
+        "safe. Without a name, lists all rules and fixers.",
+    )
     parser.add_argument("name", metavar="NAME", nargs="*", help="a rule or a fixer; without one, all are listed")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--markdown", action="store_true", help="print the reference of all as a page of Markdown")

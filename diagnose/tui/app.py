@@ -18,7 +18,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 from textual.reactive import reactive
 from textual.timer import Timer
-from textual.widgets import ContentSwitcher, Footer, OptionList
+from textual.widgets import ContentSwitcher, OptionList
 
 from diagnose.model import Place
 from diagnose.report.sections.profile_tables import kernel_table, operator_table
@@ -45,6 +45,7 @@ from diagnose.tui.tabs.timeline_tab import TimelineTab
 from diagnose.tui.terminal import TerminalDriver
 from diagnose.tui.theme import THEME
 from diagnose.tui.widgets.choices import Choices
+from diagnose.tui.widgets.key_bar import KeyBar
 from diagnose.tui.widgets.lines import Lines
 from diagnose.tui.widgets.search_bar import SearchBar
 from diagnose.tui.widgets.timeline_view import TimelineView
@@ -139,7 +140,7 @@ class DiagnoseApp(RunCommands):
             yield DiffPane().data_bind(DiagnoseApp.state)
             yield OutputPane().data_bind(DiagnoseApp.state)
         yield SearchBar(id="search")
-        yield Footer()
+        yield KeyBar()
 
     def on_mount(self) -> None:
         """Take up the feed, and begin the work."""

@@ -33,7 +33,11 @@ class Check:
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to `diagnose`."""
-    parser = subparsers.add_parser("doctor", help="what this machine offers, and what is missing for what")
+    parser = subparsers.add_parser(
+        "doctor",
+        help="what this machine offers, and what is missing for what",
+        description="Lists what this machine and environment offer (`ok`) and lack (`--`), with what needs it.",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.trace.readers.io.limits import without_limits
 
     catalogue = load_rules(args.rules)
+    traces: list[Trace] = []
     for problem in catalogue.problems:
         talk(f"diagnose: {problem.module} was left out: {problem.message}")
     if args.on is None:
@@ -72,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
 
         diagnosis = diagnose_on(parse(args.on), args.paths, catalogue, args.rules)
     diagnosis = drop_ignored(diagnosis, settings_of(Path.cwd()))
-    result(print_diagnosis(diagnosis, as_json=args.json))
+    watched = [trace.facts for trace in traces if trace.facts.torch_version is not None]
+    result(print_diagnosis(diagnosis, args.json, watched))
     return exit_code_of(diagnosis, args.fail_on)
 
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 
-from diagnose.model import Diagnosis, Severity
+from diagnose.model import Diagnosis, Facts, Severity
 
 
-def print_diagnosis(diagnosis: Diagnosis, as_json: bool) -> str:
-    """The diagnosis as text for this terminal, or as the JSON contract."""
+def print_diagnosis(diagnosis: Diagnosis, as_json: bool, watched: Iterable[Facts] = ()) -> str:
+    """The diagnosis as text for this terminal, or as the JSON contract. `watched` is known of processes of live runs,
+    which saw whether there is a device.
+    """
+    from diagnose.report import as_state
     from diagnose.report.export import contract
     from diagnose.report.terminal import text
 
     if as_json:
         return contract.render(diagnosis)
-    return text.render(diagnosis, width=terminal_width(), colour=wants_colour())
+    state = replace(as_state(diagnosis), facts=dict(enumerate(watched)))
+    return text.render(state, width=terminal_width(), colour=wants_colour())
 
 
 def exit_code_of(diagnosis: Diagnosis, fail_on: str | None) -> int:

@@ -22,7 +22,10 @@ FORMATS = ("text", "github", "html", "json", "junit", "markdown", "sarif")
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to `diagnose`."""
     parser = subparsers.add_parser(
-        "report", help="what a run or a recording says, as text, HTML, Markdown, JSON, SARIF …"
+        "report",
+        help="what a run or a recording says, as text, HTML, Markdown, JSON, SARIF …",
+        description="Prints the report of a run or a recording, or writes it to a file: `-o report.html` makes one "
+        "page to open or send on.",
     )
     parser.add_argument(
         "target",

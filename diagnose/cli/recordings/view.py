@@ -11,7 +11,12 @@ from diagnose.errors import UsageError
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to `diagnose`."""
-    parser = subparsers.add_parser("view", help="the terminal screen on a finished run or a recording")
+    parser = subparsers.add_parser(
+        "view",
+        help="the terminal screen on a finished run or a recording",
+        description="Opens the terminal screen on a finished run, on a run that goes on in another process, or on a "
+        "recording: findings, timeline, kernels and operators, memory, fixes. `?` lists the keys, `q` leaves.",
+    )
     parser.add_argument(
         "target",
         metavar="RUN|TRACE",

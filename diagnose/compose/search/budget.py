@@ -176,11 +176,12 @@ class Budget:
             return None
         if left_ns == 0:
             return OUT_OF_BUDGET
-        left_ns = max(0, left_ns - end_ns)
-        if needed_ns <= left_ns:
+        spare_ns = max(0, left_ns - end_ns)
+        if needed_ns <= spare_ns:
             return None
-        rest = f"only {format_ns(left_ns)}" if left_ns else "no time"
-        return f"the budget leaves {rest} before the last runs (this would take about {format_ns(needed_ns)})"
+        rest = f"only {format_ns(spare_ns)}" if spare_ns else "no time"
+        ends = f", the last runs {format_ns(end_ns)}" if end_ns else ""
+        return f"the budget leaves {rest} before the last runs (this would take about {format_ns(needed_ns)}{ends})"
 
 
 def spread(count: int, wanted: int) -> list[int]:

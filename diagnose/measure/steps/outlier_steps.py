@@ -2,6 +2,7 @@
 
     times = step_times(trace, steps)        # of all steps that a live run logged, else of the counted ones
     stalls_of(times, device_ns)             # those at regular distances; None where there are none
+    stalls_within(times, spent_ns)          # those in which something is seen to be done, however the others vary
     exceptional_steps(steps.length_ns)      # those of a recording too short for that
     without_rare_steps(trace, steps)        # the counted ones, of a recording too short to hold a period
 
@@ -40,6 +41,8 @@ others together, also without the longest of them: in a long tail a single step 
 steps are long by chance, not one in a thousand has such."""
 MINORITY = 1 / 3
 """More steps than this are no exceptions, but steps of two kinds."""
+CHANCE = 2
+"""Standard errors by which steps that are seen to do something exceed the others."""
 CATCH_UP = 8
 """Steps after a long one in which a host that had run ahead catches up."""
 HALF = 0.5
@@ -130,6 +133,26 @@ def stalls_of(log: StepTimes, device_ns: int) -> Stalls | None:
     seen = _sum_between(log.usable, rows + 1, np.where(ahead > 0, following, until)) >= enough
     cost = np.where(seen, cost, np.minimum(cost, int(np.median(cost[seen])) if seen.any() else 0))
     return Stalls(period, int(usual), rows, cost) if cost.sum() > 0 else None
+
+
+def stalls_within(log: StepTimes, spent_ns: Int64) -> Stalls | None:
+    """The steps at regular distances in which something took `spent_ns`, on a machine where others are as long by
+    chance. They cost what it took, at most what they exceed the usual step by, all together; None where that is less
+    than chance gives to so many steps.
+    """
+    rows = np.flatnonzero(log.usable & (spent_ns > 0))
+    period = _period(rows, log.usable)
+    if period is None:
+        return None
+    length = log.length_ns
+    others = log.usable & (spent_ns == 0)
+    usual = float(np.median(length[others]))
+    excess = float((length[rows] - usual).sum())
+    if excess <= CHANCE * standard_deviation(length[others]) * np.sqrt(len(rows)):
+        return None
+    spent = spent_ns[rows]
+    cost = spent * min(1.0, excess / float(spent.sum()))
+    return Stalls(period, int(usual), rows, cost.astype(np.int64))
 
 
 def _sum_between(values: npt.ArrayLike, starts: Int64, ends: Int64) -> npt.NDArray[np.float64]:

@@ -79,7 +79,7 @@ def _beginning(state: State) -> Iterator[tuple[str, str]]:
         program = state.started.program if state.started and state.started.command != "analyze" else "SCRIPT"
         yield (
             f"diagnose fix {program}",
-            f"tries {_named(fixers)} on a copy and measures {'each' if len(fixers) > 1 else 'it'}",
+            f"tries {_named(fixers)} on a copy, where {'they have' if len(fixers) > 1 else 'it has'} an edit",
         )
 
 

@@ -50,6 +50,7 @@ class Progress:
         self._phase = PhaseChanged(at_ns=0, phase="")
         self._diagnosed: str | None = None
         self._dry = False
+        self._verdicts: dict[str, str] = {}
         self._known = State()
 
     def __call__(self, event: AnyEvent) -> str | None:
@@ -66,11 +67,12 @@ class Progress:
         if isinstance(event, VerdictReached) and self._dry and event.verdict.decision is Decision.NOT_TRIED:
             return f"would try {event.verdict.fixer}: {event.verdict.summary}"
         if isinstance(event, VerdictReached):
-            return _judged(event.verdict, look(self._known, event.verdict))
+            return self._reached(event.verdict)
         if isinstance(event, ControlMeasured):
             self._known = State(control=event)
         if isinstance(event, TrialStarted):
             self._pairs = 0
+            self._verdicts.pop(event.fixer, None)
         if isinstance(event, TrialBlock):
             anew, self._pairs = event.pair == 0 and self._pairs > 0, event.pair + 1
             if anew:
@@ -97,6 +99,13 @@ class Progress:
         if waited > 0 and span > 0:
             line += f", {format_share(waited / span)} of it waiting for input"
         return line
+
+    def _reached(self, verdict: Verdict) -> str | None:
+        """A verdict that whole runs only confirmed was told before them."""
+        line = _judged(verdict, look(self._known, verdict))
+        before = self._verdicts.get(verdict.fixer)
+        self._verdicts[verdict.fixer] = line
+        return line if line != before else None
 
     def _block(self, event: TrialBlock) -> str | None:
         if self._too_soon(f"block {event.fixer}", event.at_ns):

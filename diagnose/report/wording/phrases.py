@@ -129,9 +129,13 @@ def evidence(item: Evidence) -> str:
 
 
 def measure(name: str) -> str:
-    """A measure's name for people: `idle.input` is idle time, waiting for input."""
+    """A measure's name for people: `idle.input` is idle time, waiting for input. Of a sum, idle time is named once."""
     if "+" in name:
-        return " and ".join(map(measure, name.split("+")))
+        parts = name.split("+")
+        causes = [class_look(part.removeprefix("idle.")).label for part in parts if part.startswith("idle.")]
+        several = [f"idle time ({', '.join(causes)})"] if len(causes) > 1 else []
+        others = [measure(part) for part in parts if not (several and part.startswith("idle."))]
+        return " and ".join([*others, *several])
     kind, _, cause = name.partition(".")
     if kind == "idle" and cause:
         return f"idle, {class_look(cause).label}"

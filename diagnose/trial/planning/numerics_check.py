@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from diagnose.trial.planning.cost_model import CostModel
 from diagnose.trial.process.capacity import at_once
 from diagnose.trial.schedule import Deadline
 from diagnose.trial.whole_run.gate import DATA_ORDER, NO_TIME, WHOLE, WholeRunGate
+from diagnose.trial.whole_run.runs import Runs
 from diagnose.units import format_ns
 
 MOST_SIDE_BY_SIDE = 4
@@ -152,13 +154,26 @@ class NumericsChecks:
         left_ns, needed_ns = self.whole.runs.deadline.left_ns, self.costs.next_whole_runs_ns
         known = self.whole.knows(gate, original, patched, loading=loading)
         if left_ns is not None and left_ns < needed_ns and not known:
-            return (GateCheck(WHOLE, GateAnswer.UNVERIFIED, f"{NO_TIME} (about {format_ns(needed_ns)})"),)
+            part = self.whole.known_in_part(gate, original, patched, loading=loading)
+            return part or (GateCheck(WHOLE, GateAnswer.UNVERIFIED, f"{NO_TIME} (about {format_ns(needed_ns)})"),)
         began_ns = time.monotonic_ns()
-        self.on_phase("comparing whole runs", "output, files and exit")
+        self._tell_of_whole_runs(self.whole.runs)
         self.whole.runs.side_by_side = at_once(self.gatekeeper.memory, MOST_SIDE_BY_SIDE)
         checks = self.whole.check(gate, original, patched, rounds_to, loading=loading)
         self.costs.saw_whole_runs(time.monotonic_ns() - began_ns)
         return checks
+
+    def _tell_of_whole_runs(self, runs: Runs) -> None:
+        """Whole runs take minutes: each that ends is a sign of life."""
+        ended = itertools.count(1)
+        phase, what = "comparing whole runs", "output, files and exit"
+        self.on_phase(phase, what)
+
+        def tell() -> None:
+            count = next(ended)
+            self.on_phase(phase, f"{what}, {count} run{'' if count == 1 else 's'} done")
+
+        runs.on_end = tell
 
     def _takes_most_of_rest(self) -> bool:
         """Whether the next whole runs would leave other fixes too little of a budget."""

@@ -57,6 +57,8 @@ _LEFT_AT = 0.6
 """The part of the optimizer's calls after which a run is left by an exception or an interrupt."""
 _HANDLES = re.compile(r"\b(?:except|finally|atexit|signal|__exit__|contextmanager)\b")
 
+_Asked = tuple[Path, Path, str, bool]
+
 
 @dataclass
 class WholeRunGate:
@@ -69,7 +71,9 @@ class WholeRunGate:
     """How runs are shortened; empty where they are not."""
     _seen: dict[tuple[Path, str], Observation] = field(default_factory=dict)
     _loaders: dict[Path, list[list[str]] | None] = field(default_factory=dict)
-    _answers: dict[tuple[Path, Path, str, bool], tuple[GateCheck, ...]] = field(default_factory=dict)
+    _answers: dict[_Asked, tuple[GateCheck, ...]] = field(default_factory=dict)
+    _cut_short: dict[_Asked, tuple[GateCheck, ...]] = field(default_factory=dict)
+    """What was found before the time was up, where that was not all."""
 
     def check(
         self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, loading: bool = False
@@ -85,6 +89,7 @@ class WholeRunGate:
             checks = tuple(self._until_time_is_up(gate, original, patched, rounds_to, loading=loading))
             if self.runs.deadline.passed and not _refused(checks):
                 self._forget_unfinished()
+                self._cut_short[key] = checks
                 return checks
             self._answers[key] = checks
             if _refused(checks):
@@ -94,6 +99,12 @@ class WholeRunGate:
     def knows(self, gate: Gate, original: Program, patched: Program, *, loading: bool) -> bool:
         """Whether the answers of `check` are there already."""
         return (original.root, patched.root, gate.value, loading) in self._answers
+
+    def known_in_part(
+        self, gate: Gate, original: Program, patched: Program, *, loading: bool
+    ) -> tuple[GateCheck, ...] | None:
+        """What `check` found before its time was up; None where it was not asked."""
+        return self._cut_short.get((original.root, patched.root, gate.value, loading))
 
     def _until_time_is_up(
         self, gate: Gate, original: Program, patched: Program, rounds_to: str | None, *, loading: bool
@@ -241,6 +252,12 @@ class WholeRunGate:
         return [self._seen[self._found.root, name] for name in recipes]
 
     def _data_order(self, original: Program, patched: Program) -> GateCheck:
+        try:
+            return self._batches_compared(original, patched)
+        except NoTimeToRun:
+            return GateCheck(DATA_ORDER, GateAnswer.UNVERIFIED, NO_TIME)
+
+    def _batches_compared(self, original: Program, patched: Program) -> GateCheck:
         if original.root not in self._loaders:
             self._loaders[original.root] = self.runs.batches(original, LOADER_BATCHES, LOADER_PASSES)
         before = self._loaders[original.root]

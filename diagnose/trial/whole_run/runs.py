@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,8 @@ class Runs:
     """For one run, from its start to its end."""
     side_by_side: int = 1
     deadline: Deadline = field(default_factory=Deadline)
+    on_end: Callable[[], None] = lambda: None
+    """Told of each run that ended."""
     _numbers: Any = field(default_factory=itertools.count)
 
     def observe(self, wanted: Sequence[Wanted]) -> list[Observation]:
@@ -73,13 +75,14 @@ class Runs:
                     running[place] = self._start(one)
                 done = self._first_to_end(running)
                 found[done] = running.pop(done).finish()
+                self.on_end()
         finally:
             end_all(left.group for left in running.values())
         return [found[place] for place in range(len(wanted))]
 
     def batches(self, program: Program, batches: int, passes: int) -> list[list[str]] | None:
         """Hashes of what the first training loader of a program yields, pass by pass; None where it says nothing.
-        Raises NoTimeToRun."""
+        Raises NoTimeToRun, also where the deadline ended the run."""
         if self.deadline.passed:
             raise NoTimeToRun
         wanted = Wanted(program, {"batches": batches, "passes": passes}, "data_order")
@@ -90,6 +93,9 @@ class Runs:
             started.group.end()
         found = _hashes(started.folder)
         self.forget(started.folder)
+        if found is None and self.deadline.passed:
+            raise NoTimeToRun
+        self.on_end()
         return found
 
     def forget(self, *folders: Path) -> None:

@@ -10,19 +10,28 @@ from diagnose.tui.theme import FAINT, LINE
 _ADDED, _REMOVED = "#17301f", "#3a1d1f"
 
 
+_HANGING = "    "
+"""Before what of a long line goes on in the next one."""
+
+
 def diff_lines(diff: str, width: int) -> list[Text]:
-    """A unified diff with added and removed lines set off across `width` columns."""
-    return [_line(line, width) for line in diff.splitlines()]
+    """A unified diff with added and removed lines set off across `width` columns; a longer line takes several."""
+    return [styled(part, _style(line)) for line in diff.splitlines() for part in _parts(line, width)]
 
 
-def _line(line: str, width: int) -> Text:
-    filled = line + " " * (width - len(line))
+def _parts(line: str, width: int) -> list[str]:
+    rest = max(width - len(_HANGING), 1)
+    more = [_HANGING + line[at : at + rest] for at in range(width, len(line), rest)]
+    return [part.ljust(width) for part in (line[:width], *more)]
+
+
+def _style(line: str) -> str:
     if line.startswith(("--- ", "+++ ", "diff ", "index ")):
-        return styled(line, "bold")
+        return "bold"
     if line.startswith("@@"):
-        return styled(filled, f"{FAINT} on {LINE}")
+        return f"{FAINT} on {LINE}"
     if line.startswith("+"):
-        return styled(filled, f"#a7dcb9 on {_ADDED}")
+        return f"#a7dcb9 on {_ADDED}"
     if line.startswith("-"):
-        return styled(filled, f"#eea9a4 on {_REMOVED}")
-    return styled(line, FAINT)
+        return f"#eea9a4 on {_REMOVED}"
+    return FAINT

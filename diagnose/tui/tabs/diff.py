@@ -38,7 +38,8 @@ class DiffTitle(Panel):
         line = styled("✓ " if accepted else "· ", GOOD if accepted else FAINT).append(words, "bold")
         still = "not kept" if self.state.ended is not None else "not accepted yet"
         line.append("   diagnose apply" if accepted else f"   {still}", ACCENT if accepted else FAINT)
-        line.append(" writes it to your files" if accepted else "", FAINT)
+        tail = " writes it to your files"
+        line.append(tail if accepted and line.cell_len + len(tail) <= width else "", FAINT)
         line.truncate(width, overflow="ellipsis")
         return [line, Text()]
 

@@ -37,6 +37,26 @@ def test_a_project_stands_for_its_latest_run(run: Path, named: str, capsys: pyte
     assert run.name in err
 
 
+def test_a_run_that_saw_no_device_is_told_as_one_on_the_processor(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(run / "rank0")
+    shutil.copytree(TRACE.parents[2] / "cpu_demo" / "rank0", run / "rank0")
+    assert main(["analyze", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert "CPU only" in out
+    assert "GPU rules skipped" in out
+
+
+def test_the_page_names_time_of_a_device_only_where_there_is_one(tmp_path: Path) -> None:
+    pages = []
+    for name in ("cpu_demo", "h200_naive_gpt"):
+        assert main(["report", "-o", str(tmp_path / f"{name}.html"), str(TRACE.parents[2] / name)]) == 0
+        pages.append((tmp_path / f"{name}.html").read_text())
+    assert ["Of a mean step: its own time on the host." in page for page in pages] == [True, False]
+    assert ["the device time of what each launched" in page for page in pages] == [False, True]
+
+
 def test_recordings_that_lie_in_a_project_come_before_its_runs(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

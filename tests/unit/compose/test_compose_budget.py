@@ -124,7 +124,7 @@ def test_what_only_an_assumption_stands_against_is_begun_where_it_promises_much(
         assert told == [
             "trying rounds although it may be cut short: the budget leaves "
             f"{f'only {left_ns - 10} ns' if left_ns > 10 else 'no time'} before the last runs "
-            "(this would take about 10 ns)"
+            "(this would take about 10 ns, the last runs 10 ns)"
         ]
     else:
         assert told == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diagnose import plugins
+from diagnose.engine import diagnose
 from diagnose.measure import Measures
 from diagnose.model import Facts, Site
 from diagnose.rule import Claim, Confidence, drawn
@@ -33,6 +34,24 @@ def test_what_it_costs_is_an_estimate_and_no_limit() -> None:
     """Threads that share cores lengthen each other besides, and one with a core may wait for something else."""
     assert told().confidence is Confidence.HINT
     assert told(queued=20.0).recoverable_ns == pytest.approx(told(queued=80.0).recoverable_ns / 4)
+
+
+def test_what_else_takes_time_keeps_its_part_wherever_in_the_step_it_is() -> None:
+    """Half of each step waits for a batch, at its start or at its end: half a core leaves half of that."""
+    for first, last in (("wwww", "oooo"), ("oooo", "wwww")):
+        trace = drawn(
+            f"""
+            host: {first.replace("w", " ")}{last.replace("w", " ")} o
+            load: {first.replace("o", " ")}{last.replace("o", " ")}
+            opt :          O
+            """,
+            repeat=4,
+            ops={"w": "DataLoader.__next__"},
+            counted={"host.queued": [50.0] * 8},
+            facts=Facts(cpu_count=2),
+        )
+        found = {one.rule: one.estimate_ns for one in diagnose([trace], plugins.load()).findings}
+        assert found["input-bound"] == pytest.approx(2_000_000, rel=0.1)
 
 
 def test_strangers_who_use_more_than_the_run_are_named() -> None:

@@ -313,3 +313,54 @@ def test_one_that_copies_to_the_host_is_the_programs() -> None:
 def test_what_recurs_is_the_programs() -> None:
     found = recorded(QUIET, STILL, QUIET, QUIET, QUIET, STILL, QUIET, QUIET)
     assert found is not None and found.severity is Severity.HIGH
+
+
+def saved(lengths: list[float], every: int, took_ms: float) -> Trace:
+    """A run that was seen to write a checkpoint at the end of every so many steps."""
+    ends = (np.cumsum(lengths) * MS).astype(np.int64)[every - 1 :: every]
+    columns: dict[str, Any] = {"kind": [RangeKind.CHECKPOINT] * len(ends), "name": [0] * len(ends)}
+    ranges = Ranges.build({"start_ns": ends - int((took_ms + 1) * MS), "end_ns": ends - MS, **columns})
+    return logged(lengths, ranges=ranges, names=("torch.save",))
+
+
+def uneven(steps: int, more: float = 0.0, period: int = 16) -> list[float]:
+    """Steps of 10 to 50 ms by turns, as on a machine that others use; each so many takes some ms more."""
+    return [10.0 + 40.0 * ((step * 7) % 11) / 10 + more * (step % period == period - 1) for step in range(steps)]
+
+
+def test_checkpoints_that_were_seen_are_told_of_where_other_steps_are_as_long_by_chance() -> None:
+    lengths = uneven(320, more=25.0)
+    assert claims(logged(lengths)) == []
+    (claim,) = claims(saved(lengths, 16, 25.0))
+    assert "one step in 16 takes" in claim.summary
+    assert claim.summary.endswith("a checkpoint is written")
+    assert claim.fixers == ("async-checkpoint",)
+    assert abs(claim.unseen_ns / MS - 25 / 16) < 0.1
+
+
+def test_checkpoints_cost_no_more_than_their_steps_are_longer() -> None:
+    """A device that is still at work while its checkpoint is written makes no step longer."""
+    assert claims(saved(uneven(320), 16, 9.0)) == []
+
+
+def test_checkpoints_at_no_distance_are_not_told_as_periodic() -> None:
+    lengths = uneven(320)
+    ends = (np.cumsum(lengths) * MS).astype(np.int64)[[20, 27, 90, 101, 230]]
+    columns: dict[str, Any] = {"kind": [RangeKind.CHECKPOINT] * 5, "name": [0] * 5}
+    ranges = Ranges.build({"start_ns": ends - 9 * MS, "end_ns": ends - MS, **columns})
+    assert claims(logged(lengths, ranges=ranges, names=("torch.save",))) == []
+
+
+def test_long_steps_of_a_recording_that_differ_are_told_by_the_shortest_and_the_longest() -> None:
+    """One figure for steps of 61 and 261 ms would not add up to what they are said to cost."""
+    usual = "o" * 9 + " "
+    trace = drawn(
+        f"""
+        host: {usual * 4}oooooooo{" " * 52}{usual * 4}oooooooo{" " * 252}{usual * 4}
+        gpu : {"kkkkkkkkk " * 4}kkkkkkkk{" " * 52}{"kkkkkkkkk " * 4}kkkkkkkk{" " * 252}{"kkkkkkkkk " * 4}
+        step: {("|" + " " * 9) * 4}|{" " * 59}{("|" + " " * 9) * 4}|{" " * 259}{("|" + " " * 9) * 3}|
+        """
+    )
+    (claim,) = claims(trace)
+    assert "2 of the " in claim.summary
+    assert "take 61.0 ms to 261 ms instead of 10.0 ms" in claim.summary

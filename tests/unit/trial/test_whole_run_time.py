@@ -20,7 +20,7 @@ from diagnose.trial.process.arm import Workplace
 from diagnose.trial.process.workspace import Workspace
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.whole_run.figures import Text
-from diagnose.trial.whole_run.gate import NO_TIME, WholeRunGate
+from diagnose.trial.whole_run.gate import DATA_ORDER, NO_TIME, WHOLE, WholeRunGate
 from diagnose.trial.whole_run.observation import Observation
 from diagnose.trial.whole_run.runs import NoTimeToRun, Runs, Wanted
 from diagnose.trial.whole_run.told_options import Told
@@ -44,14 +44,25 @@ class Runner(Runs):
 
     now_ns: list[int] = field(default_factory=lambda: [0])
     takes_ns: int = 10 * NS_PER_S
+    batches_take_ns: int = 0
 
     def observe(self, wanted: Any) -> list[Observation]:
         if self.deadline.passed:
             raise NoTimeToRun
         self.now_ns[0] += self.takes_ns
+        for _ in wanted:
+            self.on_end()
         code = None if self.deadline.passed else 0
         records = [RECORD] if code == 0 else []
         return [Observation(Path("run"), code, Text(()), Text(()), {}, {}, records=records) for _ in wanted]
+
+    def batches(self, program: Program, _batches: int, _passes: int) -> list[list[str]] | None:
+        if program == PATCHED and self.batches_take_ns:
+            self.now_ns[0] += self.batches_take_ns
+            if self.deadline.passed:
+                raise NoTimeToRun
+        self.on_end()
+        return [["hash"]]
 
     def told(self, _program: Program) -> Told:
         return Told()
@@ -87,6 +98,30 @@ def test_what_time_cut_short_is_unverified_and_asked_again_where_there_is_time()
     looks.gatekeeper.deadline = Deadline(1000 * NS_PER_S, lambda: runner.now_ns[0])
     (check,) = looks.whole_runs(Gate.BITWISE, ORIGINAL, PATCHED)
     assert check.answer is GateAnswer.PASSED
+
+
+def test_what_was_found_before_the_time_was_up_still_holds_where_there_is_none_to_ask_again() -> None:
+    looks, runner = checks(60)
+    runner.batches_take_ns = 50 * NS_PER_S
+    first = looks.whole_runs(Gate.BITWISE, ORIGINAL, PATCHED, loading=True)
+    assert [(one.name, one.answer) for one in first] == [
+        (WHOLE, GateAnswer.PASSED),
+        (DATA_ORDER, GateAnswer.UNVERIFIED),
+    ]
+    assert first[1].detail == NO_TIME  # and not that no loader was seen
+    assert looks.whole_runs(Gate.BITWISE, ORIGINAL, PATCHED, loading=True) == first
+
+
+def test_whole_runs_give_a_sign_of_life_when_one_ends() -> None:
+    looks, _ = checks(600)
+    said: list[str] = []
+    looks.on_phase = lambda phase, detail: said.append(f"{phase}: {detail}")
+    looks.whole_runs(Gate.BITWISE, ORIGINAL, PATCHED)
+    assert said[:3] == [
+        "comparing whole runs: output, files and exit",
+        "comparing whole runs: output, files and exit, 1 run done",
+        "comparing whole runs: output, files and exit, 2 runs done",
+    ]
 
 
 @pytest.mark.parametrize(

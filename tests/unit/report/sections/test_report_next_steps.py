@@ -81,7 +81,10 @@ def test_a_saving_that_the_last_runs_do_not_show_is_measured_again_first() -> No
 
 def test_of_many_fixers_two_are_named() -> None:
     state = State(started=RUN, diagnosis=DIAGNOSIS, ended=ENDED)
-    assert next_command(state) == ("diagnose fix train.py --big", "tries a, b and 2 more on a copy and measures each")
+    assert next_command(state) == (
+        "diagnose fix train.py --big",
+        "tries a, b and 2 more on a copy, where they have an edit",
+    )
 
 
 @pytest.mark.parametrize(("rule", "offered"), [("input-bound", 0), ("memory-pressure", 1)])
@@ -198,7 +201,7 @@ def test_steps_of_which_nothing_was_recorded_are_not_followed_by_a_list_of_all_r
 def test_one_fix_is_no_several() -> None:
     one = replace(DIAGNOSIS, findings=(replace(FINDING, fixers=("a",)),))
     state = State(started=RUN, diagnosis=one, ended=ENDED)
-    assert next_command(state) == ("diagnose fix train.py --big", "tries a on a copy and measures it")
+    assert next_command(state) == ("diagnose fix train.py --big", "tries a on a copy, where it has an edit")
 
 
 def test_after_a_dry_run_there_is_only_a_next_step_where_there_is_something_to_try() -> None:

@@ -88,6 +88,9 @@ def test_what_is_equal_bit_for_bit_is_said_so_once_and_measures_have_words() -> 
     said = dict(particulars(replace(KEPT, gate=equal, mechanism=moved)))
     assert said["numbers"] == "bit for bit equal: 5 losses and gradients"
     assert said["mechanism"] == "compute and idle, kernel launch moved: 2.00 ms → 1.00 ms"
+    several = replace(moved, measure="compute+idle.launch+idle.input")
+    said = dict(particulars(replace(KEPT, mechanism=several)))
+    assert said["mechanism"].startswith("compute and idle time (kernel launch, waiting for input) moved")
 
 
 def test_annotations_of_a_pull_request_leave_out_what_had_no_edit() -> None:

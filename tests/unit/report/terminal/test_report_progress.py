@@ -57,6 +57,19 @@ def test_a_trial_that_begins_anew_says_why() -> None:
     ]
 
 
+def test_a_verdict_that_whole_runs_confirm_is_told_once() -> None:
+    started: AnyEvent = TrialStarted(at_ns=0, fixer="a-fix", setting={}, predicted_ns=None, summary="", diff="")
+    kept: AnyEvent = VerdictReached(at_ns=1, verdict=Verdict("a-fix", Decision.KEPT, "1 % of the step saved"))
+    refused: AnyEvent = VerdictReached(at_ns=2, verdict=Verdict("a-fix", Decision.FAILED, "another file is left"))
+    compared: AnyEvent = PhaseChanged(at_ns=1, phase="comparing whole runs", detail="output, files and exit")
+    assert lines([started, kept, compared, kept]) == [
+        "✓ a-fix: kept",
+        "comparing whole runs: output, files and exit",
+    ]
+    assert len(lines([started, kept, refused])) == 2  # whole runs refused it
+    assert lines([started, kept, started, kept]) == ["✓ a-fix: kept"] * 2  # another trial of it
+
+
 def test_a_phase_that_goes_on_gives_a_sign_of_life_every_five_seconds() -> None:
     against = "original against itself"
     first: AnyEvent = PhaseChanged(at_ns=0, phase="measuring", detail=against)

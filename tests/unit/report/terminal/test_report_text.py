@@ -65,6 +65,14 @@ def test_a_device_without_a_name_is_not_taken_for_none() -> None:
     assert text.render(replace(unnamed, has_device=False)).startswith("trace.json.gz · no device recorded · 1 rank")
 
 
+def test_a_step_as_long_as_the_mean_of_the_traced_ones_is_not_told_as_one_without_the_profiler() -> None:
+    traced = replace(SMALL, steps=replace(SMALL.steps, mean_ns=22_000_000))
+    alike = text.render(replace(traced, step_ns=22_000_000))
+    assert "22.0 ms per traced step · 20.0 ms the median of 4 steps" in alike.replace("\n ", " ·")
+    without = text.render(replace(traced, step_ns=15_000_000))
+    assert "15.0 ms per step · 20.0 ms as traced, median of 4 steps" in without.replace("\n ", " ·")
+
+
 def test_a_recording_of_several_ranks_is_named_once() -> None:
     assert text.render(replace(SMALL, source=("a", "a"), ranks=2)).startswith("a · NVIDIA H200 · 2 ranks")
     assert text.render(replace(SMALL, source=("a", "a", "b"), ranks=3)).startswith("a and 1 more · NVIDIA H200")
@@ -93,7 +101,7 @@ Cannot tell   from this recording; what it would take
       fp32-matmul
 
 Next   diagnose fix SCRIPT
-       tries loader-workers on a copy and measures it
+       tries loader-workers on a copy, where it has an edit
 """
     )
 
