@@ -253,12 +253,16 @@ def parts_left(bundle: Bundle, decision: Decision) -> list[frozenset[str]]:
     own.
 
     Of one that broke down: what changes no training, then what does; else those put on first, then the others. Of one
-    that was not faster, or not by what it claims: all that findings ask for, where more rode along. What was only
-    foreseen is in none of them: there is no finding yet that asks for it.
+    that was not faster, or not by what it claims: all that findings ask for, where more rode along. Of one that did not
+    come to its end: what compiles nothing, where the compiler may have taken the time. What was only foreseen is in
+    none of them: there is no finding yet that asks for it.
     """
     names = [name for name in bundle.names if name not in bundle.foreseen]
+    if decision in _BY_TIME:
+        return [frozenset(names)] if bundle.foreseen else []
     if decision not in BREAKS_DOWN:
-        return [frozenset(names)] if bundle.foreseen and decision in _BY_TIME else []
+        plain = frozenset(fixer.name for fixer in bundle.fixers if not fixer.compiles) & frozenset(names)
+        return [plain] if 1 < len(plain) < len(names) else []
     middle = sum(fixer.gate is not Gate.TRAINING and fixer.name in names for fixer in bundle.fixers)
     middle = middle if bundle.trains else 0
     middle = middle or (len(names) + 1) // 2

@@ -55,6 +55,23 @@ def test_the_last_that_is_left_of_them_is_tried_against_the_original(tmp_path: P
     assert "what is left of them by itself" in kept.summary
 
 
+@pytest.mark.parametrize("cut_short", [Decision.NOT_TRIED, Decision.UNVERIFIED])
+def test_where_the_compiler_may_have_taken_the_time_the_others_are_tried_at_once_without_it(
+    tmp_path: Path, cut_short: Decision
+) -> None:
+    compiler = fixer("compile-model", replacing("import torch", "import torch  # compiled"), Gate.ROUNDING, order=60)
+    assert compiler.compiles
+    made = together(tmp_path, compiler, LOADER, ITEM, MODEL)
+    made.bench.by_text = {"# compiled": cut_short}
+    outcome = made.run()
+    assert [(name, patched) for name, _, patched in made.bench.attempts] == [
+        (TOGETHER, ALL.replace("torch", "torch  # compiled")),
+        (TOGETHER, ALL),
+        ("compile-model", ALL.replace("torch", "torch  # compiled")),
+    ]
+    assert kept_text(outcome) == ALL
+
+
 def test_where_none_of_them_holds_by_itself_none_is_kept(tmp_path: Path) -> None:
     made = together(tmp_path, LOADER, ITEM, MODEL)
     made.bench.left_out = dict.fromkeys(("faster-loader", "no-item", "narrow-model"), Decision.NO_CHANGE)
