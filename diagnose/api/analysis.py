@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from diagnose.engine import diagnose
 from diagnose.errors import UsageError
 from diagnose.measure.profile.step_profile import slowest_profile
-from diagnose.model import Diagnosis, Finding, StepProfile
+from diagnose.model import Diagnosis, Facts, Finding, StepProfile
 from diagnose.plugins import load_rules
 from diagnose.program.atomic import write_atomic
 from diagnose.program.settings import drop_ignored, settings_of
@@ -40,6 +40,8 @@ class Analysis:
     diagnosis: Diagnosis
     profile: StepProfile | None = None
     """Kernels, operators and a timeline of the slowest rank; None where no step was traced."""
+    watched: tuple[Facts, ...] = ()
+    """What is known of the processes of live runs, which saw whether there is a device."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -48,7 +50,7 @@ class Analysis:
 
     def text(self, width: int = WIDTH, colour: bool = False) -> str:
         """The report that `diagnose analyze` prints, in lines of at most `width` columns."""
-        return render(self.diagnosis, width=width, colour=colour)
+        return render(replace(self._state, profile=None), width=width, colour=colour)
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `diagnose analyze --json` prints, as plain dicts, lists, strings, numbers and None."""
@@ -72,7 +74,7 @@ class Analysis:
 
     @property
     def _state(self) -> State:
-        return State(diagnosis=self.diagnosis, profile=self.profile)
+        return State(diagnosis=self.diagnosis, profile=self.profile, facts=dict(enumerate(self.watched)))
 
     def __repr__(self) -> str:
         steps = self.diagnosis.steps
@@ -91,7 +93,7 @@ class Analysis:
     def _repr_html_(self) -> str:
         # Without the timeline: a notebook keeps what it shows, and the timeline is most of a page's size.
         profile = replace(self.profile, timeline=None) if self.profile is not None else None
-        page = formats()["html"].render(State(diagnosis=self.diagnosis, profile=profile))
+        page = formats()["html"].render(replace(self._state, profile=profile))
         style = f"width:100%;height:{_FRAME_HEIGHT_PX}px;border:0"
         return f'<iframe style="{style}" srcdoc="{escape(page, quote=True)}"></iframe>'
 
@@ -115,4 +117,5 @@ def analysis_of(traces: Sequence[Trace], rules: Path | None = None) -> Analysis:
     problems = tuple(f"{problem.module} was left out: {problem.message}" for problem in catalogue.problems)
     diagnosis = drop_ignored(diagnose(traces, catalogue), settings_of(Path.cwd()))
     diagnosis = replace(diagnosis, warnings=(*problems, *diagnosis.warnings))
-    return Analysis(diagnosis, slowest_profile(traces, diagnosis))
+    watched = tuple(trace.facts for trace in traces if trace.facts.torch_version is not None)
+    return Analysis(diagnosis, slowest_profile(traces, diagnosis), watched)
