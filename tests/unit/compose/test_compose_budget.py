@@ -175,6 +175,17 @@ def test_what_compiles_nothing_goes_first_where_it_saves_more_for_its_time(
     assert found is not None and set(found.names) == tried
 
 
+@pytest.mark.parametrize(("left_ns", "begun"), [(16, True), (12, False)])
+def test_a_clear_saving_is_tried_where_it_may_well_end_in_time(left_ns: int, begun: bool) -> None:
+    class Long(Costly):
+        def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:  # noqa: ARG002 - the bench's
+            return 20
+
+    made = Budget(cast("Bench", Long()), Deadline(left_ns, lambda: 0))
+    assert (made.refused_trial(answers(0.08, EXACT)) is None) is begun
+    assert made.refused_trial(answers(0.04, EXACT)) is not None
+
+
 def test_what_may_be_cut_short_is_worth_less_for_its_time() -> None:
     """Of two fixes that promise as much for each second, the one that ends in time comes first."""
 
