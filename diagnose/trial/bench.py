@@ -42,6 +42,14 @@ class Trial:
     traces: Sequence[Path] = ()
     """Profiler windows of the patched program, a rank each."""
 
+    @property
+    def patched_ns(self) -> int | None:
+        """The untraced step of the patched program, in ns; None where no saving was measured."""
+        saving, saving_ns = self.verdict.saving, self.verdict.saving_ns
+        if saving is None or saving_ns is None or saving.estimate <= 0:
+            return None
+        return round(saving_ns * (1 / saving.estimate - 1))
+
 
 class Bench:
     """Use it as a context manager: leaving it ends every process that it started."""

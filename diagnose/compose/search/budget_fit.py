@@ -50,7 +50,11 @@ def better_apart(bundle: Bundle, budget: Budget) -> bool:
 
 
 def outbids(proposal: Proposal, bundle: Bundle, budget: Budget) -> bool:
-    """Whether one fix saves more for its time than all of a bundle."""
+    """Whether one fix saves more for the time of a trial of its own than a bundle for its: one that is no member, or a
+    member where the bundle may be cut short.
+    """
+    if proposal.fixer.name in bundle.names and budget.refused_plan(bundle.plan) is None:
+        return False
     plan = Plan(proposal.fixer, promised=proposal.share)
     return _per_ns(proposal.predicted_ns, plan, budget) > _rate(bundle, budget)
 

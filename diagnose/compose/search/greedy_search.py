@@ -144,13 +144,8 @@ class GreedySearch:
         return affordable(bundle, self._stack, self._queue, self._allow, self._budget)
 
     def _is_outbid(self, part: Bundle) -> bool:
-        """Whether one fix saves more for the time of a trial of its own: none of the bundle, or one of a bundle that
-        may be cut short.
-        """
-        if not self._counts_time:
-            return False
-        best, whole = self._next(self._alone()), self._budget.refused_plan(part.plan) is None
-        return not (whole and best.fixer.name in part.names) and outbids(best, part, self._budget)
+        """Whether one fix saves more for its time than a part of a bundle."""
+        return self._counts_time and outbids(self._next(self._alone()), part, self._budget)
 
     def _next(self, queue: Sequence[Candidate]) -> Proposal:
         """What promises most; of each second of its trial, once that is known and the seconds are counted."""
@@ -303,7 +298,7 @@ class GreedySearch:
         trial = try_bundle(self._bench, self._journal, bundle, self._stack, original, baseline, patched, harmless)
         if trial.verdict.decision is Decision.KEPT:
             self._accept_all(bundle, trial.verdict)
-            self._look_again(whole, trial.traces, _patched_ns(trial.verdict))
+            self._look_again(whole, trial.traces, trial.patched_ns)
             return patched
         groups = parts_left(bundle, trial.verdict.decision)
         self._groups += reversed(groups)
@@ -346,7 +341,7 @@ class GreedySearch:
         if held is None:
             return None
         self._accept(ready.proposal, held)
-        self._look_again(held.variant.fixer, held.trial.traces, _patched_ns(held.trial.verdict))
+        self._look_again(held.variant.fixer, held.trial.traces, held.trial.patched_ns)
         return held.patched
 
     def _begin(self, name: str, members: Sequence[str]) -> None:
@@ -398,10 +393,3 @@ class GreedySearch:
         verdict = Verdict(found.proposal.fixer.name, Decision.NOT_TRIED, reason)
         diff = self._stack.diff(found.variants[0].answer) if found.variants else ""
         self._journal.tell_of(replace(verdict, diff=diff), found.proposal)
-
-
-def _patched_ns(verdict: Verdict) -> int | None:
-    """The step of the patched program in its trial, where nobody traced it."""
-    if verdict.saving is None or verdict.saving_ns is None or verdict.saving.estimate <= 0:
-        return None
-    return round(verdict.saving_ns * (1 / verdict.saving.estimate - 1))
