@@ -27,7 +27,7 @@ from diagnose.verdict import LEAST_SAVING
 
 BREAKS_DOWN = frozenset({Decision.FAILED, Decision.OUT_OF_MEMORY, Decision.CHANGES_NUMBERS})
 """What one setting, or one fix of many, may do and another not."""
-_SOLVED_ELSEWHERE = BREAKS_DOWN | {Decision.NO_CHANGE, Decision.SLOWER, Decision.UNEXPLAINED}
+_DEPENDS_ON_SETTING = BREAKS_DOWN | {Decision.NO_CHANGE, Decision.SLOWER, Decision.UNEXPLAINED}
 """What a trial may find of one setting and not of another."""
 _ATTEMPTS = 2
 """Settings of one fixer that have a full trial at most, once the first did not hold."""
@@ -74,7 +74,7 @@ class SingleTrials:
         trial, in_time = attempt(first, patched)
         if trial.verdict.decision is Decision.KEPT:
             return Held(first, trial, patched, tuned=not in_time)
-        if trial.verdict.decision not in _SOLVED_ELSEWHERE:
+        if trial.verdict.decision not in _DEPENDS_ON_SETTING:
             return None
         others = tuple(others[at] for at in self.budget.choices(proposal.fixer, len(others)))
         copies = [self.copy(stack, name, variant.answer) for variant in others]
