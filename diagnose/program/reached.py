@@ -27,7 +27,8 @@ def read_reached(program: Program, known: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     pending = list(known.items())
     entry = str(program.entry.parent) if program.entry is not None else str(program.cwd)
-    bases = list(dict.fromkeys([entry, str(program.cwd), str(program.root)]))
+    bases = tuple(dict.fromkeys([entry, str(program.cwd), str(program.root)]))
+    added: dict[str, None] = {}
     words = [word.rpartition("=")[2] for word in program.words[1:]]
     wanted: Iterable[str] = [os.path.join(base, word) for word in words if _is_named(word) for base in bases]
     while True:
@@ -41,7 +42,7 @@ def read_reached(program: Program, known: Mapping[str, str]) -> dict[str, str]:
         if not pending:
             return found
         path, text = pending.pop(0)
-        wanted = list(_candidates(path, text, bases)) if form_of(path) is None else []
+        wanted = list(_candidates(path, text, bases, added)) if form_of(path) is None else []
 
 
 def _text(program: Program, path: str) -> str | None:
@@ -59,18 +60,18 @@ def _is_named(word: str) -> bool:
     return word.endswith((".py", *_CONFIG_ENDINGS)) and "\n" not in word
 
 
-def _candidates(path: str, text: str, bases: list[str]) -> Iterator[str]:
+def _candidates(path: str, text: str, bases: Sequence[str], added: dict[str, None]) -> Iterator[str]:
     """Yield the paths of files that one file may import or name, where its own additions to `sys.path` count too.
 
-    These are added to `bases`: the files that it imports find their modules there as well.
+    These are put into `added`: the files that it imports find their modules there as well.
     """
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     folder = os.path.dirname(path)  # noqa: PTH120
-    bases += [each for each in _added_folders(tree, path, bases) if each not in bases]
-    folders = list(dict.fromkeys([folder, *bases]))
+    added.update(dict.fromkeys(_added_folders(tree, path, bases)))
+    folders = list(dict.fromkeys([folder, *bases, *added]))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

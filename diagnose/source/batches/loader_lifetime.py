@@ -284,9 +284,10 @@ def _only_asks(sources: Mapping[str, Source], call: cst.Call, given: cst.Arg) ->
 
 
 def _parameter_given(function: cst.FunctionDef, call: cst.Call, given: cst.Arg) -> str | None:
-    if given.keyword is not None:
-        return given.keyword.value
     listed = [each.name.value for each in (*function.params.posonly_params, *function.params.params)]
+    if given.keyword is not None:
+        named = {*listed, *(each.name.value for each in function.params.kwonly_params)}
+        return given.keyword.value if given.keyword.value in named else None  # one of `**options`
     at = list(call.args).index(given)
     return listed[at] if at < len(listed) and listed[0] not in {"self", "cls"} else None
 

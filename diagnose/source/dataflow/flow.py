@@ -215,10 +215,14 @@ def within(source: Source, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
 
 
 def is_without_gradients(source: Source, node: cst.CSTNode) -> bool:
-    """Whether a `with` block around a node, or a decorator of its function, turns autograd off."""
+    """Whether the innermost `with` block around a node that turns autograd on or off, or a decorator of its function,
+    turns it off.
+    """
     for above in source.ancestors(node):
-        if isinstance(above, cst.With) and any(_NO_GRADIENTS.search(source.code(item)) for item in above.items):
-            return True
+        if isinstance(above, cst.With):
+            items = " ".join(source.code(item) for item in above.items)
+            if "enable_grad" in items or _NO_GRADIENTS.search(items):
+                return "enable_grad" not in items
         if isinstance(above, cst.FunctionDef):
             return any(_NO_GRADIENTS.search(source.code(each)) for each in above.decorators)
     return False

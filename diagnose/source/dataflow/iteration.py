@@ -73,7 +73,13 @@ def numbered(loop: cst.For | cst.CompFor) -> Numbered | None:
 
 
 def unwrapped(node: cst.BaseExpression, through: Collection[str] = OF_ONE) -> cst.BaseExpression:
-    """What calls of these names go through in the end: `loader` for `enumerate(tqdm(loader))`."""
+    """What calls of these names go through in the end: `loader` for `enumerate(tqdm(loader))`.
+
+    `iter(read, None)` goes through what its first argument returns.
+    """
     while isinstance(node, cst.Call) and call_name(node) in through and node.args:
-        node = node.args[0].value
+        first = node.args[0]
+        if first.star or first.keyword is not None or (call_name(node) == "iter" and len(node.args) > 1):
+            break
+        node = first.value
     return node

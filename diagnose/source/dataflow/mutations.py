@@ -63,11 +63,11 @@ def written_in_place(source: Source, below: cst.CSTNode | None = None) -> Iterat
 
 def _written_by(source: Source, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     if isinstance(node, cst.Call):
-        yield from map(_memory, _by_call(source, node))
+        yield from map(memory_of, _by_call(source, node))
     elif isinstance(node, cst.AugAssign):
-        yield _memory(node.target)
+        yield memory_of(node.target)
     elif isinstance(node, cst.AssignTarget | cst.For):
-        yield from (_memory(each) for each in _elements(node.target) if isinstance(each, cst.Subscript))
+        yield from (memory_of(each) for each in _elements(node.target) if isinstance(each, cst.Subscript))
 
 
 def _by_call(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
@@ -129,7 +129,7 @@ def _elements(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         yield target
 
 
-def _memory(node: cst.BaseExpression) -> cst.BaseExpression:
+def memory_of(node: cst.BaseExpression) -> cst.BaseExpression:
     """What holds the memory that a view or a part shows."""
     while True:
         if isinstance(node, cst.Subscript) or (

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import libcst as cst
 
 from diagnose.source.dataflow.flow import within
-from diagnose.source.dataflow.mutations import is_written
+from diagnose.source.dataflow.mutations import is_written, memory_of
+from diagnose.source.dataflow.reaching_definitions import definition_of
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.attributes import members_named
 from diagnose.source.tree.edits import call_name
@@ -52,16 +53,34 @@ def layout_use(sources: Mapping[str, str]) -> str | None:
             if _is_written_through(source, view) or (_fills(source, view) and not _initialises(source, view)):
                 return f"{path}:{source.lines_of(view)[0]}: a view is written to"
         for flat in source.calls_named(*_FLATTENS):
-            if _is_written_to(source, flat) or (not _takes_place(source, flat) and _is_written_through(source, flat)):
+            filled = _fills(source, flat) and not _initialises(source, flat)
+            if filled or (not _takes_place(source, flat) and _is_written_through(source, flat)):
                 return f"{path}:{source.lines_of(flat)[0]}: what is flattened there is written to, in place"
     return None
 
 
 def _takes_place(source: Source, flat: cst.Call) -> bool:
-    """Whether a flattened tensor takes the place of the tensor itself, which is seen no more: `x = x.flatten(1)`."""
-    assign = source.parent(flat)
-    target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
-    return isinstance(target, cst.Name) and any(source.named(target.value, flat))
+    """Whether a flattened tensor takes the place of a new one, which nobody sees any more: `x = x.flatten(1)`."""
+    return any(isinstance(target, cst.Name) and _is_new(source, target, flat) for target in _targets(source, flat))
+
+
+def _is_new(source: Source, target: cst.Name, flat: cst.Call) -> bool:
+    """Whether what is flattened is what the variable `target` was just given by a call that computes it."""
+    first = flat.args[0].value if flat.args else flat
+    method = isinstance(flat.func, cst.Attribute) and not source.imported(flat.func)
+    of = memory_of(flat.func.value if method and isinstance(flat.func, cst.Attribute) else first)
+    value = definition_of(source, of).assigned if isinstance(of, cst.Name) and of.value == target.value else None
+    return value is not None and isinstance(memory_of(value), cst.Call)
+
+
+def _targets(source: Source, value: cst.Call) -> list[cst.BaseExpression]:
+    """What a statement binds to a value, or to one part of it after the other."""
+    holder = source.parent(value)
+    if isinstance(holder, cst.Assign):
+        return [each.target for each in holder.targets]
+    if isinstance(holder, cst.For):
+        return [holder.target] if holder.iter is value else []
+    return [holder.target] if isinstance(holder, cst.AnnAssign | cst.NamedExpr) else []
 
 
 def _asks_layout(source: Source, node: cst.CSTNode) -> str | None:
@@ -157,10 +176,11 @@ def _is_written_through(source: Source, view: cst.Call) -> bool:
     """Whether the program changes through a view what the tensor itself holds."""
     if _is_written_to(source, view):
         return True
-    assign = source.parent(view)
-    target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
     scope = source.inside(view, cst.FunctionDef)
-    return isinstance(target, cst.Name) and is_written(source, target.value, scope or source.module)
+    return any(
+        is_written(source, source.code(target), source.module if isinstance(target, cst.Attribute) else scope)
+        for target in _targets(source, view)
+    )
 
 
 def _is_written_to(source: Source, view: cst.Call) -> bool:

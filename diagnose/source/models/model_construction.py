@@ -102,8 +102,8 @@ def _trace(path: str, source: Source, scope: Scope, name: str, sources: Mapping[
             if found is not None:
                 return found
     if assigned:
-        other = _alias(source, assigned, name)
-        if isinstance(scope, cst.FunctionDef) and other in _parameters(scope):
+        other = _alias(source, scope, assigned, name)
+        if isinstance(scope, cst.FunctionDef) and other is not None and _is_given(source, scope, other):
             return _part(path, source, scope, name, other, assigned[0], sources, left)
         found = _trace(path, source, scope, other, sources, left - 1) if other is not None else None
         return found or Built(path, source, scope, name, _without_moves_of_turns(source, assigned, name))
@@ -183,21 +183,29 @@ def _is_module(statement: cst.Assign | cst.AnnAssign) -> bool:
     return isinstance(value, cst.Name) or (isinstance(value, cst.Call) and call_name(value)[:1].isupper())
 
 
-def _alias(source: Source, assigned: Sequence[cst.Assign | cst.AnnAssign], name: str) -> str | None:
+def _alias(source: Source, scope: Scope, assigned: Sequence[cst.Assign | cst.AnnAssign], name: str) -> str | None:
     """What a variable is another name or a part of: `model = self.model`, `model, config = self.model, …`, and the
-    name `models` of `model, critic = models`.
+    parameter `models` of `model, critic = models`.
     """
     statement = assigned[0]
     if len(assigned) != 1 or not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return None
-    targets, values = _elements(statement.targets[0].target), _elements(statement.value)
+    target = statement.targets[0].target
+    targets, values = _elements(target), _elements(statement.value)
     if isinstance(statement.value, cst.Name):
-        return statement.value.value
+        other = statement.value.value
+        stays = all(source.span(each)[1] <= source.span(statement)[0] for each in _assigned(source, scope, other))
+        return other if (isinstance(target, cst.Name) and stays) or _is_given(source, scope, other) else None
     code = [source.code(target) for target in targets]
     if len(targets) != len(values) or name not in code:
         return None
     value = source.code(values[code.index(name)])
     return value if re.fullmatch(r"self\.\w+", value) else None
+
+
+def _is_given(source: Source, scope: Scope, name: str) -> bool:
+    """Whether a name is a parameter of a function, which does not bind it anew."""
+    return isinstance(scope, cst.FunctionDef) and name in _parameters(scope) and not _assigned(source, scope, name)
 
 
 def _part(

@@ -12,13 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 import libcst as cst
 
 from diagnose.model import Site
-from diagnose.source.dataflow.reachable_code import Reached
+from diagnose.source.dataflow.reachable_code import Reached, runs_after
+from diagnose.source.dataflow.reaching_definitions import Bound, definition_of
 from diagnose.source.training.every_step import EveryStep
+from diagnose.source.training.model_calls import is_model
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import literal, string
 from diagnose.source.tree.syntax import Source
 
 _ALL = frozenset({"parameters", "named_parameters", "modules", "children"})
+_DEEPEST = 4  # names behind names
 
 
 def late_gradients(sources: Mapping[str, str], sites: Sequence[Site], optimizer: Site) -> str | None:
@@ -36,11 +39,12 @@ def late_gradients(sources: Mapping[str, str], sites: Sequence[Site], optimizer:
 
 
 def _freed(code: EveryStep) -> Iterator[str]:
-    """Where parameters are freed in what training runs again and again."""
+    """Where parameters are freed in what training runs again and again, or in what runs between two loops of it."""
     if not any(source.mentions("requires_grad", "requires_grad_") for source in code.sources.values()):
         return
     begins = [code.beginning(stretch) for stretch in code.stretches if stretch.loop is not None]
-    reached = Reached(code.sources, [(each.path, each.source, each.body) for each in begins])
+    after = [place for each in begins for place in runs_after(code.sources, each.path, each.body)]
+    reached = Reached(code.sources, [*((each.path, each.source, each.body) for each in begins), *after])
     for path, source, call in reached.every(cst.Call):
         if _frees_by_name(call):
             yield f"{path}:{source.lines_of(call)[0]}"
@@ -59,17 +63,24 @@ def _freed(code: EveryStep) -> Iterator[str]:
 
 
 def _frees_by_name(call: cst.Call) -> bool:
-    """Whether it is `setattr(parameter, "requires_grad", True)`."""
+    """Whether a call is `setattr(parameter, "requires_grad", True)`."""
     if call_name(call) != "setattr" or len(call.args) < len(("owner", "name", "value")):
         return False
     told = literal(call.args[2].value)
     return string(call.args[1].value) == "requires_grad" and (told is None or told.value is not False)
 
 
-def _is_parameter(source: Source, owner: cst.BaseExpression) -> bool:
-    """Whether it may be a parameter or a module, not a batch: one of a model's, or an attribute."""
+def _is_parameter(source: Source, owner: cst.BaseExpression, depth: int = 0) -> bool:
+    """Whether an object may be a parameter or a module, not a batch: a model or of one, an attribute, or handed in."""
+    while isinstance(owner, cst.Subscript):
+        owner = owner.value
     if not isinstance(owner, cst.Name):
         return isinstance(owner, cst.Attribute)
+    seen = definition_of(source, owner)
+    if is_model(source, owner.value) or seen.bound is Bound.PARAMETER:
+        return True
+    if seen.assigned is not None and depth < _DEEPEST:
+        return _is_parameter(source, seen.assigned, depth + 1)
     loops = (above for above in source.ancestors(owner) if isinstance(above, cst.For))
     over = (call for loop in loops for call in source.every(cst.Call, loop.iter))
     return any(call_name(call) in _ALL for call in over)

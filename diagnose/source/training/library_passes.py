@@ -14,7 +14,7 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
 _SCALER = re.compile(r"scaler", re.IGNORECASE)
-_OPTIMIZER = re.compile(r"opt", re.IGNORECASE)
+_OPTIMIZER = re.compile(r"optim|(?<![a-z])opt(?![a-z])", re.IGNORECASE)
 
 
 def library_passes(source: Source) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:

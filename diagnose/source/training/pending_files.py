@@ -36,6 +36,9 @@ _MODULES = _names(
     "fabric dvc git ray joblib pickle dill cloudpickle safetensors"
 )
 """Modules that act on files, start processes or threads, or send files away."""
+_PATTERN = re.compile(r"[*?\]]")
+_ENDING = re.compile(r"\.[A-Za-z]\w*$")
+"""Of the name of a file; a folder may be `runs/lr0.1`."""
 _FETCHES = _names("get head urlopen")
 """Functions of these modules whose answer is read from the network."""
 _METHODS = _names(
@@ -240,14 +243,14 @@ def _may_be(one: str, other: str) -> bool:
 def _tails(
     sources: Mapping[str, Source], path: str, source: Source, node: cst.BaseExpression, depth: int = 0
 ) -> set[str]:
-    """How the name of a file ends, each way that it may; an empty text where that is not known."""
+    """How the name of a file ends, of `*.pt` behind the star, each way that it may; an empty text if unknown."""
     inner: list[tuple[str, Source, cst.BaseExpression]] = []
     if isinstance(node, cst.SimpleString):
         value = node.evaluated_value
-        return {value if isinstance(value, str) else ""}
+        return {_PATTERN.split(value)[-1] if isinstance(value, str) else ""}
     if isinstance(node, cst.FormattedString):
         last = node.parts[-1] if node.parts else None
-        return {last.value if isinstance(last, cst.FormattedStringText) else ""}
+        return {_PATTERN.split(last.value)[-1] if isinstance(last, cst.FormattedStringText) else ""}
     if isinstance(node, cst.ConcatenatedString | cst.BinaryOperation):
         operator = node.operator if isinstance(node, cst.BinaryOperation) else None
         inner = [(path, source, node.right)] if operator is None or isinstance(operator, cst.Add | cst.Divide) else []
@@ -343,7 +346,7 @@ def _taken(sources: Mapping[str, Source], saves: Sequence[Save], code: Reached, 
 
 def _is_another_file(tails: set[str], ends: set[str]) -> bool:
     """Whether a name, which ends in one of these ways, is of a file, and of none that is saved."""
-    return all(re.search(r"\.\w+$", tail) is not None and not any(_may_be(tail, end) for end in ends) for tail in tails)
+    return all(_ENDING.search(tail) and not any(_may_be(tail, end) for end in ends) for tail in tails)
 
 
 def _words(source: Source, path: cst.BaseExpression) -> Iterator[str]:

@@ -90,7 +90,7 @@ def _steps(sources: Mapping[str, str], ran: _Ran) -> tuple[TrainingStep, ...]:
     if not found:
         found = [
             _step(path, source, call, _lines_run(path, ran), loss)
-            for path, source in files_with(sources, "scaler")
+            for path, source in parse_all(sources).items()
             for call, loss in library_passes(source)
         ]
     found = list({id(step.backward): step for step in found}.values())

@@ -75,10 +75,13 @@ def names_set_later(sources: Iterable[Source]) -> frozenset[str]:
 
 
 def building_methods(sources: Iterable[Source]) -> frozenset[str]:
-    """The names of methods that only constructors use, or other such methods: `_make_layer`, which builds layers."""
+    """The names of methods that only constructors call, or other such methods: `_make_layer`, which builds layers.
+
+    What a constructor keeps or hands on, `self.act = self._gelu`, is called by others.
+    """
     used: dict[str, set[str]] = {}
     for source in sources:
-        for name, functions in _uses_of_attributes(source).items():
+        for name, functions in _callers_of_attributes(source).items():
             used.setdefault(name, set()).update(functions)
     found: set[str] = set()
     while new := {name for name, functions in used.items() if functions <= {"__init__"} | found} - found:
@@ -87,15 +90,19 @@ def building_methods(sources: Iterable[Source]) -> frozenset[str]:
 
 
 @per_source
-def _uses_of_attributes(source: Source) -> Mapping[str, Set[str]]:
-    """By the name of an attribute, the names of the functions around its uses; an empty one outside of any."""
+def _callers_of_attributes(source: Source) -> Mapping[str, Set[str]]:
+    """By the name of an attribute, the names of the functions that call it; an empty one for any other use of it."""
     found: dict[str, set[str]] = {}
+    called: set[ast.AST] = set()
     pending: list[tuple[ast.AST, str]] = [(source.outline.tree, "")]
     while pending:
         node, function = pending.pop()
+        if isinstance(node, ast.Call):
+            called.add(node.func)
         if isinstance(node, ast.Attribute):
-            found.setdefault(node.attr, set()).add(function)
+            found.setdefault(node.attr, set()).add(function if node in called else "")
         inner = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else function
+        inner = "" if isinstance(node, ast.Lambda) else inner
         pending += [(each, inner) for each in ast.iter_child_nodes(node)]
     return found
 

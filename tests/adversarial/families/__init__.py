@@ -10,13 +10,14 @@ from adversarial.families import (
     deferred_reads,
     distributed,
     everyday,
+    images,
     model_math,
     processes,
     training_loops,
 )
 from adversarial.program import Program, unique
 
-FAMILIES = (deferred_reads, datasets, checkpoints, model_math, training_loops, distributed, everyday, processes)
+FAMILIES = (deferred_reads, datasets, checkpoints, model_math, training_loops, distributed, everyday, processes, images)
 
 
 @cache

@@ -59,6 +59,25 @@ def test_frozen_ones_need_none(sites: Sites) -> None:
     assert noted(sites) == {STEPPED, FROZEN}
 
 
+def test_one_of_two_that_are_built_on_a_line_has_not_stepped(sites: Sites) -> None:
+    model, later = nn.Linear(2, 2), nn.Linear(2, 2)
+    first, second = [torch.optim.SGD(each.parameters(), momentum=0.9) for each in (model, later)]
+    with_gradients(model, later)
+    sites.stepped(first)
+    assert noted(sites) == set()
+    sites.stepped(second)
+    assert noted(sites) == {STEPPED}
+
+
+def test_one_that_is_gone_need_not_step(sites: Sites) -> None:
+    model = nn.Linear(2, 2)
+    for _ in range(2):
+        optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    with_gradients(model)
+    sites.stepped(optimizer)
+    assert noted(sites) == {STEPPED}
+
+
 def test_later_steps_are_not_looked_at(sites: Sites) -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)

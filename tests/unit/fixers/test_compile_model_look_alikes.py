@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -316,6 +317,23 @@ def test_models_that_are_handed_on_in_a_list_are_compiled_where_they_are_built()
 def test_models_that_come_from_a_caller_who_does_not_show_them_are_left_alone(given: str) -> None:
     answer = FIXERS["compile-model"].rewrite(request(_HANDED_ON.replace("{given}", given)))
     assert isinstance(answer, Advice)
+
+
+@pytest.mark.parametrize(
+    ("built", "compiled"),
+    [
+        ("nets = Net(), Net()\nmodel, critic = nets", "model"),
+        ("nets = build()\nmodel, = nets", "model"),
+        ("net = Net()\nmodel = net", "net"),
+        ("net = Net()\nmodel = net\nnet = Net()", "model"),
+    ],
+)
+def test_what_a_model_is_taken_out_of_is_no_model(built: str, compiled: str) -> None:
+    line = 'model = Net()\nmodel = model.to("cpu")\n'
+    assert line in FLAT
+    answer = FIXERS["compile-model"].rewrite(request(FLAT.replace(line, built + "\n")))
+    assert isinstance(answer, Edits)
+    assert re.findall(r"(\w+)\.compile\(\)", answer.files["train.py"]) == [compiled]
 
 
 def test_an_optimizer_is_no_module_with_a_method_of_that_name() -> None:

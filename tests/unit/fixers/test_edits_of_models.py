@@ -56,6 +56,13 @@ def test_channels_last_flattens_what_another_class_convolved() -> None:
         "model.block.conv.weight.grad.reshape(-1).clamp_(-1, 1)",
         "flat = model.block.conv.weight.data.ravel()\nflat[0] = 0",
         "flat = mask.flatten()\nflat[3] = 0\nmodel.register_buffer('mask', mask)",
+        "state.flat = mask.flatten()\nstate.flat.clamp_(0, 1)",
+        "flat: torch.Tensor = mask.flatten()\nflat[3] = 0",
+        "for row in model.block.conv.weight.data.flatten(1):\n    row.div_(row.norm())",
+        "unit_(model.block.conv.weight.data.flatten(1))",
+        "w = model.block.conv.weight.data\nw = w.flatten(1)\nw /= w.norm()",
+        "x = model(x)\nx = mask.reshape(x.shape)\nx += 1",
+        "def bound(w):\n    w = w.reshape(len(w), -1)\n    w.renorm_(2, 0, 1.0)",
         "torch.ops.mine.convolve(x)",
     ],
 )
@@ -63,7 +70,16 @@ def test_channels_last_leaves_programs_that_ask_how_tensors_lie(use: str) -> Non
     assert rewritten("channels-last", CONVOLUTION + use + "\n") is None
 
 
-@pytest.mark.parametrize("use", ["x = x.flatten(1)\nx += 1", "norm = model.block.conv.weight.grad.flatten().norm()"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        "x = model(x)\nx = x.flatten(1)\nx += 1",
+        "x = model(x).squeeze(-1)\nx = torch.flatten(x, 1)\nx.relu_()",
+        "nn.init.orthogonal_(model.block.conv.weight.flatten(1))",
+        "for row in x.flatten(1):\n    print(row.norm())",
+        "norm = model.block.conv.weight.grad.flatten().norm()",
+    ],
+)
 def test_channels_last_is_for_programs_that_flatten_and_read(use: str) -> None:
     assert rewritten("channels-last", CONVOLUTION + use + "\n") is not None
 

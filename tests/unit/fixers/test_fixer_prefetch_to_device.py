@@ -124,3 +124,13 @@ def test_batches_pass_as_they_are_where_no_device_is_named_that_copies_run_besid
     ahead = prefetcher(torch)(batches, device)
     assert all(one is other for one, other in zip(ahead, batches, strict=True))
     assert len(ahead) == 2
+
+
+@pytest.mark.parametrize(
+    "loop",
+    ["enumerate(iter(queue.get, None))", "enumerate(tqdm(desc=name, iterable=loader))", "enumerate(iter(*given))"],
+)
+def test_what_gives_no_batches_itself_is_not_wrapped(loop: str) -> None:
+    example = next(example for example in FIXER.examples if example.after is not None)
+    text = example.before.replace("enumerate(loader)", loop)
+    assert not isinstance(FIXER.rewrite(example.request(text)), Edits)

@@ -217,3 +217,49 @@ def test_a_switch_of_the_model_that_another_file_sets_leaves_gradients_over(
     answer = FIXER.rewrite(request)
     assert isinstance(answer, Edits)
     assert answer.gate is gate
+
+
+BRANCHES = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, deep):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        {constructor}
+
+    def forward(self, x):
+        return {forward}
+
+    def _part(self, x):
+        if x.sum() > 0:
+            return self.a(x)
+        return self.b(x)
+
+model = Net(True)
+optimizer = torch.optim.AdamW(model.parameters())
+for x in loader:
+    optimizer.zero_grad(set_to_none=False)
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("constructor", "forward", "gate"),
+    [
+        ("self.c = self._part(torch.ones(4))", "self.a(self.b(x))", None),
+        ("self.c = 0", "self._part(x)", Gate.TRAINING),
+        ("self.part = self._part if deep else self.a", "self.part(x)", Gate.TRAINING),
+        ("self.part = lambda x: self._part(x)", "self.part(x)", Gate.TRAINING),
+        ("self.a.register_forward_hook(self._part)", "self.a(self.b(x))", Gate.TRAINING),
+    ],
+)
+def test_a_method_that_only_constructors_call_leaves_no_gradient_over(
+    constructor: str, forward: str, gate: Gate | None
+) -> None:
+    text = BRANCHES.format(constructor=constructor, forward=forward)
+    answer = FIXER.rewrite(example_request("slow-optimizer", text))
+    assert isinstance(answer, Edits)
+    assert answer.gate is gate

@@ -132,6 +132,8 @@ TWICE = [
     "for one in loader:\n    step(one, first(loader))\n",
     f"loader = {LOADER}\n\ndef score(batches):\n    return batches.evaluate()\n\n"
     "for one in loader:\n    step(one, score(batches=loader))\n",
+    f"loader = {LOADER}\n\ndef score(**given):\n    return sum(map(loss, given['batches']))\n\n"
+    "for one in loader:\n    step(one, score(batches=loader))\n",
     f"{MAKE}loader = make()\nforever = itertools.cycle(loader)\nfor one in loader:\n    step(one, next(forever))\n",
 ]
 
@@ -148,6 +150,8 @@ ONE_AFTER_THE_OTHER = [
     "for step, one in enumerate(loader):\n    lr = rate(args, loader, step)\n",
     f"loader = {LOADER}\n\ndef size(batches):\n    return batches.dataset.size * batches.batch_size\n\n"
     "for one in loader:\n    step(one, size(batches=loader))\n",
+    f"loader = {LOADER}\n\ndef size(one, *, batches):\n    return len(one) * len(batches)\n\n"
+    "for one in loader:\n    step(one, size(one, batches=loader))\n",
     f"loader = {LOADER}\nfor one in loader:\n    log(len(loader), loader.dataset)\nfor one in loader:\n    step(one)\n",
     f"loader = {LOADER}\nit = iter(loader)\nwhile True:\n    try:\n        one = next(it)\n"
     "    except StopIteration:\n        it = iter(loader)\n",

@@ -68,6 +68,18 @@ def test_folders_that_a_program_adds_to_its_path_are_looked_through(tmp_path: Pa
     assert {str(Path(path).relative_to(tmp_path)) for path in found} == {"core/raft.py", "core/flow.py"}
 
 
+def test_a_relative_folder_is_not_looked_for_in_folders_that_were_added(tmp_path: Path) -> None:
+    names = [f"m{number}" for number in range(20)]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(f"import sys\nsys.path.append('of_{name}')\nimport other\n")
+    (tmp_path / "of_m0" / "of_m1").mkdir(parents=True)
+    (tmp_path / "of_m0" / "of_m1" / "other.py").write_text("")
+    text = "".join(f"import {name}\n" for name in names)
+    (tmp_path / "train.py").write_text(text)
+    found = read_reached(Program.parse(["train.py"], cwd=tmp_path), {str(tmp_path / "train.py"): text})
+    assert {Path(path).stem for path in found} == set(names)
+
+
 @pytest.mark.parametrize("line", ["sys.path.append(folder)", "names.append('core')", "sys.path.append()"])
 def test_other_folders_are_not(tmp_path: Path, line: str) -> None:
     text = f"{line}\nfrom raft import Raft\n"

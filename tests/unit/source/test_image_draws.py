@@ -18,7 +18,7 @@ PROGRAM = """
 import torch
 from torch import nn
 import torch.nn.functional as F
-
+{above}
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -41,12 +41,17 @@ for images, labels in loader:
     optimizer.step()
 """
 FLAT = "x = self.conv(x).mean((2, 3))\nreturn self.fc1(x)"
+PICTURES = "class Pictures(nn.Module):\n    def forward(self, x):\n        return self.up(x.view(-1, 8, 2, 2))\n"
 
 
 def program(
-    forward: str = FLAT, layer: str = "Dropout(0.0)", head: str = "nn.Linear(8, 8)", step: str = "images = images + 0"
+    forward: str = FLAT,
+    layer: str = "Dropout(0.0)",
+    head: str = "nn.Linear(8, 8)",
+    step: str = "images = images + 0",
+    above: str = "",
 ) -> str:
-    return PROGRAM.format(layer=layer, head=head, step=step, forward=indent(dedent(forward), " " * 8))
+    return PROGRAM.format(above=above, layer=layer, head=head, step=step, forward=indent(dedent(forward), " " * 8))
 
 
 @pytest.mark.parametrize(
@@ -56,6 +61,23 @@ def program(
         (program("x = F.dropout(self.conv(x), 0.2)\nreturn x.mean((1, 2, 3))"), "F.dropout(self.conv(x), 0.2)"),
         (program(layer="Dropout(p)", forward="return self.fc1(self.drop(self.conv(x)))"), "nn.Dropout(p)"),
         (program(head="nn.Conv2d(8, 8, 3), nn.Dropout(), nn.Conv2d(8, 8, 3)"), "nn.Dropout()"),
+        (
+            program("x = self.fc1(x).view(-1, 8, 4, 4)\nreturn self.drop(self.conv(x)).sum()", "Dropout(0.5)"),
+            "nn.Dropout(0.5)",
+        ),
+        (
+            program("x = x * self.fc1(x.mean((2, 3)))[:, :, None, None]\nreturn self.drop(x).sum()", "Dropout(0.5)"),
+            "nn.Dropout(0.5)",
+        ),
+        (program("x = self.conv(x).view(*sizes, -1)\nreturn self.drop(x).sum()", "Dropout(0.5)"), "nn.Dropout(0.5)"),
+        (program("x = x - x.mean()\nreturn self.drop(self.conv(x)).sum()", "Dropout(0.5)"), "nn.Dropout(0.5)"),
+        (program("x = self.conv(x).flatten(2)\nreturn self.drop(x).sum()", "Dropout(0.5)"), "nn.Dropout(0.5)"),
+        (
+            program(head="nn.Linear(8, 32), nn.Unflatten(1, (8, 2, 2)), nn.Conv2d(8, 8, 1), nn.Dropout()"),
+            "nn.Dropout()",
+        ),
+        (program(head="nn.Linear(8, 32), Pictures(8, 2, 2), nn.Dropout()", above=PICTURES), "nn.Dropout()"),
+        (program(head="nn.Linear(8, 32), Up(), nn.Dropout()", above="from layers import Up"), "nn.Dropout()"),
         (program("x = self.conv(x)\nx = x + torch.randn_like(x)\nreturn x.mean((1, 2, 3))"), "randn_like("),
         (program(step="images = images + torch.zeros_like(images).uniform_(-1, 1)"), "_like(images).uniform_("),
     ],
@@ -75,8 +97,12 @@ def test_elements_of_images_draw(text: str, drawn: str) -> None:
         program("x = self.conv(x).flatten(1)\nreturn self.fc1(self.drop(x))", "Dropout(0.5)"),
         program("x = self.conv(x).mean((2, 3))\nreturn self.drop(F.relu(self.fc1(x)))", "Dropout(0.5)"),
         program("x = self.conv(x).mean((2, 3))\nreturn F.dropout(self.fc1(x), training=self.training)"),
+        program("x = self.conv(x).flatten(1)\nx = self.norm(self.fc1(x)) * 2\nreturn self.drop(x)", "Dropout(0.5)"),
+        program("x = torch.flatten(self.conv(x), 1)\nx = x.view(len(x), -1)\nreturn self.drop(x)", "Dropout(0.5)"),
+        program("x = self.fc1(x)\nx = (x @ x.mT).softmax(-1)\nreturn self.drop(x)", "Dropout(0.5)"),
         program(head="nn.Flatten(), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 8)"),
         program(head="nn.Dropout(0.5), nn.Linear(8, 8)"),
+        program(head="Up(), nn.Dropout(0.5), nn.Linear(8, 8)", above="from layers import Up"),
         program(layer="Dropout2d(0.5)", forward="return self.drop(self.conv(x))"),
         program(step="images = images + torch.randn(images.shape, device=device)"),
     ],

@@ -9,6 +9,30 @@ import pytest
 from diagnose.model import Site
 from diagnose.source.optimizers.late_gradients import late_gradients
 
+PHASES = """
+import torch
+from torch import nn
+
+def build():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[0].requires_grad_(False)
+    return model
+
+def train(model, optimizer, loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+def main():
+    model = build()
+    {before}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    train(model, optimizer, loader)
+    {between}
+    train(model, optimizer, loader)
+
+main()
+"""
 PROGRAM = """
 import torch
 from torch import nn
@@ -72,8 +96,29 @@ def test_parameters_that_were_frozen_and_are_freed_later(step: str) -> None:
         ("for p in model[0].parameters():\n    p.requires_grad = p.dim() > 1", ""),
         ("free(model)", ""),
         ("", "x.requires_grad_(True)"),
+        ("", "x = x * 2\nx.requires_grad_(True)"),
+        ("", "y[0].requires_grad_(True)"),
         ("", "if epoch == 3:\n    model[0].weight.requires_grad_(False)"),
     ],
 )
 def test_parameters_that_stay_frozen(start: str, step: str) -> None:
     assert late("stepped", "frozen parameters", start=start, step=step) is None
+
+
+@pytest.mark.parametrize(
+    "free",
+    [
+        "part = model[0]\n    part.requires_grad_(True)",
+        "model[0].requires_grad_()",
+        "model.requires_grad_(True)",
+        "for p in model[0].parameters(): p.requires_grad = True",
+        "free(model[0])",
+    ],
+)
+def test_parameters_that_are_freed_between_two_phases(free: str) -> None:
+    text = PHASES.replace("def main", "\ndef free(part):\n    part.requires_grad_()\n\ndef main")
+    line = text[: text.index("torch.optim")].count("\n") + 1
+    sites = [Site(kind, "train.py", line) for kind in ("optimizer", "stepped", "frozen parameters")]
+    for before, between, late in (("pass", free, True), (free, "pass", False)):
+        sources = {"train.py": text.format(before=before, between=between)}
+        assert (late_gradients(sources, sites, sites[0]) is not None) is late

@@ -22,8 +22,12 @@ train(model, loader, optimizer, NativeScaler())
 HANDED_ON = "loss_scaler(loss, optimizer, clip_grad=1.0, parameters=model.parameters())"
 
 
-def test_the_loop_that_hands_its_loss_and_optimizer_on_is_the_loop_of_steps() -> None:
-    sources = {"train.py": PROGRAM.replace("{step}", HANDED_ON)}
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("scaler", "scaler"), ("loss_scaler", "lossScaler"), ("optimizer", "g_opt")],
+)
+def test_the_loop_that_hands_its_loss_and_optimizer_on_is_the_loop_of_steps(old: str, new: str) -> None:
+    sources = {"train.py": PROGRAM.replace("{step}", HANDED_ON).replace(old, new)}
     (step,) = training_steps(sources)
     assert (step.loss, step.model, step.hands_loss_on) == ("loss", "model", True)
     assert [stretch.loop for stretch in EveryStep(sources).stretches if stretch.loop is not None] == [step.loop]
@@ -31,7 +35,10 @@ def test_the_loop_that_hands_its_loss_and_optimizer_on_is_the_loop_of_steps() ->
 
 @pytest.mark.parametrize(
     "step",
-    ["loss_scaler(loss)", "loss_scaler(loss, x)", "scale(loss, optimizer)", "scalers.update(loss, optimizer)"],
+    [
+        *("loss_scaler(loss)", "loss_scaler(loss, x)", "scale(loss, optimizer)", "scalers.update(loss, optimizer)"),
+        *("x = scaler(outputs, options)", "x = standard_scaler(outputs, opts)"),
+    ],
 )
 def test_other_calls_are_no_backward_passes(step: str) -> None:
     sources = {"train.py": PROGRAM.replace("{step}", step)}

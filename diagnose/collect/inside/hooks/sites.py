@@ -25,8 +25,8 @@ _SITES_KEPT = 500
 TRAINED_FROM = "trained from"
 """The kind of site that names where a loader was built that traced steps took their batches from."""
 STEPPED, IDLE, FROZEN = "stepped", "idle parameters", "frozen parameters"
-"""The kinds of sites that name where an optimizer was built which has stepped, which in one of its first steps had a
-parameter without a gradient, and which then had one that requires none."""
+"""The kinds of sites that name where optimizers were built which have all stepped, of which one had a parameter without
+a gradient in one of its first steps, and of which one then had a parameter that requires none."""
 _LOOKED_AT = 10
 """The first steps of an optimizer whose gradients are looked at: more than one, for layers that are left out at
 random."""
@@ -74,7 +74,7 @@ class Sites:
         file, line = caller.f_code.co_filename, caller.f_lineno
         if kind in {"DataLoader", "optimizer"} and made is not None:
             number = id(made)
-            gone = weakref.ref(made, lambda _: self._built.pop(number, None))
+            gone = weakref.ref(made, lambda _: self._forget(number))
             self._built[number] = gone, (file, line, caller.f_code.co_qualname)
             if kind == "optimizer":
                 self._to_look_at[number] = _LOOKED_AT
@@ -86,6 +86,10 @@ class Sites:
         site = {"kind": kind, "file": file, "line": line, "function": caller.f_code.co_qualname}
         scalars = {name: _scalar(value) for name, value in arguments.items()}
         self._new.append(encode({**site, "arguments": scalars, "owned": user is caller}) + "\n")
+
+    def _forget(self, number: int) -> None:
+        self._built.pop(number, None)
+        self._to_look_at.pop(number, None)
 
     def add(self, kind: str, file: str, line: int, function: str | None, arguments: dict[str, Any]) -> None:
         """Note a line that is known otherwise, once."""
@@ -113,8 +117,9 @@ class Sites:
         if built is None:
             return
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        beside = [number for number, (_, where) in tuple(self._built.items()) if where == built]
         noted = {
-            STEPPED: True,
+            STEPPED: all(self._to_look_at.get(number, 0) < _LOOKED_AT for number in beside),
             IDLE: any(parameter.requires_grad and parameter.grad is None for parameter in parameters),
             FROZEN: not all(parameter.requires_grad for parameter in parameters),
         }
