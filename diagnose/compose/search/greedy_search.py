@@ -144,13 +144,15 @@ class GreedySearch:
         return affordable(bundle, self._stack, self._queue, self._allow, self._budget)
 
     def _is_outbid(self, part: Bundle) -> bool:
-        """Whether one fix saves more for the time of a trial of its own: none of the bundle, or one of a bundle that
-        may be cut short.
+        """Whether one fix saves more for the time of a trial of its own, which would be begun: none of the bundle, or
+        one of a bundle that may be cut short.
         """
         if not self._counts_time:
             return False
         best, whole = self._next(self._alone()), self._budget.refused_plan(part.plan) is None
-        return not (whole and best.fixer.name in part.names) and outbids(best, part, self._budget)
+        if whole and best.fixer.name in part.names:
+            return False
+        return self._budget.begun(Plan(best.fixer, promised=best.share)) and outbids(best, part, self._budget)
 
     def _next(self, queue: Sequence[Candidate]) -> Proposal:
         """What promises most; of each second of its trial, once that is known and the seconds are counted."""
@@ -299,7 +301,7 @@ class GreedySearch:
         whole = as_one(bundle.fixers)
         patched = self._copy(bundle.stack, "together")
         harmless = self._copy(bundle.harmless, "harmless") if bundle.trains else None
-        self._begin(TOGETHER, bundle.names)
+        self._begin(bundle.plan, bundle.names)
         trial = try_bundle(self._bench, self._journal, bundle, self._stack, original, baseline, patched, harmless)
         if trial.verdict.decision is Decision.KEPT:
             self._accept_all(bundle, trial.verdict)
@@ -340,7 +342,7 @@ class GreedySearch:
         if reason is not None:
             self._give_up(ready, reason, no_time=True)
             return None
-        self._begin(ready.proposal.fixer.name, ())
+        self._begin(Plan(ready.variants[0].fixer, promised=ready.proposal.share), ())
         alone = SingleTrials(self._bench, self._copy, self._journal, self._budget)
         held = alone.run(ready, self._stack, original, baseline)
         if held is None:
@@ -349,10 +351,10 @@ class GreedySearch:
         self._look_again(held.variant.fixer, held.trial.traces, _patched_ns(held.trial.verdict))
         return held.patched
 
-    def _begin(self, name: str, members: Sequence[str]) -> None:
+    def _begin(self, plan: Plan, members: Sequence[str]) -> None:
         """A trial is next: told with the time that is left, and with what comes after it."""
-        self._budget.begins()
-        left_ns = self._deadline.left_ns
+        self._budget.begins(plan)
+        name, left_ns = plan.fixer.name, self._deadline.left_ns
         if left_ns is None:
             return
         later = dict.fromkeys(one.fixer.name for one in self._queue if one.fixer.name not in (name, *members))
