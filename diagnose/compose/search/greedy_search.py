@@ -125,8 +125,6 @@ class GreedySearch:
 
     def _due(self) -> Bundle | ProposedEdits | None:
         """What to try now; None where the next of the queue turned out to be nothing to try."""
-        if self._deadline.passed:
-            self._stack.known.asking.end_soon()
         bundle = self._bundle()
         if bundle is not None:
             part = self._affordable(bundle)

@@ -36,7 +36,8 @@ class Tuning:
         """The stack with the best settings that there was time to find, with a copy of the program that has it in."""
         for kept in stack.kept:
             # What was only foreseen is small: its cheapest setting is enough.
-            others = [] if kept.tuned or kept.foreseen else _others(kept, allow)
+            settled = kept.tuned or kept.foreseen or self.budget.refused(kept.fixer, 2) is not None
+            others = [] if settled else _others(kept, allow)
             others = [others[at] for at in self.budget.choices(kept.fixer, len(others), beside=1)]
             if others:
                 stack, patched = self._choose(stack, patched, kept, others)
