@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -204,13 +204,11 @@ class GreedySearch:
 
     def _finish(self, original: Program, patched: Program) -> Outcome:
         """Set the knobs, take out what is not needed, try what that had excluded, then judge the whole."""
-        tuning = Tuning(self._bench, self._copy, self._journal, self._budget)
-        self._stack, patched = tuning.run(self._stack, patched, self._allow)
-        self._sound = self._stack if self._budget.held else self._sound
+        patched = self._tune(patched)
         check = LeaveOneOut(self._bench, self._copy, self._journal, self._budget)
         self._stack, patched = check.run(self._stack, patched)
-        self._queue = self._released()
-        patched = self._try_all(original, patched)
+        set_before, self._queue = self._stack.names, self._released()
+        patched = self._tune(self._try_all(original, patched), set_before)
         if not self._stack.kept:
             return Outcome(self._journal.verdicts, None)
         final = FinalCheck(self._bench, self._copy, self._journal, self._budget, self._schedule)
@@ -220,6 +218,13 @@ class GreedySearch:
         stack, patched, gate = judged
         measured = final.alone(stack, original, patched, self._step_ns, gate)
         return Outcome(self._journal.verdicts, stack.patch, measured, stack)
+
+    def _tune(self, patched: Program, set_before: Collection[str] = ()) -> Program:
+        """Set the knobs of all kept fixes but those that were `set_before`; the program with all that holds."""
+        tuning = Tuning(self._bench, self._copy, self._journal, self._budget)
+        self._stack, patched = tuning.run(self._stack, patched, self._allow, set_before)
+        self._sound = self._stack if self._budget.held else self._sound
+        return patched
 
     def _ready(self, proposal: Proposal) -> ProposedEdits | None:
         """What the fixer would do, where that is to be tried now; what stands against it is told."""
