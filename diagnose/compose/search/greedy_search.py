@@ -142,13 +142,14 @@ class GreedySearch:
         return affordable(bundle, self._stack, self._queue, self._allow, self._budget)
 
     def _is_outbid(self, part: Bundle) -> bool:
-        """Whether one fix saves more for the time of a trial of its own, which would be begun: none of the bundle, or
-        one of a bundle that may be cut short.
+        """Whether one fix saves more for the time of a trial of its own, which would be begun.
+
+        Of a bundle that ends in time it is none of the members, nor excludes one: that promises more.
         """
         if not self._counts_time:
             return False
         best, whole = self._next(self._alone()), self._budget.refused_plan(part.plan) is None
-        if whole and best.fixer.name in part.names:
+        if whole and (best.fixer.name in part.names or excluded_by(best.fixer, part.fixers)):
             return False
         return self._budget.begun(Plan(best.fixer, promised=best.share)) and outbids(best, part, self._budget)
 

@@ -164,7 +164,7 @@ class TightBench(FakeBench):
     """A trial of one fix has time at best, one of several may be cut short."""
 
     def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
-        longest_ns = 40 if plan.fixer.name == TOGETHER else 22
+        longest_ns = {TOGETHER: 40, "rival": 6}.get(plan.fixer.name, 22)
         return longest_ns // 2 if at_best else longest_ns
 
     def check_ns(self) -> int:
@@ -197,3 +197,16 @@ def test_a_fix_that_has_no_trial_of_its_own_takes_none_from_the_others(tmp_path:
     outcome = stage.run()
     assert [name for name, *_ in stage.bench.attempts] == [TOGETHER]
     assert {verdict.decision for verdict in outcome.verdicts} == {Decision.KEPT}
+
+
+@pytest.mark.parametrize(("conflicts", "first"), [((), "rival"), (("faster-loader",), TOGETHER)])
+def test_one_that_saves_more_for_its_time_goes_before_all_unless_it_excludes_one_that_promises_more(
+    tmp_path: Path, conflicts: tuple[str, ...], first: str
+) -> None:
+    leak = replace(finding("leak", 8, "rival"), short_of_memory=True)
+    rival = fixer("rival", replacing("import torch\n", "import torch  # less\n"), conflicts=conflicts)
+    stage = together(tmp_path, LOADER, ITEM, MODEL, rival, budget=Deadline(1000, clock=lambda: 0))
+    stage.findings = [*stage.findings[:3], leak]
+    stage.bench = TightBench(stage.program, stage.decisions)
+    stage.run()
+    assert stage.bench.attempts[0][0] == first
