@@ -167,10 +167,11 @@ def test_what_a_needless_fix_had_excluded_has_its_turn_after_all(tmp_path: Path)
 
 
 def test_the_setting_of_what_had_been_excluded_is_chosen_too_and_no_other_anew(tmp_path: Path) -> None:
-    def knob(name: str, line: str, **more: object) -> Fixer:
-        return fixer(name, replacing(f"{line}\n", f"{line}0 + "), settings=lambda _: ({"n": 2}, {"n": 4}), **more)
+    def knob(name: str, line: str, conflicts: tuple[str, ...] = ()) -> Fixer:
+        rewrite = replacing(f"{line}\n", f"{line}0 + ")
+        return fixer(name, rewrite, settings=lambda _: ({"n": 2}, {"n": 4}), conflicts=conflicts)
 
-    rival = knob("rival", "loader = 1", conflicts=("faster-loader",))
+    rival = knob("rival", "loader = 1", ("faster-loader",))
     made = together(tmp_path, LOADER, knob("item", "loss = 2"), MODEL, rival)
     made.bench.left_out, made.bench.best_setting = {"faster-loader": Decision.NO_CHANGE}, 1
     settings = {verdict.fixer: verdict.setting for verdict in made.run().verdicts}
