@@ -10,7 +10,6 @@ journal: what all of them tell
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from diagnose.compose.stack.run_context import RunContext, knowledge
 from diagnose.model import Decision, Diagnosis, Gate, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
-from diagnose.session.owner import TRIALS
+from diagnose.session.owner import TRIALS, clear
 from diagnose.trace import Trace
 from diagnose.trial.baseline_failure import OutOfMemoryBaseline
 from diagnose.trial.bench import Bench
@@ -60,7 +59,8 @@ def fix(
     began_ns: int | None = None,
     skip: SkipRequest | None = None,
 ) -> Outcome:
-    """Try what the findings suggest, on copies below `folder` that are gone in the end; the patch is stored there.
+    """Try what the findings suggest, on copies below `folder` that are gone in the end, or where that takes longer than
+    a budget allows, soon after it; the patch is stored there.
 
     `began_ns` is when the watched program was started, in ns since the epoch; `skip` lets the user leave one trial.
 
@@ -98,7 +98,7 @@ def fix(
             journal.warn(elsewhere)
     finally:
         with undisturbed():
-            shutil.rmtree(trials, ignore_errors=True)  # copies, what they wrote, and captures of many GB
+            clear(trials, deadline.closing_ns)  # copies, what they wrote, and captures of many GB
     if outcome.patch is not None:
         patch.store(outcome.patch, folder)
         if outcome.stack is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from diagnose.model import Diagnosis, Interval, ProbeResult
 from diagnose.probing.bearing import bearing_on
 from diagnose.program import Program
 from diagnose.session import AnyEvent, PhaseChanged, Probed
-from diagnose.session.owner import TRIALS
+from diagnose.session.owner import TRIALS, clear
 from diagnose.trace import Trace
 from diagnose.trial.ab.result import PATCHED, Comparison, Ending
 from diagnose.trial.bench import Bench
@@ -47,23 +46,24 @@ def run_probes(
     fails in an unchanged copy, and Cancelled, with nothing left running, soon after `cancelled` says so.
     """
     trials, found, step_ns = folder / TRIALS, [], diagnosis.average_step_ns
+    deadline = Deadline.within(budget_ns)
     try:
         with Bench(
             program,
             trials,
             schedule,
-            Deadline.within(budget_ns),
+            deadline,
             WatchedProgram.of(traces, began_ns, step_ns),
             on_phase=lambda phase, detail: record(PhaseChanged(phase=phase, detail=detail)),
             cancelled=cancelled,
         ) as bench:
-            for result in _results(bench, probes, Deadline.within(budget_ns), record, step_ns):
+            for result in _results(bench, probes, deadline, record, step_ns):
                 probe = next(one for one in probes if one.name == result.probe)
                 found.append(bearing_on(result, probe, diagnosis.findings))
                 record(Probed(result=found[-1]))
     finally:
         with undisturbed():
-            shutil.rmtree(trials, ignore_errors=True)
+            clear(trials, deadline.closing_ns)
     return tuple(found)
 
 

@@ -11,12 +11,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
+
+from diagnose.units import NS_PER_S
 
 OWNER = "owner.json"
 TRIALS = "trials"
 """The folder of a run that holds what only its trials need."""
+_REMOVE = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
+_REMOVING: list[subprocess.Popen[bytes]] = []
+"""Those that were not waited for to their end."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _STARTED = 19
 """The field of /proc/PID/stat, counted from the one behind the command's name."""
@@ -27,6 +34,30 @@ def own(folder: Path) -> None:
     with suppress(OSError, ValueError):
         record = {"pid": os.getpid(), "started": _started(os.getpid()), "machine": _machine()}
         (folder / OWNER).write_text(json.dumps(record))
+
+
+def clear(trials: Path, limit_ns: int | None = None) -> None:
+    """Remove the trials of a run, in another process: one that is not done within the limit goes on by itself.
+
+    Copies with thousands of files take longer to remove than a budget may be exceeded. What that process leaves, should
+    it be killed, the next run clears. None: no limit.
+    """
+    if limit_ns is None:
+        shutil.rmtree(trials, ignore_errors=True)
+        return
+    quiet = subprocess.DEVNULL
+    remover = subprocess.Popen(
+        # -I: neither the user's environment nor a sitecustomize of ours reaches it.
+        [sys.executable, "-I", "-S", "-c", _REMOVE, str(trials)],
+        stdin=quiet,
+        stdout=quiet,
+        stderr=quiet,
+        start_new_session=True,
+    )
+    try:
+        remover.wait(limit_ns / NS_PER_S)
+    except subprocess.TimeoutExpired:
+        _REMOVING.append(remover)
 
 
 def clear_abandoned(runs: Path) -> None:

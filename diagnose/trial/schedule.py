@@ -25,6 +25,10 @@ EARLY_TIMES = 1.5
 EARLY_MORE_NS = 2 * NS_PER_S  # see EARLY_TIMES; chosen, not measured
 
 
+CLEARING_NS = 2 * NS_PER_S
+"""For clearing away once the time is up: a budget is exceeded by no more than 5 s, and a report follows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Sizes and limits of a trial. Times are nanoseconds; a pair is one block of each arm."""
@@ -160,6 +164,11 @@ class Deadline:
     def left_ns(self) -> int | None:
         """The time until then, never below zero; None: no end."""
         return None if self.at_ns is None else max(0, self.at_ns - self.clock())
+
+    @property
+    def closing_ns(self) -> int | None:
+        """The time that clearing away may take; None: no end."""
+        return None if self.at_ns is None else (self.left_ns or 0) + CLEARING_NS
 
     def earlier(self, by_ns: int) -> Deadline:
         """The deadline of a part that must leave `by_ns` to what comes after it."""

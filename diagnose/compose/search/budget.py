@@ -86,6 +86,10 @@ class Budget:
             return None
         return reason
 
+    def begun(self, plan: Plan) -> bool:
+        """Whether a trial is begun: it ends in time, or is worth that it may be cut short."""
+        return self.refused_plan(plan) is None or self.risks(plan)
+
     def choices(self, fixer: Fixer, count: int, beside: int = 0) -> list[int]:
         """Return the places of as many of a fix's settings as there is time to choose from, in even distances.
 
@@ -123,12 +127,15 @@ class Budget:
             return 0.0
         return (1 + math.erf(math.log(left_ns / trial_ns) / math.log(SPREAD) / math.sqrt(2))) / 2
 
-    def begins(self) -> None:
-        """A trial is the next thing."""
+    def begins(self, plan: Plan) -> None:
+        """A trial is the next thing; told where it may be cut short."""
         self.tried = True
+        reason = self.refused_plan(plan)
+        if reason is not None:
+            self.on_risk(f"trying {plan.fixer.name} although it may be cut short", reason)
 
     def risks(self, plan: Plan) -> bool:
-        """Whether a refused trial is begun all the same: told if so.
+        """Whether a refused trial is begun all the same.
 
         One that may well end in time, or does if it saves what it promises; then the numbers of the whole are looked at
         as far as there is time, and while nothing is kept, no last run has its time. Any that promises a large saving
@@ -141,10 +148,7 @@ class Budget:
         large = plan.promised >= SURE_SAVING and (not self.tried or UNSPENT * left_ns >= self._whole_ns)
         large = large and self.bench.least_ns(plan) <= left_ns
         likely = self._chance(self.bench.trial_ns(plan)) >= LIKELY
-        if not (large or likely or self.ends_at_best(plan)):
-            return False
-        self.on_risk(f"trying {plan.fixer.name} although it may be cut short", reason)
-        return True
+        return large or likely or self.ends_at_best(plan)
 
     def ends_at_best(self, plan: Plan) -> bool:
         """Whether a trial ends in time if it saves what it promises, and what is only assumed of it turns out short."""

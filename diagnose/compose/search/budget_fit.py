@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from diagnose.compose.proposals.candidates import Candidate
+from diagnose.compose.proposals.constraints import excluded_by
 from diagnose.compose.proposals.proposals import Proposal
 from diagnose.compose.search.budget import Budget
 from diagnose.compose.search.bundle import LEAST, Bundle, as_one, gather
@@ -50,13 +51,15 @@ def better_apart(bundle: Bundle, budget: Budget) -> bool:
 
 
 def outbids(proposal: Proposal, bundle: Bundle, budget: Budget) -> bool:
-    """Whether one fix saves more for the time of a trial of its own than a bundle for its: one that is no member, or a
-    member where the bundle may be cut short.
+    """Whether one fix saves more for the time of a trial of its own, which would be begun, than a bundle for its.
+
+    Of a bundle that ends in time it is none of the members, nor excludes one: that promises more.
     """
-    if proposal.fixer.name in bundle.names and budget.refused_plan(bundle.plan) is None:
+    fixer, whole = proposal.fixer, budget.refused_plan(bundle.plan) is None
+    if whole and (fixer.name in bundle.names or excluded_by(fixer, bundle.fixers)):
         return False
-    plan = Plan(proposal.fixer, promised=proposal.share)
-    return _per_ns(proposal.predicted_ns, plan, budget) > _rate(bundle, budget)
+    plan = Plan(fixer, promised=proposal.share)
+    return budget.begun(plan) and _per_ns(proposal.predicted_ns, plan, budget) > _rate(bundle, budget)
 
 
 def _without_compiler(bundle: Bundle, stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate]) -> Bundle:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,8 +125,6 @@ class GreedySearch:
 
     def _due(self) -> Bundle | ProposedEdits | None:
         """What to try now; None where the next of the queue turned out to be nothing to try."""
-        if self._deadline.passed:
-            self._stack.known.asking.end_soon()
         bundle = self._bundle()
         if bundle is not None:
             part = self._affordable(bundle)
@@ -199,13 +197,11 @@ class GreedySearch:
 
     def _finish(self, original: Program, patched: Program) -> Outcome:
         """Set the knobs, take out what is not needed, try what that had excluded, then judge the whole."""
-        tuning = Tuning(self._bench, self._copy, self._journal, self._budget)
-        self._stack, patched = tuning.run(self._stack, patched, self._allow)
-        self._sound = self._stack if self._budget.held else self._sound
+        patched = self._tune(patched)
         check = LeaveOneOut(self._bench, self._copy, self._journal, self._budget)
         self._stack, patched = check.run(self._stack, patched)
-        self._queue = self._released()
-        patched = self._try_all(original, patched)
+        set_before, self._queue = self._stack.names, self._released()
+        patched = self._tune(self._try_all(original, patched), set_before)
         if not self._stack.kept:
             return Outcome(self._journal.verdicts, None)
         final = FinalCheck(self._bench, self._copy, self._journal, self._budget, self._schedule)
@@ -215,6 +211,13 @@ class GreedySearch:
         stack, patched, gate = judged
         measured = final.alone(stack, original, patched, self._step_ns, gate)
         return Outcome(self._journal.verdicts, stack.patch, measured, stack)
+
+    def _tune(self, patched: Program, set_before: Collection[str] = ()) -> Program:
+        """Set the knobs of all kept fixes but those that were `set_before`; the program with all that holds."""
+        tuning = Tuning(self._bench, self._copy, self._journal, self._budget)
+        self._stack, patched = tuning.run(self._stack, patched, self._allow, set_before)
+        self._sound = self._stack if self._budget.held else self._sound
+        return patched
 
     def _ready(self, proposal: Proposal) -> ProposedEdits | None:
         """What the fixer would do, where that is to be tried now; what stands against it is told."""
@@ -294,7 +297,7 @@ class GreedySearch:
         whole = as_one(bundle.fixers)
         patched = self._copy(bundle.stack, "together")
         harmless = self._copy(bundle.harmless, "harmless") if bundle.trains else None
-        self._begin(TOGETHER, bundle.names)
+        self._begin(bundle.plan, bundle.names)
         trial = try_bundle(self._bench, self._journal, bundle, self._stack, original, baseline, patched, harmless)
         if trial.verdict.decision is Decision.KEPT:
             self._accept_all(bundle, trial.verdict)
@@ -335,7 +338,7 @@ class GreedySearch:
         if reason is not None:
             self._give_up(ready, reason, no_time=True)
             return None
-        self._begin(ready.proposal.fixer.name, ())
+        self._begin(Plan(ready.variants[0].fixer, promised=ready.proposal.share), ())
         alone = SingleTrials(self._bench, self._copy, self._journal, self._budget)
         held = alone.run(ready, self._stack, original, baseline)
         if held is None:
@@ -344,10 +347,10 @@ class GreedySearch:
         self._look_again(held.variant.fixer, held.trial.traces, held.trial.patched_ns)
         return held.patched
 
-    def _begin(self, name: str, members: Sequence[str]) -> None:
+    def _begin(self, plan: Plan, members: Sequence[str]) -> None:
         """A trial is next: told with the time that is left, and with what comes after it."""
-        self._budget.begins()
-        left_ns = self._deadline.left_ns
+        self._budget.begins(plan)
+        name, left_ns = plan.fixer.name, self._deadline.left_ns
         if left_ns is None:
             return
         later = dict.fromkeys(one.fixer.name for one in self._queue if one.fixer.name not in (name, *members))

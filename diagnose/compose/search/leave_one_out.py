@@ -77,10 +77,12 @@ class LeaveOneOut:
     def _trifles(self, stack: Stack, patched: Program) -> tuple[Stack, Program, tuple[str, ...]]:
         """What is left once all that is too small for a check of its own had one together, and who that was."""
         names = tuple(kept.fixer.name for kept in stack.kept if kept.foreseen and kept.promised_share < LEAST_SAVING)
+        if len(names) < 2 or self.budget.refused_check() is not None:
+            return stack, patched, ()
         rest: Stack | None = stack
         for name in reversed(names):
             rest = rest and rest.without(name)
-        if len(names) < 2 or rest is None or self.budget.refused_check() is not None:
+        if rest is None:
             return stack, patched, ()
         kept = [stack.kept[stack.names.index(name)] for name in names]
         left = self.copy(rest, f"without-{names[0]}-and-{len(names) - 1}-more")

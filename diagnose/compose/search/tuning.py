@@ -32,11 +32,18 @@ class Tuning:
     journal: Journal
     budget: Budget
 
-    def run(self, stack: Stack, patched: Program, allow: Collection[Gate]) -> tuple[Stack, Program]:
-        """The stack with the best settings that there was time to find, with a copy of the program that has it in."""
+    def run(
+        self, stack: Stack, patched: Program, allow: Collection[Gate], set_before: Collection[str] = ()
+    ) -> tuple[Stack, Program]:
+        """The stack with the best settings that there was time to find, with a copy of the program that has it in.
+
+        The settings of the fixes that were `set_before` stay.
+        """
         for kept in stack.kept:
             # What was only foreseen is small: its cheapest setting is enough.
-            others = [] if kept.tuned or kept.foreseen else _others(kept, allow)
+            settled = kept.tuned or kept.foreseen or kept.fixer.name in set_before
+            settled = settled or self.budget.refused(kept.fixer, 2) is not None
+            others = [] if settled else _others(kept, allow)
             others = [others[at] for at in self.budget.choices(kept.fixer, len(others), beside=1)]
             if others:
                 stack, patched = self._choose(stack, patched, kept, others)

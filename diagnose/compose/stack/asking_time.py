@@ -26,7 +26,8 @@ it. No budget is worth more elsewhere."""
 PROMISING_SHARE = 4
 """One such fixer may take one part in so many of a budget."""
 LATE_NS = 2 * NS_PER_S
-"""All of them, once the time for trials is over: a budget is exceeded by no more than 5 s, and a report follows."""
+"""Nobody is asked any more so long after the budget's end, whatever is promised: it is exceeded by no more than 5 s,
+and a report follows."""
 
 
 @dataclass
@@ -40,20 +41,16 @@ class AskingTime:
     clock: Callable[[], int] = field(default=time.monotonic_ns, repr=False)
     over: dict[str, str] = field(default_factory=dict)
     """Fixers that are not asked again, with what is told of them."""
-    _late: bool = False
+    end_ns: int | None = None
+    """When nobody is asked any more, on the clock; None: never."""
 
     @classmethod
-    def of(cls, budget_ns: int | None) -> AskingTime:
-        """The share of a budget; None: there is none."""
+    def of(cls, budget_ns: int | None, clock: Callable[[], int] = time.monotonic_ns) -> AskingTime:
+        """The share of a budget that begins now; None: there is none."""
         if budget_ns is None:
             return cls()
-        return cls(max(LEAST_NS, budget_ns // SHARE), max(EACH_NS, budget_ns // PROMISING_SHARE))
-
-    def end_soon(self) -> None:
-        """Allow `LATE_NS` more in all, whatever is promised: nothing is tried any more."""
-        if not self._late:
-            self._late = True
-            self.left_ns = LATE_NS if self.left_ns is None else min(self.left_ns, LATE_NS)
+        each_ns, end_ns = max(EACH_NS, budget_ns // PROMISING_SHARE), clock() + budget_ns + LATE_NS
+        return cls(max(LEAST_NS, budget_ns // SHARE), each_ns, clock, end_ns=end_ns)
 
     @contextmanager
     def limited(self, fixer: str, promised_share: float = 0.0) -> Iterator[None]:
@@ -61,8 +58,10 @@ class AskingTime:
         if fixer in self.over:
             raise TookTooLong(self.over[fixer])
         limit_ns = EACH_NS if self.left_ns is None else min(EACH_NS, self.left_ns)
-        if promised_share >= PROMISING and not self._late:
+        if promised_share >= PROMISING:
             limit_ns = self.promising_ns
+        if self.end_ns is not None:
+            limit_ns = max(0, min(limit_ns, self.end_ns - self.clock()))
         if limit_ns == 0:
             raise TookTooLong("no time was left to see what it would change")
         began_ns = self.clock()

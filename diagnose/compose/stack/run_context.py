@@ -36,6 +36,7 @@ def knowledge(
 
     `budget_ns` is the time for all that is done with it, of which asking the fixers gets a share.
     """
+    asking = AskingTime.of(budget_ns)
     recorded = (replace(site, file=absolute(program, site.file)) for trace in traces for site in trace.sites)
     unique = tuple({_identity(site): site for site in recorded}.values())
     paths: dict[str, None] = {}
@@ -56,7 +57,7 @@ def knowledge(
                 continue  # a frame may name a file that is no file: `<string>`, a notebook cell
     sources |= read_reached(program, sources)
     facts = traces[0].facts if traces else Facts()
-    return RunContext(sources, unique, facts, tuple(traces), AskingTime.of(budget_ns))
+    return RunContext(sources, unique, facts, tuple(traces), asking)
 
 
 def absolute(program: Program, file: str) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from diagnose.session import Session
-from diagnose.session.owner import OWNER, TRIALS
+from diagnose.session import Session, owner
+from diagnose.session.owner import OWNER, TRIALS, clear
+from diagnose.units import NS_PER_S
 
 
 def left(root: Path, **changed: object) -> Path:
@@ -53,3 +55,26 @@ def test_what_nobody_noted_an_owner_of_stays(tmp_path: Path) -> None:
     (trials.parent / OWNER).unlink()
     Session.create("next", root=tmp_path)
     assert trials.exists()
+
+
+@pytest.mark.parametrize("limit_ns", [None, 60 * NS_PER_S])
+def test_the_trials_of_a_run_are_gone_where_there_is_time_for_that(tmp_path: Path, limit_ns: int | None) -> None:
+    trials = left(tmp_path)
+    (trials / "copy").mkdir()
+    (trials / "copy" / "train.py").write_text("")
+    clear(trials, limit_ns)
+    assert not trials.exists()
+    clear(trials, limit_ns)  # a run without trials has none
+
+
+def test_what_takes_longer_to_remove_than_there_is_time_goes_on_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = left(tmp_path)
+    monkeypatch.setattr(owner, "_REMOVE", "import signal; signal.pause()")
+    clear(trials, 0)
+    remover = owner._REMOVING.pop()
+    assert remover.poll() is None
+    assert os.getpgid(remover.pid) == remover.pid  # a Ctrl-C does not reach it
+    remover.kill()
+    remover.wait()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from composing import ALL, ITEM, LOADER, MODEL, SOURCE, Stage, finding, fixer, kept_text, replacing, together
 
-from diagnose.fixer import Answer, Edits, Request
+from diagnose.fixer import Answer, Edits, Fixer, Request
 from diagnose.model import TOGETHER, Decision, Gate
 from diagnose.session import FinalMeasured, TrialStarted, fold
 from diagnose.trial.schedule import Deadline
@@ -181,6 +181,19 @@ def test_what_a_needless_fix_had_excluded_has_its_turn_after_all(tmp_path: Path)
     assert made.bench.attempts[1:] == [("rival", without, ALL.replace("loader = 10", "loader = 7"))]
     assert kept_text(outcome) == ALL.replace("loader = 10", "loader = 7")
     assert [verdict.decision for verdict in outcome.verdicts if verdict.fixer == "rival"] == [Decision.KEPT]
+
+
+def test_the_setting_of_what_had_been_excluded_is_chosen_too_and_no_other_anew(tmp_path: Path) -> None:
+    def knob(name: str, line: str, conflicts: tuple[str, ...] = ()) -> Fixer:
+        rewrite = replacing(f"{line}\n", f"{line}0 + ")
+        return fixer(name, rewrite, settings=lambda _: ({"n": 2}, {"n": 4}), conflicts=conflicts)
+
+    rival = knob("rival", "loader = 1", ("faster-loader",))
+    made = together(tmp_path, LOADER, knob("item", "loss = 2"), MODEL, rival)
+    made.bench.left_out, made.bench.best_setting = {"faster-loader": Decision.NO_CHANGE}, 1
+    settings = {verdict.fixer: verdict.setting for verdict in made.run().verdicts}
+    assert settings["item"] == settings["rival"] == {"n": 4}
+    assert len(made.bench.scales) == 2
 
 
 def test_figures_of_the_check_are_no_measure_of_how_fixes_add_up(tmp_path: Path) -> None:

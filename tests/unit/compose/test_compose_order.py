@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
+from composing import ITEM, LOADER, MODEL, SOURCE, FakeBench, Stage, finding, fixer, replacing, together
 
 from diagnose.compose.proposals.proposals import Proposal
 from diagnose.fixer import Advice, Edits, Request
 from diagnose.model import TOGETHER, Confidence, Decision, Gate
 from diagnose.plugins import load
+from diagnose.session import PhaseChanged
+from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.schedule import Deadline
 
 pytestmark = pytest.mark.usefixtures("nothing_new")
@@ -156,3 +158,55 @@ def test_where_time_is_short_what_is_saved_per_second_of_a_trial_decides(tmp_pat
     assert order(Deadline(), 10) == ["no-item", "trains"]
     assert order(Deadline(1_000, lambda: 0), 10) == ["trains", "no-item"]
     assert order(Deadline(1_000, lambda: 0), 200) == ["no-item", "trains"]
+
+
+class TightBench(FakeBench):
+    """A trial of one fix has time at best, one of several may be cut short."""
+
+    def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
+        longest_ns = {TOGETHER: 40, "rival": 6}.get(plan.fixer.name, 22)
+        return longest_ns // 2 if at_best else longest_ns
+
+    def check_ns(self) -> int:
+        return 1
+
+
+def tight(folder: Path, *shares: float) -> Stage:
+    stage = together(folder, *[LOADER, ITEM, MODEL][: len(shares)], budget=Deadline(20, clock=lambda: 0))
+    stage.findings = [
+        replace(one, share=share, recoverable_ns=round(share * 1e9))
+        for one, share in zip(stage.findings, shares, strict=True)
+    ]
+    stage.bench = TightBench(stage.program, stage.decisions)
+    return stage
+
+
+def test_only_the_trial_that_begins_is_told_to_be_at_risk(tmp_path: Path) -> None:
+    """One fix saves more for its time than all of them, which may be cut short too."""
+    stage = tight(tmp_path, 0.09, 0.02, 0.01)
+    stage.run()
+    told = [event.phase for event in stage.events if isinstance(event, PhaseChanged) and "cut short" in event.phase]
+    assert stage.bench.attempts[0][0] == "faster-loader"
+    assert told[0] == "trying faster-loader although it may be cut short"
+    assert len(told) == len(stage.bench.attempts)
+
+
+def test_a_fix_that_has_no_trial_of_its_own_takes_none_from_the_others(tmp_path: Path) -> None:
+    """What promises too little to be at risk by itself is tried with the others, whose sum is worth it."""
+    stage = tight(tmp_path, 0.045, 0.044, 0.043)
+    outcome = stage.run()
+    assert [name for name, *_ in stage.bench.attempts] == [TOGETHER]
+    assert {verdict.decision for verdict in outcome.verdicts} == {Decision.KEPT}
+
+
+@pytest.mark.parametrize(("conflicts", "first"), [((), "rival"), (("faster-loader",), TOGETHER)])
+def test_one_that_saves_more_for_its_time_goes_before_all_unless_it_excludes_one_that_promises_more(
+    tmp_path: Path, conflicts: tuple[str, ...], first: str
+) -> None:
+    leak = replace(finding("leak", 8, "rival"), short_of_memory=True)
+    rival = fixer("rival", replacing("import torch\n", "import torch  # less\n"), conflicts=conflicts)
+    stage = together(tmp_path, LOADER, ITEM, MODEL, rival, budget=Deadline(1000, clock=lambda: 0))
+    stage.findings = [*stage.findings[:3], leak]
+    stage.bench = TightBench(stage.program, stage.decisions)
+    stage.run()
+    assert stage.bench.attempts[0][0] == first

@@ -14,6 +14,7 @@ from diagnose.fixer import Edits, Request
 from diagnose.model import Decision, Gate, GateResult, Interval, Scalar
 from diagnose.program import Program
 from diagnose.session import fold
+from diagnose.trial.schedule import Deadline
 
 pytestmark = pytest.mark.usefixtures("nothing_new")
 
@@ -38,6 +39,26 @@ def test_knobs_are_set_on_the_program_with_all_of_them(tmp_path: Path) -> None:
     (told,) = [verdict for verdict in outcome.verdicts if verdict.fixer == "workers"]
     assert told.setting == {"count": 4}
     assert "+loader = 4" in told.diff
+
+
+@pytest.mark.parametrize(("left_ns", "asked"), [(30, True), (15, False)])
+def test_no_other_setting_is_asked_for_where_there_is_no_time_to_try_one(
+    tmp_path: Path, left_ns: int, asked: bool
+) -> None:
+    """To look at a large program takes seconds."""
+    answered: list[tuple[int, Scalar]] = []
+
+    def workers(request: Request) -> Edits:
+        answered.append((len(made.bench.attempts), _number(request)))
+        ((path, text),) = request.sources.items()
+        return Edits({path: text.replace("loader = 1\n", f"loader = {_number(request)}\n")}, "")
+
+    knob = fixer("workers", workers, settings=lambda _request: ({"count": 2}, {"count": 4}))
+    made = together(tmp_path, ITEM, knob, MODEL, budget=Deadline(left_ns, lambda: 0))
+    made.bench.trial_takes_ns = 10
+    made.run()
+    assert len(made.bench.attempts) == 1
+    assert ((1, 4) in answered) is asked
 
 
 def whole_cannot_be_checked(made: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

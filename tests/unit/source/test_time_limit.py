@@ -86,12 +86,16 @@ def test_what_promises_much_is_asked_though_all_time_for_asking_is_over() -> Non
     assert AskingTime.of(EACH_NS).promising_ns == EACH_NS
 
 
-def test_once_the_time_for_trials_is_over_all_have_two_seconds_whatever_they_promise() -> None:
-    asking = AskingTime.of(100 * EACH_NS)
-    asking.clock = ticking(LATE_NS)
-    asking.end_soon()
+def test_no_fixer_is_asked_for_long_beyond_the_budget_whatever_it_promises() -> None:
+    """One that was begun before the end has no more time than one that is asked then."""
+    now_ns, budget_ns = 0, 100 * EACH_NS
+    asking = AskingTime.of(budget_ns, lambda: now_ns)
+    now_ns = budget_ns - 1
     with asking.limited("first", PROMISING):
-        pass
-    asking.end_soon()
-    with pytest.raises(TookTooLong, match="no time was left"), asking.limited("second", PROMISING):
+        now_ns += LATE_NS
+        check_time()
+    with pytest.raises(TookTooLong), asking.limited("second", PROMISING):
+        now_ns += 1
+        check_time()
+    with pytest.raises(TookTooLong, match="no time was left"), asking.limited("third", PROMISING):
         pytest.fail("there is no time for it")

@@ -13,7 +13,7 @@ from diagnose.trial.ab.aa_control import ASSUMED, AAControls
 from diagnose.trial.ab.result import ORIGINAL, Comparison, Ending
 from diagnose.trial.ab.sequential import worth
 from diagnose.trial.process.capacity import Memory
-from diagnose.trial.schedule import Deadline
+from diagnose.trial.schedule import CLEARING_NS, Deadline
 from diagnose.verdict import CLEAR_SAVING, LEAST_PAIRS, Pair, estimate
 
 PLAN = replace(SCHEDULE, pairs=20, look_every=6)
@@ -166,6 +166,12 @@ def test_equal_parts_of_what_is_left_of_a_deadline() -> None:
     assert Deadline(30, lambda: 10).part(2).at_ns == 20
     assert Deadline(30, lambda: 40).part(2).at_ns == 40
     assert Deadline(30, lambda: 40).part(2).passed
+
+
+def test_clearing_away_has_little_more_than_what_is_left_of_a_budget() -> None:
+    assert Deadline().closing_ns is None
+    assert Deadline(30, lambda: 10).closing_ns == 20 + CLEARING_NS
+    assert Deadline(30, lambda: 40).closing_ns == CLEARING_NS
 
 
 def saves_a_tenth_or_not(generations: int = 2) -> Machine:
