@@ -41,7 +41,7 @@ class Analysis:
     profile: StepProfile | None = None
     """Kernels, operators and a timeline of the slowest rank; None where no step was traced."""
     watched: tuple[Facts, ...] = ()
-    """What is known of the processes of live runs, which saw whether there is a device."""
+    """The facts of processes that were watched, which say whether there is a device; none for other recordings."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -117,5 +117,9 @@ def analysis_of(traces: Sequence[Trace], rules: Path | None = None) -> Analysis:
     problems = tuple(f"{problem.module} was left out: {problem.message}" for problem in catalogue.problems)
     diagnosis = drop_ignored(diagnose(traces, catalogue), settings_of(Path.cwd()))
     diagnosis = replace(diagnosis, warnings=(*problems, *diagnosis.warnings))
-    watched = tuple(trace.facts for trace in traces if trace.facts.torch_version is not None)
-    return Analysis(diagnosis, slowest_profile(traces, diagnosis), watched)
+    return Analysis(diagnosis, slowest_profile(traces, diagnosis), watched_facts(traces))
+
+
+def watched_facts(traces: Sequence[Trace]) -> tuple[Facts, ...]:
+    """Return the facts of the processes that were watched live, a rank each."""
+    return tuple(trace.facts for trace in traces if trace.facts.torch_version is not None)

@@ -47,6 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Read, diagnose, print."""
+    from diagnose.api.analysis import watched_facts
     from diagnose.cli.recordings.findings import exit_code_of, print_diagnosis
     from diagnose.engine import diagnose
     from diagnose.measure.roofline.calibrations import with_calibrations
@@ -73,8 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
         diagnosis = diagnose_on(parse(args.on), args.paths, catalogue, args.rules)
     diagnosis = drop_ignored(diagnosis, settings_of(Path.cwd()))
-    watched = [trace.facts for trace in traces if trace.facts.torch_version is not None]
-    result(print_diagnosis(diagnosis, args.json, watched))
+    result(print_diagnosis(diagnosis, args.json, watched_facts(traces)))
     return exit_code_of(diagnosis, args.fail_on)
 
 

@@ -39,7 +39,7 @@ UNSPENT = 3
 
 
 _LEAST_CHANCE = 1e-3
-"""What has none in time is still in an order: that of what it promises for its time."""
+"""The chance counted for a trial that has none to end in time: such trials still are in the order of their promises."""
 
 
 @dataclass
@@ -147,8 +147,7 @@ class Budget:
             return False
         large = plan.promised >= SURE_SAVING and (not self.tried or UNSPENT * left_ns >= self._whole_ns)
         large = large and self.bench.least_ns(plan) <= left_ns
-        likely = self._chance(self.bench.trial_ns(plan)) >= LIKELY
-        return large or likely or self.ends_at_best(plan)
+        return large or self._chance(self.bench.trial_ns(plan)) >= LIKELY or self.ends_at_best(plan)
 
     def ends_at_best(self, plan: Plan) -> bool:
         """Whether a trial ends in time if it saves what it promises, and what is only assumed of it turns out short."""

@@ -28,7 +28,7 @@ from diagnose.verdict import LEAST_SAVING
 BREAKS_DOWN = frozenset({Decision.FAILED, Decision.OUT_OF_MEMORY, Decision.CHANGES_NUMBERS})
 """What one setting, or one fix of many, may do and another not."""
 _DEPENDS_ON_SETTING = BREAKS_DOWN | {Decision.NO_CHANGE, Decision.SLOWER, Decision.UNEXPLAINED}
-"""What a trial may find of one setting and not of another."""
+"""The decisions of a trial that may hold for one setting of a fix and not for another."""
 _ATTEMPTS = 2
 """Settings of one fixer that have a full trial at most, once the first did not hold."""
 _LEAST_FREED = 0.05

@@ -23,7 +23,7 @@ _TELLS = frozenset({"print", "str", "repr", "info", "debug", "warning", "log", "
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What binds a name: one of `value`, `parameter` and `imported`."""
+    """The one binding of a name: one of `value`, `parameter` and `imported` is set."""
 
     scope: Scope
     value: cst.BaseExpression | None = None

@@ -1,4 +1,4 @@
-"""What loops go through: how calls such as `enumerate` and `zip` pass on the values that they are given."""
+"""The calls that a loop goes through, such as `enumerate` and `zip`, and how each passes on the values it is given."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Adapter:
     module: str = ""
     """The module of the standard library that has it; empty for progress bars, which nobody asks by `next`."""
     every_argument: bool = False
-    """Whether it goes through each of its arguments; else through the first alone."""
+    """Whether the call goes through each of its arguments; else through the first alone."""
 
 
 ADAPTERS: Mapping[str, Adapter] = {
@@ -49,7 +49,7 @@ OF_ALL_VALUES = frozenset(name for name in OF_ONE if ADAPTERS[name].count is Cou
 OF_ONE_PASS = frozenset(name for name, each in ADAPTERS.items() if each.count is not Count.REPEATED)
 ITERATORS = frozenset(name for name, each in ADAPTERS.items() if each.module)
 NUMBERS = frozenset({"range", "trange", "count"})
-"""What a loop goes through that counts its turns."""
+"""The names of iterators that count the turns of a loop."""
 
 
 class Numbered(NamedTuple):
@@ -73,7 +73,7 @@ def numbered(loop: cst.For | cst.CompFor) -> Numbered | None:
 
 
 def unwrapped(node: cst.BaseExpression, through: Collection[str] = OF_ONE) -> cst.BaseExpression:
-    """What calls of these names go through in the end: `loader` for `enumerate(tqdm(loader))`.
+    """Return the expression that calls of these names go through: `loader` for `enumerate(tqdm(loader))`.
 
     `iter(read, None)` goes through what its first argument returns.
     """

@@ -111,9 +111,8 @@ def is_list(source: Source, node: cst.BaseExpression, depth: int = 0) -> bool:
     if isinstance(node, cst.Subscript):
         return isinstance(node.slice[0].slice, cst.Slice) and is_list(source, node.value, depth)
     if isinstance(node, cst.Name) and depth < _DEEPEST:
-        seen = reaching(source, statement_of(source, node), node.value)
-        assigned = seen.value if seen.bound is Bound.ASSIGNED else None
-        return isinstance(assigned, cst.BaseExpression) and is_list(source, assigned, depth + 1)
+        assigned = definition_of(source, node).assigned
+        return assigned is not None and is_list(source, assigned, depth + 1)
     return isinstance(node, cst.List | cst.ListComp)
 
 

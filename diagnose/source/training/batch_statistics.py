@@ -19,32 +19,27 @@ _WORDS = ("BatchNorm", "batch_norm", *(name.rpartition(".")[2] for name in _LIBR
 
 def normalises_batches(sources: Mapping[str, str]) -> str | None:
     """The first code that builds or calls a batch normalisation, or takes a model of images from a library."""
-    for _, source in files_with(sources, *_WORDS):
-        found = _normalisation(source)
-        if found is not None:
-            return found
-    return None
+    found = (_normalisation(source) for _, source in files_with(sources, *_WORDS))
+    return next((code for code in found if code is not None), None)
 
 
 @per_source
 def _normalisation(source: Source) -> str | None:
-    """The first of a file."""
+    """The first code of a file that normalises batches."""
     nodes = source.walk(None, cst.Name, cst.Attribute)
     return next((source.code(node) for node in nodes if _normalises(source, node)), None)
 
 
 def sums_losses(sources: Mapping[str, str]) -> str | None:
     """The first argument `reduction="sum"`: what is summed over the samples of a batch grows with it."""
-    for _, source in files_with(sources, where=lambda text: "sum" in text and "reduction" in text):
-        found = _sum(source)
-        if found is not None:
-            return found
-    return None
+    read = files_with(sources, where=lambda text: "sum" in text and "reduction" in text)
+    found = (_sum(source) for _, source in read)
+    return next((code for code in found if code is not None), None)
 
 
 @per_source
 def _sum(source: Source) -> str | None:
-    """The first of a file."""
+    """The first argument `reduction="sum"` of a file."""
     for argument in source.every(cst.Arg):
         named = argument.keyword is not None and argument.keyword.value == "reduction"
         if named and string(argument.value) == "sum":
