@@ -14,7 +14,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from fuzz_seeds_amd import ROCPD, ROCPROF_CSV, RPD, perfetto, rocprofv3
+from fuzz_seeds_amd import ROCPD, ROCPROF, ROCPROF_CSV, ROCPROF_JSON, RPD, perfetto, rocprofv3
 
 PLAIN, GZIP, SCRIPT, FOLDER, PICKLE = range(5)
 """What the first byte says."""
@@ -41,7 +41,9 @@ def seeds() -> dict[str, tuple[bytes, ...]]:
         "Nsight tables": tuple(bytes([PLAIN]) + text.encode() for text in (_GPU_TRACE, _NCU)),
         "rocpd": _database(ROCPD),
         "rpd": _database(RPD),
+        "rocprof database": _database(ROCPROF),
         "rocprof CSV": tuple(bytes([PLAIN]) + text.encode() for text in ROCPROF_CSV.values()) + _folder(ROCPROF_CSV),
+        "rocprof JSON": (bytes([PLAIN]) + json.dumps(ROCPROF_JSON).encode(),),
         "rocprofv3 JSON": (bytes([PLAIN]) + json.dumps(rocprofv3()).encode(),),
         "Perfetto": (bytes([PLAIN]) + perfetto(),),
         "telemetry": tuple(bytes([PLAIN]) + text.encode() for text in _TELEMETRY),

@@ -53,6 +53,20 @@ INSERT INTO rocpd_copyapi VALUES (2, 65536);
 INSERT INTO ext_autogradapi VALUES (4, 9, '', '[[2, 3]]')
 """
 
+ROCPROF = """
+CREATE TABLE KERN ("Index", KernelName, "gpu-id", "queue-id", pid, tid, grd, BeginNs, EndNs);
+INSERT INTO KERN VALUES (0, '"gemm [clone .kd]"', 8, 1, 908, 908, 256, 1915914098849134, 1915914099980017);
+CREATE TABLE HIP (BeginNs, EndNs, pid, tid, Name, args, "Index");
+CREATE TABLE rocTX (BeginNs, EndNs, pid, tid, Name);
+CREATE TABLE OPS (BeginNs, EndNs, "dev-id", "queue-id", Name, pid, tid, "stream-id", "Index");
+CREATE TABLE COPY (BeginNs, EndNs, "dev-id", "queue-id", Name, pid, tid, "stream-id", "Index");
+INSERT INTO HIP VALUES (100, 110, 908, 909, 'hipLaunchKernel', '(PRIVATE)', 1), (200, 210, 908, 909,
+    'hipMemcpy', '', 2);
+INSERT INTO rocTX VALUES (90, 300, 908, 909, 'ProfilerStep#1');
+INSERT INTO OPS VALUES (120, 150, 0, 3, 'gemm', 908, 909, 1, 1);
+INSERT INTO COPY VALUES (220, 250, 0, 3, 'CopyDeviceToHost', 908, 909, 1, 2)
+"""
+
 ROCPROF_CSV = {
     "908_kernel_trace.csv": '"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Kernel_Name","Correlation_Id",'
     '"Start_Timestamp","End_Timestamp","Grid_Size_X"\n'
@@ -69,6 +83,31 @@ ROCPROF_CSV = {
     '"BeginNs",'
     '"EndNs","CompleteNs","DurationNs"\n0,"gemm [clone .kd]",2,0,0,908,909,512,64,100,110,210,220,100\n',
 }  # fmt: skip
+
+_INDEX = {"pid": "9", "Index": "11", "queue-id": "0"}
+ROCPROF_JSON = {
+    "traceEvents": [
+        {},
+        {"args": {"name": "GPU2"}, "ph": "M", "pid": 8, "name": "process_name", "sort_index": 8},
+        {"args": {"name": "CPU HIP API"}, "ph": "M", "pid": 2, "name": "process_name", "sort_index": 2},
+        {"args": {"name": "COPY"}, "ph": "M", "pid": 1, "name": "process_name", "sort_index": 1},
+        {"args": {"name": "Markers and Ranges"}, "ph": "M", "pid": 3, "name": "process_name", "sort_index": 3},
+        *(
+            {"ph": "X", "name": name, "pid": pid, "tid": 1, "ts": "1", "dur": "2", "args": times}
+            for name, pid, times in (
+                ("gemm", 8, {"BeginNs": "1000", "EndNs": "3000", "dev-id": "2", "stream-id": "6", **_INDEX}),
+                (
+                    "CopyHostToDevice",
+                    1,
+                    {"BeginNs": "3000", "EndNs": "4000", "dev-id": "2", "stream-id": "6", **_INDEX},
+                ),
+                ("hipLaunchKernel", 2, {"BeginNs": "500", "EndNs": "600", "tid": "9", **_INDEX}),
+                ("ProfilerStep#1", 3, {"BeginNs": "400", "EndNs": "5000", "pid": "9", "tid": "9"}),
+            )
+        ),
+    ],
+    "otherData": {"CMD": "PRIVATE"},
+}
 
 
 def rocprofv3() -> dict[str, Any]:

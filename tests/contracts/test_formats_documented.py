@@ -31,6 +31,8 @@ SHORT = {
     "rocpd": "rocpd",
     "Perfetto": "Perfetto",
     "rocprof CSV": "AMD CSV",
+    "rocprof database": "v1 db",
+    "rocprof JSON": "v1 JSON",
     "rpd": "rpd",
     "memory snapshot": "snapshot",
     "memory timeline": "timeline",

@@ -97,6 +97,13 @@ def test_the_csvs_of_a_run_are_one_recording_whose_kernels_know_their_launches()
     assert {thread.pid for thread in trace.threads} == {2684120}
 
 
+def test_three_files_of_one_run_of_rocprof_say_the_same() -> None:
+    traces = [open_traces([needs(LLAMA / name)])[0] for name in ("results.csv", "results.db", "results.json.gz")]
+    tables = [of_table(trace, trace.device) for trace in traces]
+    assert tables[0] == tables[1] == tables[2]
+    assert [set(trace.device.device.tolist()) for trace in traces] == [{2}, {2}, {2}]
+
+
 def test_rocpd_equals_its_own_view_of_kernels() -> None:
     path = needs(LLAMA / "R9700-Workstation-SH/32432_results.db")
     with sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True) as database:

@@ -74,10 +74,6 @@ _FOREIGN: tuple[tuple[Callable[[bytes], bool], str], ...] = (
         "give the Nsight Systems recording that it was made from",
     ),
     (
-        _database_with(rb"CREATE TABLE KERN\b"),
-        "this is a database of rocprof 1, of which results.csv is read; give that, or record with rocprofv3",
-    ),
-    (
         _database_with(rb"CUPTI_ACTIVITY_KIND_|TARGET_INFO_|rocpd_"),
         "this is an SQLite database of a profiler, but it is damaged or cut off; export or copy it again",
     ),

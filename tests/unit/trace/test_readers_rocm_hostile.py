@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_readers_pftrace import NAMES, PROCESS, events
-from test_readers_rocm_json import document, tool
-from test_readers_rocm_sqlite import RPD, database, rocpd
+from test_readers_rocm_json import document, rocprof, times, tool
+from test_readers_rocm_sqlite import ROCPROF, RPD, TRACED, database, rocpd
 from test_readers_rocprof_csv import API, COPIES, KERNELS, call, kernel
 
 from diagnose.errors import DiagnoseError, InputError
@@ -41,6 +41,9 @@ SAMPLES = {
     "calls.csv": (API + call("RCCL_API", "ncclAllReduce", 1, 2) + call("MARKER_CORE_API", "step", 3, 4)).encode(),
     "copies.csv": (COPIES + '"MEMORY_COPY","MEMORY_COPY_HOST_TO_DEVICE",0,"Agent 0","Agent 4",1,10,20\n').encode(),
     "results.json": document(tool()),
+    "rocprof.json": rocprof(
+        {"ph": "X", "name": "gemm", "pid": 8, "tid": 1, "ts": "1", "dur": "2", "args": times(1, 2)}
+    ),
     "x.pftrace": NAMES + PROCESS + events(),
 }
 
@@ -80,7 +83,7 @@ def test_text_and_protobuf(name: str, cuts: Cuts, tmp_path: Path) -> None:
     check(path)
 
 
-@pytest.mark.parametrize("script", [rocpd(), RPD], ids=["rocpd", "rpd"])
+@pytest.mark.parametrize("script", [rocpd(), RPD, ROCPROF + TRACED], ids=["rocpd", "rpd", "rocprof"])
 @RUNS
 @given(cuts=CUTS)
 def test_databases(script: str, cuts: Cuts, tmp_path: Path) -> None:

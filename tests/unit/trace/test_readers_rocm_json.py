@@ -1,4 +1,4 @@
-"""The JSON of rocprofv3."""
+"""The JSON of rocprofv3, of rocprof 1 and of rocmProfileData."""
 
 from __future__ import annotations
 
@@ -139,3 +139,74 @@ def test_records_that_make_no_sense_are_counted(tmp_path: Path) -> None:
 def test_a_run_that_recorded_nothing_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotATrace, match="no kernel, copy or call was recorded"):
         opened(tmp_path / "results.json", document({**tool(), "buffer_records": {}}))
+
+
+def row_name(pid: int, name: str) -> dict[str, Any]:
+    return {"args": {"name": name}, "ph": "M", "pid": pid, "name": "process_name", "sort_index": 0}
+
+
+def rocprof(*events: dict[str, Any]) -> bytes:
+    head = [row_name(1, "COPY"), row_name(2, "CPU HIP API"), row_name(3, "CPU HSA API"), row_name(8, "GPU2")]
+    head.append(row_name(520, "GPU Barriers2"))
+    text = "\n,".join(json.dumps(event) for event in [{}, *head, *events])
+    other = '"otherData": {\n "CMD": "train --token=SECRET",\n "Agent1.Name": "a",\n "Agent1.Name": "a"\n }'
+    return f'{{ "traceEvents":[{text}\n],\n{other}\n}}'.encode()
+
+
+def times(begin: int, end: int, **more: str) -> dict[str, str]:
+    return {"BeginNs": str(begin), "EndNs": str(end), "pid": "908", "tid": "909", **more}
+
+
+def test_rocprof_1_keeps_its_exact_times_in_the_arguments(tmp_path: Path) -> None:
+    where = {"ph": "X", "ts": "769537350099", "dur": "7", "tid": 909}
+    kernel = {"gpu-id": "2", "queue-id": "4", "KernelName": "gemm.kd"}
+    hip_kernel = {"dev-id": "2", "queue-id": "0", "stream-id": "6", "Index": "11"}
+    (trace,) = opened(
+        tmp_path / "results.json",
+        rocprof(
+            {**where, "name": "gemm.kd", "pid": 8, "args": times(769537350099688, 769537350107288, **kernel)},
+            {**where, "name": "CopyHostToDevice", "pid": 1, "args": times(700, 800, **hip_kernel)},
+            {**where, "name": "<barrier packet>", "pid": 520, "args": times(5, 6)},
+            {**where, "name": "hipMemcpyAsync", "pid": 2, "args": times(500, 600, Index="11")},
+            {**where, "name": "hsa_queue_create", "pid": 3, "args": times(500, 600, Index="11")},
+        ),
+    )
+    device = trace.device
+    assert [trace.names[number] for number in device.name] == ["CopyHostToDevice", "gemm"]
+    assert device.start_ns.tolist() == [700, 769537350099688]
+    assert device.end_ns.tolist() == [800, 769537350107288]
+    assert device.device.tolist() == [2, 2]
+    assert device.stream.tolist() == [6, MISSING]
+    assert device.correlation.tolist() == [11, MISSING]
+    called = {trace.names[name]: number for name, number in zip(trace.calls.name, trace.calls.correlation, strict=True)}
+    assert called == {"hipMemcpyAsync": 11, "hsa_queue_create": MISSING}
+    assert "SECRET" not in repr(trace)
+
+
+def test_rocprof_1_without_work_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NotATrace, match="no kernel and no call was recorded"):
+        opened(tmp_path / "results.json", rocprof())
+
+
+def test_the_json_of_rpd_is_read_with_whole_microseconds_and_says_so(tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = [
+        {},
+        {"name": "process_name", "ph": "M", "pid": "2", "args": {"name": "GPU2"}},
+        {"name": "process_sort_index", "ph": "M", "pid": "2", "args": {"sort_index": "1000002"}},
+        {
+            "pid": "2",
+            "tid": "0",
+            "name": "gemm",
+            "ts": "830",
+            "dur": "26",
+            "ph": "X",
+            "args": {"desc": "KernelExecution"},
+        },
+        {"pid": "9", "tid": "9", "name": "hipLaunchKernel", "ts": "800", "dur": "3", "ph": "X", "args": {"desc": ""}},
+        {"pid": "9", "tid": "9", "cat": "api_op", "name": "api_op", "ts": "800", "id": "7", "ph": "s"},
+    ]
+    (trace,) = opened(tmp_path / "trace.json", json.dumps(events).encode())
+    assert (trace.device.start_ns.tolist(), trace.device.end_ns.tolist()) == ([830_000], [856_000])
+    assert (trace.calls.start_ns.tolist(), trace.calls.end_ns.tolist()) == ([800_000], [803_000])
+    assert trace.device.device.tolist() == [2]
+    assert "whole microseconds" in trace.warnings[0]

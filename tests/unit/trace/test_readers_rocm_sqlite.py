@@ -1,4 +1,4 @@
-"""The databases of rocprofv3 (rocpd) and of rocmProfileData (.rpd)."""
+"""The databases of rocprofv3 (rocpd), of rocmProfileData (.rpd) and of rocprof 1."""
 
 from __future__ import annotations
 
@@ -80,6 +80,27 @@ INSERT INTO rocpd_copyapi VALUES (4294967298, 65536);
 INSERT INTO ext_autogradapi VALUES (4, 9, '', '[[2, 3]]');
 """
 
+ROCPROF = """
+CREATE TABLE KERN ("Index" INTEGER, KernelName TEXT, "gpu-id" INTEGER, "queue-id" INTEGER, pid INTEGER, tid INTEGER,
+    grd INTEGER, BeginNs INTEGER, EndNs INTEGER);
+INSERT INTO KERN VALUES (0, '"gemm [clone .kd]"', 8, 1, 908, 908, 256, 1915914098849134, 1915914099980017);
+"""
+TRACED = """
+CREATE TABLE HIP (BeginNs INTEGER, EndNs INTEGER, pid INTEGER, tid INTEGER, Name TEXT, args TEXT, "Index" INTEGER);
+CREATE TABLE HSA (BeginNs INTEGER, EndNs INTEGER, pid INTEGER, tid INTEGER, Name TEXT, args TEXT, "Index" INTEGER);
+CREATE TABLE rocTX (BeginNs INTEGER, EndNs INTEGER, pid INTEGER, tid INTEGER, Name TEXT);
+CREATE TABLE OPS (BeginNs INTEGER, EndNs INTEGER, "dev-id" INTEGER, "queue-id" INTEGER, Name TEXT, pid INTEGER,
+    tid INTEGER, "stream-id" INTEGER, "Index" INTEGER);
+CREATE TABLE COPY (BeginNs INTEGER, EndNs INTEGER, "dev-id" INTEGER, "queue-id" INTEGER, Name TEXT, pid INTEGER,
+    tid INTEGER, "stream-id" INTEGER, "Index" INTEGER);
+INSERT INTO HIP VALUES (100, 110, 908, 909, 'hipLaunchKernel', '(token SECRET)', 1),
+    (200, 210, 908, 909, 'hipMemcpy', '', 2);
+INSERT INTO HSA VALUES (105, 106, 908, 909, 'hsa_signal_create', '', 1);
+INSERT INTO rocTX VALUES (90, 300, 908, 909, 'epoch 1');
+INSERT INTO OPS VALUES (120, 150, 0, 3, 'gemm', 908, 909, 1, 1);
+INSERT INTO COPY VALUES (220, 250, 0, 3, 'CopyDeviceToHost', 908, 909, 1, 2);
+"""
+
 
 def database(path: Path, *scripts: str) -> Path:
     with sqlite3.connect(path) as connection:
@@ -123,7 +144,8 @@ def test_rocpd_is_read_from_its_tables(separator: str, tmp_path: Path) -> None:
 
 
 def test_the_environment_and_the_command_line_are_not_kept(tmp_path: Path) -> None:
-    assert "SECRET" not in repr(open_traces([database(tmp_path / "a.db", rocpd())]))
+    for name, script in (("a.db", rocpd()), ("b.db", ROCPROF + TRACED)):
+        assert "SECRET" not in repr(open_traces([database(tmp_path / name, script)]))
 
 
 def test_two_processes_merged_into_one_rocpd_are_ranks(tmp_path: Path) -> None:
@@ -155,9 +177,28 @@ def test_a_compressed_rpd_is_read(tmp_path: Path) -> None:
     assert len(trace.device) == 3
 
 
-def test_a_database_of_rocprof_1_is_refused_with_the_file_to_give_instead(tmp_path: Path) -> None:
+def test_rocprof_1_with_kernels_alone(tmp_path: Path) -> None:
+    (trace,) = open_traces([database(tmp_path / "results.db", ROCPROF)])
+    assert names_of(trace, trace.device.name) == ["gemm"]
+    assert (trace.device.start_ns[0], trace.device.end_ns[0]) == (1915914098849134, 1915914099980017)
+    assert (trace.device.device[0], trace.device.stream[0], trace.device.correlation[0]) == (8, 1, MISSING)
+
+
+def test_rocprof_1_with_hip_traced_takes_each_kernel_once(tmp_path: Path) -> None:
+    (trace,) = open_traces([database(tmp_path / "results.db", ROCPROF, TRACED)])
+    device = trace.device
+    assert names_of(trace, device.name) == ["gemm", "CopyDeviceToHost"]
+    assert device.correlation.tolist() == [1, 2]
+    by_name = dict(zip(names_of(trace, trace.calls.name), trace.calls.correlation.tolist(), strict=True))
+    assert by_name["hipLaunchKernel"] == 1
+    assert by_name["hsa_signal_create"] not in (1, 2)
+    assert names_of(trace, trace.ranges.name) == ["epoch 1"]
+    assert "hold the same kernels" in trace.warnings[0]
+
+
+def test_a_run_of_rocprof_1_without_kernels_says_so(tmp_path: Path) -> None:
     path = database(tmp_path / "results.db", 'CREATE TABLE KERN ("Index" INTEGER, KernelName TEXT)')
-    with pytest.raises(NotATrace, match=r"of which results\.csv is read"):
+    with pytest.raises(NotATrace, match="no kernel and no call was recorded"):
         open_traces([path])
 
 
@@ -168,9 +209,9 @@ HOSTILE = {
     "rocpd without its columns": f"CREATE TABLE rocpd_kernel_dispatch_{GUID} (id);"
     f"INSERT INTO rocpd_kernel_dispatch_{GUID} VALUES (1);",
     "a name that quotes": 'CREATE TABLE "rocpd_info_agent""; DROP TABLE x; --" (id);',
-    "times that are text": RPD + "UPDATE rocpd_op SET start = 'soon', \"end\" = x'00ff';",
-    "times beyond reason": RPD + f'UPDATE rocpd_op SET start = {2**63 - 1}, "end" = 1e300;',
-    "a trigger": RPD + "CREATE TRIGGER t AFTER UPDATE ON rocpd_op BEGIN DELETE FROM rocpd_op; END;",
+    "times that are text": ROCPROF + "UPDATE KERN SET BeginNs = 'soon', EndNs = x'00ff';",
+    "times beyond reason": ROCPROF + f"UPDATE KERN SET BeginNs = {2**63 - 1}, EndNs = 1e300;",
+    "a trigger": ROCPROF + "CREATE TRIGGER t AFTER UPDATE ON KERN BEGIN DELETE FROM KERN; END;",
     "an indexed expression": RPD + "CREATE INDEX i ON rocpd_op (abs(start));",
     "processes that are text": rocpd() + f"UPDATE rocpd_kernel_dispatch_{GUID} SET pid = 'one', agent_id = 'two';",
 }

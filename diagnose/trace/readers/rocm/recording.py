@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import numpy as np
 from diagnose.errors import InputError, NotATrace
 from diagnose.model import Facts
 from diagnose.trace import Thread, Trace
-from diagnose.trace.readers.io.sqlite_file import Columns
 from diagnose.trace.readers.kineto.meaning import range_kind
 from diagnose.trace.readers.kineto.tables import Growing, ids_of
 from diagnose.trace.readers.rocm.meaning import rccl_kind
@@ -51,18 +50,6 @@ class Recording:
                 raise InputError(self.path, f"names more than {MOST_PROCESSES} processes, which no recording holds")
             self.processes[key] = Process(key if pid == MISSING and isinstance(key, int) else pid)
         return self.processes[key]
-
-    def by_process(
-        self, batches: Iterable[Columns], add: Callable[[Process, Columns], None], unknown: int = MISSING
-    ) -> None:
-        """Give each process its rows; the first column is its id (`unknown` where it is none)."""
-        for batch in batches:
-            rows: dict[int, list[int]] = {}
-            for row, pid in enumerate(ids_of(batch[0]).tolist()):
-                rows.setdefault(pid if pid != MISSING else unknown, []).append(row)
-            for pid, mine in rows.items():
-                part = batch if len(rows) == 1 else tuple(tuple(column[row] for row in mine) for column in batch)
-                add(self.process(pid), part)
 
     def ordinals(self, keys: Values) -> list[int]:
         """The ordinals of the GPUs that the file refers to as `keys`."""

@@ -25,6 +25,7 @@ from diagnose.trace.readers.kineto.tables import ids_of
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm.meaning import Domain, domain_of
 from diagnose.trace.readers.rocm.recording import Agent, Recording
+from diagnose.trace.readers.rocm.rocprof_db import each_process
 from diagnose.trace.readers.rocm.rows import Process
 from diagnose.trace.schema import MISSING
 
@@ -188,7 +189,7 @@ def _each_process(recording: Recording, part: _Part, batches: Iterator[Columns],
         (tuple(part.pids.get(pid, pid) for pid in batch[0]), *batch[1:])  # the column holds the row of the process
         for batch in batches
     )
-    recording.by_process(translated, add)
+    each_process(recording, translated, add)
 
 
 def _ordinals(part: _Part, agents: Any) -> list[int]:

@@ -17,6 +17,7 @@ from diagnose.trace import Trace
 from diagnose.trace.readers.io.sqlite_file import MAGIC, Columns, Database, open_database, table_names
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm.recording import Recording
+from diagnose.trace.readers.rocm.rocprof_db import each_process
 from diagnose.trace.readers.rocm.rows import Process
 from diagnose.trace.schema import MISSING
 
@@ -75,7 +76,7 @@ def _read_ops(recording: Recording, database: Database, strings: dict[Any, Any])
     # Work that no call is known for is the only process's, where there is but one.
     pids = [process.pid for process in recording.processes.values()]
     only = pids[0] if len(pids) == 1 else MISSING
-    recording.by_process(database.query(query), add, unknown=only)
+    each_process(recording, database.query(query), add, otherwise=only)
 
 
 def _read_calls(recording: Recording, database: Database, strings: dict[Any, Any]) -> None:
@@ -95,7 +96,7 @@ def _read_calls(recording: Recording, database: Database, strings: dict[Any, Any
             named = arguments if domain == "MARKER_API" else name_id
             process.add_host(domain, begin, end, [strings.get(number) for number in named], tid, call)
 
-    recording.by_process(database.query(query), add)
+    each_process(recording, database.query(query), add)
 
 
 def _rows(part: Columns, rows: list[int]) -> Columns:
