@@ -43,7 +43,7 @@ def test_severity_share_and_time_are_one_figure(diagnosis: Diagnosis) -> None:
 def test_every_screen_names_the_step_and_divides_by_it(diagnosis: Diagnosis) -> None:
     step_ns = diagnosis.step_ns or 0
     for said in (text.render(diagnosis, width=240), markdown.render(diagnosis), html.render(diagnosis)):
-        assert f"{format_ns(step_ns)} per step" in said
+        assert re.search(rf"{format_ns(step_ns)} per (traced )?step\b", said)
         for finding in diagnosis.findings:
             if finding.recoverable_ns:
                 printed = share(finding)
