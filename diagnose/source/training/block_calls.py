@@ -56,9 +56,7 @@ def block_calls(source: Source, line: int | None = None) -> Iterator[BlockCall]:
         loop = _loop_over(source, call)
         if loop is not None and (line is not None or _built(source, loop.iter, built, _LIST | _STACK)):
             yield BlockCall(source, call, loop, first)
-        elif (
-            loop is None and _is_container_call(call) and (line is not None or _built(source, call.func, built, _STACK))
-        ):
+        elif loop is None and _is_container_call(call) and (line is not None or _is_stack(source, call.func, built)):
             yield BlockCall(source, call, None, first)
 
 
@@ -263,6 +261,11 @@ def _free(source: Source, node: cst.CSTNode, name: str) -> str:
     while name in names:
         name += "_"
     return name
+
+
+def _is_stack(source: Source, callee: cst.BaseExpression, built: dict[str, str]) -> bool:
+    """Whether what is called is itself a container of these: `self.blocks`, and not `self.blocks(x).mean`."""
+    return built.get(source.code(callee)) in _STACK
 
 
 def _is_container_call(call: cst.Call) -> bool:
