@@ -19,8 +19,6 @@ from diagnose.source.tree.arguments import argument_code, put_first, set_keyword
 from diagnose.source.tree.edits import call_name, ensure_from_import, ensure_import, insert_before, replace
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["BlockCall", "Keeping", "block_call_at", "block_calls", "checkpointed", "condition", "within_context"]
-
 _MODULE, _FUNCTION = "torch.utils.checkpoint", "checkpoint"
 _OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"})
 _LIST, _STACK = frozenset({"ModuleList"}), frozenset({"Sequential"})
