@@ -35,7 +35,8 @@ from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request,
 from diagnose.memory import Line, Plan, RecordedBlocks, plans, read_blocks, read_plan, split_plans, written_plan
 from diagnose.source.models.construction_end import after_build
 from diagnose.source.models.model_construction import built_model
-from diagnose.source.training.block_calls import BlockCall, Keeping, block_call_at, block_calls, checkpointed
+from diagnose.source.training.block_calls import BlockCall, block_call_at, block_calls, checkpointed
+from diagnose.source.training.checkpoint_policy import Keeping
 from diagnose.source.training.repeated_forward import repeated_effect
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.edits import Splice, parse

@@ -38,7 +38,8 @@ from diagnose.source.dataflow.iteration import numbered
 from diagnose.source.rewrite.leftovers import without_from_import
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.batch_statistics import normalises_batches
-from diagnose.source.training.block_calls import Keeping, condition
+from diagnose.source.training.block_calls import condition
+from diagnose.source.training.checkpoint_policy import Keeping
 from diagnose.source.training.repeated_forward import repeated_effect
 from diagnose.source.tree.arguments import argument, argument_code
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_from_import, free_name, parse, replace

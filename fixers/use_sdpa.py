@@ -27,7 +27,7 @@ Fix safety
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
@@ -35,15 +35,16 @@ from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request,
 from diagnose.source.derivatives import second_derivative
 from diagnose.source.patterns.attention import CannotFuse, Refused, WrittenAttention, mentions_fused, written_attentions
 from diagnose.source.patterns.attention_call import fused_call
-from diagnose.source.patterns.attention_settings import check_kept_as_built
+from diagnose.source.patterns.formula import constant
 from diagnose.source.rewrite.functional import functional
 from diagnose.source.rewrite.hooks import forward_hook
 from diagnose.source.rewrite.leftovers import unread_after, without_import
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import call_in_place, comments_above
 from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.attributes import set_from_outside
 from diagnose.source.tree.edits import Source, Splice, free_name, insert_before, replace
-from diagnose.source.tree.memo import files_with
+from diagnose.source.tree.memo import files_with, parse_all
 from diagnose.source.tree.text_lines import any_matches
 
 _DROPS_NOTHING = re.compile(
@@ -115,7 +116,7 @@ def _of_library(request: Request) -> Iterator[Answer]:
 
 
 def _edits(source: Source, found: WrittenAttention, request: Request) -> tuple[list[Splice], bool]:
-    check_kept_as_built(found, request.sources)
+    _check_kept_as_built(found, request.sources)
     call = fused_call(found, request.sources)
     name, imports = functional(source)
     fused = f"{name}.scaled_dot_product_attention"
@@ -134,6 +135,23 @@ def _edits(source: Source, found: WrittenAttention, request: Request) -> tuple[l
     gone = [statement for statement, _ in found.steps]
     gone += unread_after(source, call.unneeded, [*gone, found.product])
     return [*splices, *take_out(source, gone)], call.drops
+
+
+def _check_kept_as_built(found: WrittenAttention, sources: Mapping[str, str]) -> None:
+    """Raise CannotFuse for a scale, or a module for dropout, that the program sets from outside of the class."""
+    source = found.source
+    made = found.dropout
+    module = (
+        made.node.func if made is not None and made.module is not None and isinstance(made.node, cst.Call) else None
+    )
+    scales = [each for _, node in found.factors for each in source.every(cst.Attribute, node)]
+    for each in (*scales, *([module] if isinstance(module, cst.Attribute) else [])):
+        for other in parse_all(sources).values():
+            given = list(set_from_outside(other, each.attr.value))
+            if each is module:  # a number of that name is a setting
+                given = [value for value in given if constant(other, value) is None]
+            if given:
+                raise CannotFuse(f"{source.code(each)} is set from outside of its class")
 
 
 def _result_alone(source: Source, statement: cst.SimpleStatementLine) -> list[Splice]:

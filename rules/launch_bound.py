@@ -57,7 +57,7 @@ from diagnose.trace.schema import Int64
 BREAKS = 0.2
 LINKED = 0.5
 _OF_MODELS = ("compile-model", "cuda-graphs")
-_OF_LOOPS = ("bigger-microbatch", "zero-grad-none", "foreach-clip", "foreach-average")
+_OF_LOOPS = ("bigger-microbatch", "zero-grad-none", "foreach-clip")
 _OF_OPTIMIZERS = ("fused-optimizer",)
 
 

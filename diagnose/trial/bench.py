@@ -24,8 +24,7 @@ from diagnose.trial.baseline_failure import fails_as_found
 from diagnose.trial.decision import measured, ruled, settled_by_time, skipped
 from diagnose.trial.planning.estimates import MOST_SAVED, Estimates, Plan
 from diagnose.trial.planning.numerics_check import PartialStack
-from diagnose.trial.planning.prelaunch import UpcomingWork
-from diagnose.trial.process.process_group import never, undisturbed
+from diagnose.trial.process.process_group import never
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.skip_request import SkipRequest
 from diagnose.trial.standalone import StandaloneRun, ruling_on_failure
@@ -87,8 +86,7 @@ class Bench:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with contextlib.closing(self._tools.groups), undisturbed():
-            self._tools.prelaunch.end()
+        self._tools.groups.close()
 
     def go_on(self) -> None:
         """Raise Cancelled if the user has left."""
@@ -99,16 +97,12 @@ class Bench:
         return self._tools.copies.make(texts, name)
 
     def prepare(self, original: Program) -> None:
-        """Start the program as found, which any first trial needs, while it is still being decided what that is.
-
-        One that is mortal runs against itself first: where memory runs out in a trial, nobody could say why. Raises
-        ProgramFailed where it does so here.
+        """Take a program as the one as found. One that is mortal runs against itself first: where memory runs out in a
+        trial, nobody could say why. Raises ProgramFailed where it does so here.
         """
         self._shown.original = self._shown.baseline = original
         if not self._watched.mortal:
-            self._tools.prelaunch.prepare(original)
             return
-        self._tools.prelaunch.original = original
         found = self._trials.control(original, ASSUMED)
         if found.failed is not None:
             raise fails_as_found(*found.failed)
@@ -161,14 +155,13 @@ class Bench:
         # Trajectories are long: those of the baseline, which is faster, are taken rather than the first original's.
         if numbers is None or (fixer.gate is Gate.TRAINING and halfway is None):
             numbers = original
-        tools, shown, prelaunch = self._tools, self._shown, self._tools.prelaunch
-        coming = prelaunch.after_trial(fixer, patched, numbers, halfway.part if halfway else None)
+        tools, shown = self._tools, self._shown
+        wanted = tools.prelaunch.wanted(fixer, numbers, patched, halfway.part if halfway else None)
         self._skip.begin()
         trial = replace(self._trials.settings(on_pair), worth=worth(promised), skipped=lambda: self._skip.asked)
-        found = self._trials.run(trial, original, patched, fixer.name, coming, promised)
+        found = self._trials.run(trial, original, patched, fixer.name, wanted, promised)
         if found.ending is Ending.SKIPPED:
             tools.gatekeeper.drop()
-            prelaunch.keep_last(prelaunch.last(original))
             return Trial(skipped(measured(fixer, found, self.resolution)))
         self._trials.look_closer(found)
         figures = tools.startups.beside(measured(fixer, found, self.resolution), original, patched)
@@ -183,7 +176,6 @@ class Bench:
         if verdict.decision is Decision.KEPT:
             tools.costs.grew(found)
             shown.baseline, shown.keeps = patched, True
-        prelaunch.keep_last(prelaunch.last(patched if verdict.decision is Decision.KEPT else original))
         return Trial(verdict, found.traces[1])
 
     def probe(self, original: Program, probed: Program, name: str, on_pair: OnPair | None = None) -> Comparison:
@@ -222,8 +214,7 @@ class Bench:
         needed. Programs that fail here, on either side, make it `failed`.
         """
         trial = replace(self._trials.settings(on_pair), trace=shown is not None, reassures=shown is None)
-        coming = UpcomingWork(last=self._tools.prelaunch.last(without))
-        found = self._trials.run(trial, without, stack, f"{fixer.name}-left-out", coming)
+        found = self._trials.run(trial, without, stack, f"{fixer.name}-left-out")
         self._trials.look_closer(found)
         verdict = self._tools.startups.beside(measured(fixer, found, self.resolution), without, stack)
         answer = None if found.ending is Ending.REASSURED else settled_by_time(verdict, found)
@@ -305,7 +296,7 @@ class Bench:
         """How long the last runs, all or so many, are expected to take, with the gate of the whole stack unless its
         numbers are `held` already; `rerun`: with whole runs of a stack that had none.
         """
-        return self._tools.costs.final_ns(held=held, runs=runs, started=self._trials.last_starts_early, rerun=rerun)
+        return self._tools.costs.final_ns(held=held, runs=runs, rerun=rerun)
 
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
         """The mean step of each program, in ns, with nothing inside but the clock of its steps; `str` is its name.
@@ -313,7 +304,6 @@ class Bench:
         None for one that ends or fails before.
         """
         self._tools.gatekeeper.drop()
-        self._tools.prelaunch.keep_last([program for program, _ in programs])
         return self._tools.standalone.steps(programs, steps, together=bool(self._shown.fits))
 
     def alone(self, program: Program, name: str, least_steps: int = 0) -> StandaloneRun:

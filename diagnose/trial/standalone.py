@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from diagnose.model import Decision
@@ -41,8 +41,6 @@ class Standalone:
     place: Workplace
     schedule: Schedule
     deadline: Deadline
-    early: Callable[[Program], ArmProtocol | None] = lambda _program: None
-    """An arm of a program that has started already, where there is one."""
 
     def run(self, program: Program, name: str, least_steps: int = 0) -> StandaloneRun:
         """A block of steps after the warm-up, or all up to the program's own end if that comes before.
@@ -78,14 +76,11 @@ class Standalone:
                 limit_ns = self._start_limit_ns  # counts from the start, which is now
                 started: list[ArmProtocol] = []
                 for program, name in programs[at : at + at_once]:
-                    started.append(self._start(program, name))
+                    started.append(Arm(self.place, program, name, self.schedule.warmup_steps))
                     stack.callback(started[-1].close)
                 waiting = [(arm, self._ready(arm, limit_ns)) for arm in started]
                 found += [self._step_ns(arm, step_ns, steps) for arm, step_ns in waiting]
         return found
-
-    def _start(self, program: Program, name: str) -> ArmProtocol:
-        return self.early(program) or Arm(self.place, program, name, self.schedule.warmup_steps)
 
     @property
     def _start_limit_ns(self) -> int:

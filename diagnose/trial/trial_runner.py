@@ -15,11 +15,11 @@ from diagnose.trial.ab.arm_protocol import ArmProtocol, OnPair, Starter
 from diagnose.trial.ab.result import SIDES, Comparison
 from diagnose.trial.ab.startup_cost import StartupCosts
 from diagnose.trial.ab.trial_state import ABTrial
+from diagnose.trial.gates.capture_plan import Wanted
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.planning.cost_model import CostModel
-from diagnose.trial.planning.early_arms import Ahead, Turn
 from diagnose.trial.planning.numerics_check import NumericsChecks
-from diagnose.trial.planning.prelaunch import Prelaunch, UpcomingWork
+from diagnose.trial.planning.prelaunch import Prelaunch
 from diagnose.trial.process.arm import Arm, Workplace
 from diagnose.trial.process.capacity import at_once, fills_host, fits_twice, room_ahead, uncrowded
 from diagnose.trial.process.process_group import Groups
@@ -52,7 +52,6 @@ class Tools:
     groups: Groups
     copies: Workspace
     gatekeeper: Gatekeeper
-    early: Ahead
     prelaunch: Prelaunch
     numerics: NumericsChecks
     standalone: Standalone
@@ -86,7 +85,6 @@ def tools_for(
         return Arm(place, one, f"{next(numbers)}-{name}", schedule.warmup_steps)
 
     gatekeeper = Gatekeeper(place, schedule.start_limit_ns, deadline, watched.memory, compiling=copies.compiling)
-    early = Ahead(start_arm, lambda: time.monotonic_ns())
     alternates = watched.memory.device_bytes is not None and fits_twice(watched.memory) is False
     costs = CostModel(schedule, watched.start_ns, watched.step_ns, window_ns=watched.window_ns, alternates=alternates)
     whole_runs = WholeRunGate(Runs(place, copies, WHOLE_RUN_LIMIT_NS))
@@ -98,10 +96,9 @@ def tools_for(
         groups,
         copies,
         gatekeeper,
-        early,
-        Prelaunch(early, gatekeeper, schedule.generations, watched.ranks, on_phase),
+        Prelaunch(gatekeeper, schedule.generations, watched.ranks, on_phase),
         NumericsChecks(gatekeeper, costs, on_phase, whole_runs),
-        Standalone(place, schedule, deadline, lambda one: early.take(Turn.LAST_RUN, one.root)),
+        Standalone(place, schedule, deadline),
         costs,
         AAControls(schedule.pairs),
         start_arm,
@@ -144,7 +141,7 @@ class TrialRunner:
     def settings(self, on_pair: OnPair | None = None) -> ABTrial:
         """Those of the next comparison, as far as the earlier ones have shown how to run one."""
         tools = self.tools
-        last_ns = tools.costs.last_runs_ns(1, started=self.last_starts_early) if self.shown.keeps else 0
+        last_ns = tools.costs.last_runs_ns(1) if self.shown.keeps else 0
         return ABTrial(
             tools.schedule,
             tools.deadline.earlier(last_ns),
@@ -166,13 +163,13 @@ class TrialRunner:
         original: Program,
         patched: Program,
         name: str,
-        coming: UpcomingWork | None = None,
+        wanted: Sequence[Wanted] = (),
         promised: float = 0.0,
     ) -> Comparison:
-        """Compare two programs; `coming` is what will be needed after that, `promised` the predicted saving as a share
-        of a step.
+        """Compare two programs; `wanted` are the captures that a gate will need after that, `promised` the predicted
+        saving as a share of a step.
         """
-        tools, shown, coming = self.tools, self.shown, coming or UpcomingWork()
+        tools, shown = self.tools, self.shown
         gatekeeper, slow = tools.gatekeeper, tools.copies.slow
         compiles = patched.root in slow
         if compiles:  # no start so far shows how long it takes to compile
@@ -183,15 +180,14 @@ class TrialRunner:
         )
         if anew:
             tools.on_phase("compiling", "which may take minutes; later starts find it done")
-        arms, cold = self._arms_at_once(original, promised, coming), patched.root if anew else None
-        tools.early.end(Turn.TRIAL, but=[one.root for one in (original, patched)])
+        arms, cold = self._arms_at_once(original, promised, wanted), patched.root if anew else None
         window = shown.windows.get(original.root, ()) if trial.trace else ()
         trial = replace(
             trial,
             window=window,
             ahead=len(arms) > SIDES,
             compiles=anew,
-            beside=lambda: tools.prelaunch.start(arms, coming, cold),
+            beside=lambda: tools.prelaunch.start(arms, wanted, cold),
         )
         starters = self.starter(original, f"{name}-original"), self.starter(patched, f"{name}-patched")
         began_ns, before_ns = time.monotonic_ns(), gatekeeper.waited_ns
@@ -201,18 +197,18 @@ class TrialRunner:
         tools.costs.saw(found, took_ns, compiles=compiles)
         self._learn(found, original, patched)
         # What was measured to be faster is not thrown away for the second of two last runs.
-        later_ns = tools.costs.if_kept(found).last_runs_ns(1, started=tools.prelaunch.has_last(coming.last))
+        later_ns = tools.costs.if_kept(found).last_runs_ns(1)
         tools.numerics.whole_runs_end = tools.deadline.earlier(round(_LONGER * later_ns))
         gatekeeper.deadline = tools.deadline.earlier(later_ns) if shown.keeps else tools.deadline
         return found
 
-    def _arms_at_once(self, original: Program, promised: float, coming: UpcomingWork) -> list[float]:
+    def _arms_at_once(self, original: Program, promised: float, wanted: Sequence[Wanted]) -> list[float]:
         """Return what each arm that starts at once, of one generation or of all, needs of the memory that was seen.
 
         The next generation waits where the gate of a fix that promises much could not start as a whole beside it.
         """
         arms = self.arms(original)
-        needless = promised >= LARGE_PROMISE and not self.tools.prelaunch.fits_beside(arms, coming)
+        needless = promised >= LARGE_PROMISE and not self.tools.prelaunch.fits_beside(arms, wanted)
         return arms[:SIDES] if needless else arms
 
     def arms(self, original: Program) -> list[float]:
@@ -268,15 +264,5 @@ class TrialRunner:
             tools.on_control(tools.controls.latest)
 
     def starter(self, program: Program, name: str) -> Starter:
-        """Starts a program, or takes over one that has started early."""
-
-        def start(_number: int) -> ArmProtocol:
-            return self.tools.early.take(Turn.TRIAL, program.root) or self.tools.start_arm(program, name)
-
-        return start
-
-    @property
-    def last_starts_early(self) -> bool:
-        """Whether what runs alone in the end waits for that, or will start beside the next trial."""
-        baseline = self.shown.baseline
-        return baseline is not None and self.tools.prelaunch.last_starts_early(baseline)
+        """Starts a program."""
+        return lambda _number: self.tools.start_arm(program, name)

@@ -75,8 +75,6 @@ _KINDS: tuple[tuple[str, str, str, Gate, str, str], ...] = (
     ("eps of the optimizer left out", "step_amsgrad_kept_both_heads", "fused-optimizer", ROUNDING, "eps=1e-4, ", ""),
     ("weight decay left out", "step_momentum_by_model_both_heads", "fused-optimizer", ROUNDING, ", weight_decay=0.05", ""),
     ("norm clipped a parameter at a time", "loop_clip_by_hand", "foreach-clip", ROUNDING, "norm += p.grad.norm().item() ** 2", "norm = max(norm, p.grad.norm().item() ** 2)"),
-    ("average without its last step", "loop_average", "foreach-average", ROUNDING, "s.mul_(0.9).add_(p, alpha=0.1)", "s.mul_(0.9).add_(p, alpha=0.1 * (step < 23))"),
-    ("factors of the average swapped", "loop_average_late", "foreach-average", ROUNDING, "d * s + (1 - d) * p", "(1 - d) * s + d * p"),
     ("eps inside for outside", "norm_rms_outside_wide", "native-norm", ROUNDING, "(x.pow(2).mean(-1, keepdim=True).sqrt() + self.eps)", "(x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()"),
     ("eps of the library's default", "norm_layer_wide", "native-norm", ROUNDING, "eps=1e-2", "eps=1e-5"),
     ("biased for unbiased variance", "norm_unbiased_small", "native-norm", ROUNDING, "x.var(-1, keepdim=True)", "x.var(-1, keepdim=True, unbiased=False)"),

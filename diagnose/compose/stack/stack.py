@@ -182,10 +182,13 @@ class Stack:
     ) -> Stack:
         """One fix more; `together`: with others in one trial; `foreseen`: before what it treats was a finding; `tuned`:
         with a setting that stays."""
+        return self._with(Kept(fixer, findings, setting, self, together, foreseen, tuned), answer)
+
+    def _with(self, kept: Kept, answer: Edits) -> Stack:
         lines = LineMap.between(self.texts, answer.files)
         sites = tuple(replace(site, line=lines.line(site.file, site.line)) for site in self.known.sites)
-        kept = (*self.kept, Kept(fixer, findings, setting, self, together, foreseen, tuned))
-        return replace(self, known=replace(self.known, sites=sites), texts={**self.texts, **answer.files}, kept=kept)
+        texts = {**self.texts, **answer.files}
+        return replace(self, known=replace(self.known, sites=sites), texts=texts, kept=(*self.kept, kept))
 
     def without(self, name: str) -> Stack | None:
         """The other fixes alone, each made again where its lines now are; None where one of them needs this one."""
@@ -209,15 +212,7 @@ class Stack:
             return None
         if not isinstance(answer, Edits):
             return None
-        return self.with_fix(
-            kept.fixer,
-            findings,
-            kept.setting,
-            answer,
-            together=kept.together,
-            foreseen=kept.foreseen,
-            tuned=kept.tuned,
-        )
+        return self._with(replace(kept, findings=findings, below=self), answer)
 
 
 def _command(program: Program) -> dict[str, str]:

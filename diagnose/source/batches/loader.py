@@ -16,7 +16,8 @@ from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.daemonic_processes import daemon_that_runs
 from diagnose.source.dataflow.flow import is_repeated
 from diagnose.source.samples.dataset_rng import Draw, sample_draw
-from diagnose.source.samples.shared_state import SharedState, When, shared_state
+from diagnose.source.samples.shared_state import SharedState, shared_state
+from diagnose.source.samples.statement_order import When
 from diagnose.source.settings.options import CallOptions
 from diagnose.source.settings.shown_options import shows_attribute
 from diagnose.source.tree.arguments import argument

@@ -1,5 +1,7 @@
-"""Gradients, clipping and averages of weights as a program writes them out by hand.
+"""Optimizers and gradients of a program: what its text says of them, and clipping that it writes out by hand.
 
-gradient_norms       clipping, parameter by parameter
-weighted_sum ──▶ moving_averages ──▶ average_dictionaries       exponential moving averages
+gradient_norms                               clipping, parameter by parameter
+optimizer_values, sparse_gradients           what an optimizer is given
+gradient_coverage, late_gradients            which parameters get gradients, and in which steps
+loss_choices                                 losses that are made of other parts in some steps
 """

@@ -19,8 +19,6 @@ from diagnose.source.tree.arguments import argument_code, put_first, set_keyword
 from diagnose.source.tree.edits import call_name, ensure_from_import, ensure_import, insert_before, replace
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["BlockCall", "Keeping", "block_call_at", "block_calls", "checkpointed", "condition", "within_context"]
-
 _MODULE, _FUNCTION = "torch.utils.checkpoint", "checkpoint"
 _OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"})
 _LIST, _STACK = frozenset({"ModuleList"}), frozenset({"Sequential"})
@@ -56,9 +54,7 @@ def block_calls(source: Source, line: int | None = None) -> Iterator[BlockCall]:
         loop = _loop_over(source, call)
         if loop is not None and (line is not None or _built(source, loop.iter, built, _LIST | _STACK)):
             yield BlockCall(source, call, loop, first)
-        elif (
-            loop is None and _is_container_call(call) and (line is not None or _built(source, call.func, built, _STACK))
-        ):
+        elif loop is None and _is_container_call(call) and (line is not None or _is_stack(source, call.func, built)):
             yield BlockCall(source, call, None, first)
 
 
@@ -263,6 +259,11 @@ def _free(source: Source, node: cst.CSTNode, name: str) -> str:
     while name in names:
         name += "_"
     return name
+
+
+def _is_stack(source: Source, callee: cst.BaseExpression, built: dict[str, str]) -> bool:
+    """Whether what is called is itself a container of these: `self.blocks`, and not `self.blocks(x).mean`."""
+    return built.get(source.code(callee)) in _STACK
 
 
 def _is_container_call(call: cst.Call) -> bool:

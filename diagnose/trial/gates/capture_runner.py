@@ -64,12 +64,8 @@ class CaptureRunner:
     """Of one process of the program."""
     peaks: dict[Path, int] = field(default_factory=dict)
     """Of programs whose memory a trial has seen, by root, in bytes."""
-    resting: Callable[[], Sequence[float]] = tuple
-    """Of the memory that was seen, what others hold that rest."""
     make_room: Callable[[], bool] = lambda: False
-    """Ends those for lack of memory; whether there were any."""
-    spare: Callable[[Sequence[float]], None] = lambda _beside: None
-    """Starts what is needed after the gate, beside captures with these shares of the memory: nothing waits for room."""
+    """Ends captures that were begun early, for lack of memory; whether there were any."""
     waited_ns: int = 0
     """For captures that were begun early, before something was measured."""
     started: int = 0
@@ -172,7 +168,7 @@ class CaptureRunner:
         early += [] if beside is None else [one for one, _ in self._early(missing, beside)]
         steps_ns = sum(process(one, self._share(one)).steps_ns for one in early)
         late = [process(one, self._share(one)) for one in missing if one not in early]
-        return steps_ns + makespan_ns(late, self.memory, self.resting())
+        return steps_ns + makespan_ns(late, self.memory)
 
     def _early(self, wanted: Sequence[Wanted], beside: Sequence[float]) -> list[tuple[Wanted, bool]]:
         """What is not there of it and fits beside others, each with whether it stands before its first step."""
@@ -241,12 +237,10 @@ class CaptureRunner:
                 for one in list(waiting):
                     begun = next((each for each in self._begun if each.wanted.key == one.key), None)
                     held = [self._share(each.wanted, waits=each.waits) for each in self._begun if each is not begun]
-                    shares = [*self.resting(), *held, *(self._share(each.wanted) for each in running), self._share(one)]
+                    shares = [*held, *(self._share(each.wanted) for each in running), self._share(one)]
                     if not running or fitting(self.memory, shares) == len(shares):
                         waiting.remove(one)
                         running.append(self._resumed(begun) if begun else _Running(one, *self._start(one)))
-                if running and not waiting and not self.deadline.passed:
-                    self.spare([self._share(one.wanted) for one in running])
                 if running:
                     done = self._first_to_end(running, running[0].began_ns + self.limit_ns)
                     running.remove(done)

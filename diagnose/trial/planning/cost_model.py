@@ -184,26 +184,22 @@ class CostModel:
         times = 2 if self.alternates else 1  # starts follow each other, and each has the blocks of two pairs
         return times * (self.start_ns + round(self._block_ns * (2 - saved))) + compiling_ns
 
-    def final_ns(
-        self, *, held: bool = False, runs: int | None = None, started: bool = False, rerun: bool = False
-    ) -> int:
+    def final_ns(self, *, held: bool = False, runs: int | None = None, rerun: bool = False) -> int:
         """The last runs, all or so many, and before them the numbers of the whole stack, unless those are `held`, and
         the whole runs that were put off; with `rerun` also those that were made, once more.
         """
         numbers_ns = 0 if held else max(self.gates_ns.values(), default=2 * self.start_ns)
-        last_ns = self.last_runs_ns(runs, started=started)
+        last_ns = self.last_runs_ns(runs)
         # Whole runs leave the last runs half as much again as those are expected to take.
         owed = self.owes_whole_runs or (rerun and self.whole_runs_ns > 0)
         return last_ns + numbers_ns + (self.next_whole_runs_ns + last_ns // 2 if owed else 0)
 
-    def last_runs_ns(self, runs: int | None = None, *, started: bool = False) -> int:
-        """The last runs of the original and of the patched program alone; `runs` of each, or all. `started`: the
-        processes of the first wait for it."""
+    def last_runs_ns(self, runs: int | None = None) -> int:
+        """The last runs of the original and of the patched program alone; `runs` of each, or all."""
         starts_ns = self.first_start_ns, self.start_ns
         start_ns = sum(starts_ns) if self.alternates else max(starts_ns)  # where both fit, they start at once
         steps = FINAL_BLOCKS * self.schedule.block_steps(self.first_step_ns) + self.schedule.drops(self.first_step_ns)
-        whole_ns = (runs or self.schedule.final_runs) * (start_ns + steps * (self.first_step_ns + self.step_ns))
-        return whole_ns - (start_ns if started else 0)
+        return (runs or self.schedule.final_runs) * (start_ns + steps * (self.first_step_ns + self.step_ns))
 
     @property
     def _clear_pairs(self) -> int:

@@ -23,11 +23,9 @@ class Process:
     """From there to its end, with nothing beside it."""
 
 
-def makespan_ns(processes: Sequence[Process], memory: Memory, resting: Sequence[float] = ()) -> int:
+def makespan_ns(processes: Sequence[Process], memory: Memory) -> int:
     """Return the time until the last process has ended, in ns. Whenever one ends, the first waiting one that fits
     beside the others starts.
-
-    `resting`: shares of that memory that others hold meanwhile.
     """
     waiting = list(processes)
     running: list[tuple[int, Process]] = []
@@ -35,7 +33,7 @@ def makespan_ns(processes: Sequence[Process], memory: Memory, resting: Sequence[
     now_ns = 0
     while waiting or running:
         for one in list(waiting):
-            shares = [*resting, *(other.share for _, other in running), one.share]
+            shares = [*(other.share for _, other in running), one.share]
             if not running or fitting(memory, shares) == len(shares):
                 waiting.remove(one)
                 running.append((now_ns + one.start_ns, one))

@@ -1,4 +1,4 @@
-"""Loops with optimizers, clipping, averages, accumulation, checks, exceptions and interrupts."""
+"""Loops with optimizers, clipping, accumulation, checks, exceptions and interrupts."""
 
 from __future__ import annotations
 
@@ -79,11 +79,7 @@ VARIANTS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "clip_logged": ("optimizers", {"before_step": CLIP + "history.append(norm)", "end": "print(len(history), f'{sum(history):.5f}')"}, {}),
     "clip_skips": ("optimizers", {"before_step": CLIP, "step": "if norm < 0.8:\n    optimizer.step()\nelse:\n    print('skipped', step)"}, {}),
     "clip_by_value": ("optimizers", {"before_step": "for p in model.parameters():\n    if p.grad is not None:\n        p.grad.data.clamp_(-0.02, 0.02)"}, {}),
-    "average": ("optimizers", {"helpers": "shadow = copy.deepcopy(model)", "after": "with torch.no_grad():\n    for s, p in zip(shadow.parameters(), model.parameters()):\n        s.mul_(0.9).add_(p, alpha=0.1)", "end": "print([f'{float(p.double().sum()):.6f}' for p in shadow.parameters()])"}, {}),
-    "average_by_name": ("optimizers", {"helpers": "shadow = {n: p.detach().clone() for n, p in model.named_parameters()}", "after": "for n, p in model.named_parameters():\n    shadow[n] = 0.9 * shadow[n] + 0.1 * p.detach()", "end": "torch.save(shadow, 'shadow.pt')\nprint(f\"{float(shadow['a.bias']):.6f}\")"}, {}),
-    "average_in_double": ("optimizers", {"helpers": "shadow = [p.detach().clone().double() for p in model.parameters()]", "after": "with torch.no_grad():\n    for s, p in zip(shadow, model.parameters()):\n        s.mul_(0.9).add_(p, alpha=0.1)", "end": "print([f'{float(s.sum()):.8f}' for s in shadow])"}, {"foreach-average": "averages of another format"}),
     "gradients_in_one_tensor": ("optimizers", {"helpers": "flat, at = torch.zeros(sum(p.numel() for p in model.parameters())), 0\nfor p in model.parameters():\n    p.grad = flat[at:at + p.numel()].view_as(p)\n    at += p.numel()", "zero": "model.zero_grad(set_to_none=False)", "before_step": "flat.clamp_(-0.02, 0.02)"}, {"zero-grad-none": "the gradients lie in a tensor of the program's"}),
-    "average_late": ("optimizers", {"helpers": "shadow = copy.deepcopy(model)", "after": "if step > 10:\n    d = min(0.99, (1 + step) / (10 + step))\n    with torch.no_grad():\n        for s, p in zip(shadow.parameters(), model.parameters()):\n            s.copy_(d * s + (1 - d) * p)", "end": "print([f'{float(p.double().sum()):.6f}' for p in shadow.parameters()])"}, {}),
     "accumulate": ("optimizers", {"zero": "if step % 4 == 0:\n    optimizer.zero_grad()", "forward": "loss = F.mse_loss(model(x), y) / 4", "step": "if step % 4 == 3:\n    optimizer.step()"}, {}),
     "accumulate_tail": ("optimizers", {"zero": "if step % 5 == 0:\n    optimizer.zero_grad()", "forward": "loss = F.mse_loss(model(x), y) / 5", "step": "if step % 5 == 4 or step == steps - 1:\n    optimizer.step()"}, {}),
     "scheduler": ("optimizers", {"helpers": "scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 24)", "after": "scheduler.step()"}, {}),

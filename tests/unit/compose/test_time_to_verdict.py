@@ -213,7 +213,7 @@ def test_what_was_not_tried_is_told_with_what_it_promised(tmp_path: Path, monkey
     assert left["pad-vocabulary"].predicted_ns == 7_600_000
     assert "the budget leaves" in left["pad-vocabulary"].summary
     said = compose.summary(outcome)
-    assert "no time for pad-vocabulary, compile-model, loader-workers and 1 more, predicted to save" in said
+    assert "no time for pad-vocabulary, loader-workers, loader-pin and 1 more, predicted to save" in said
 
 
 def test_a_longer_budget_asks_which_of_them_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

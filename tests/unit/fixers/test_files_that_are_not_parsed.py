@@ -62,7 +62,7 @@ class Layers(nn.Module):
 @pytest.mark.parametrize(
     "fixer",
     [
-        *("defer-item", "foreach-average", "keep-on-device", "native-gelu"),
+        *("defer-item", "keep-on-device", "native-gelu"),
         *("native-norm", "nonblocking-copies", "pad-vocabulary", "state-on-device", "use-ddp", "zero-grad-none"),
     ],
 )
@@ -82,7 +82,6 @@ def test_a_file_of_layers_is_not_parsed_for_what_they_have_not(fixer: str) -> No
     [
         ("checkpoint-fewer", "recompute"),
         ("drop-broadcast", "redundant-comm"),
-        ("foreach-average", "launch-bound"),
         ("foreach-clip", "launch-bound"),
         ("native-gelu", "unfused-pointwise"),
     ],

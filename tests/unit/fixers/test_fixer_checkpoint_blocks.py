@@ -242,3 +242,11 @@ def test_blocks_that_come_part_by_part_have_no_number(name: str) -> None:
         setting: dict[str, Scalar] = {"again": blocks, "blocks": blocks}
         request = example_request("memory-pressure", HALVES, sites=sites, setting=setting)
         assert isinstance(load().fixers[name].rewrite(request), kind)
+
+
+def test_without_a_record_a_stack_whose_result_is_averaged_is_found_once() -> None:
+    text = STACK.replace("torch.relu(self.blocks(x * 2))", "self.blocks(x * 2).mean(1)")
+    answer = FIXER.rewrite(request_of(text, ()))
+    assert isinstance(answer, Edits)
+    assert "        for block in self.blocks:\n" in answer.files["train.py"]
+    assert "        return hidden.mean(1)\n" in answer.files["train.py"]

@@ -13,8 +13,7 @@ from diagnose.trial.gates.capture_plan import AGAIN, Wanted, bits, exact, luck
 from diagnose.trial.gates.capture_runner import _LACK, CaptureRunner
 from diagnose.trial.gates.captures import Capture
 from diagnose.trial.process.arm import Workplace
-from diagnose.trial.process.capacity import Memory, fitting
-from diagnose.trial.process.makespan import Process as UpcomingWork
+from diagnose.trial.process.capacity import Memory
 from diagnose.units import NS_PER_S
 
 GIB = 1 << 30
@@ -106,7 +105,7 @@ def test_first_steps_are_there_before_anything_is_measured_and_long_captures_sta
 def test_where_steps_have_no_room_processes_start_and_stand_before_the_first_one() -> None:
     """Of 100 GiB, two arms take 78; each capture needs 42 for its steps, and 5 to stand before them."""
     small_before_steps = Memory(None, 30 * GIB, 70 * GIB, 100 * GIB, 1, made_bytes=round(3.3 * GIB), made_host_bytes=1)
-    recorder = made(resting=tuple)
+    recorder = made()
     recorder.memory = small_before_steps
     seeds = luck([ONE], 3, 50)
     recorder.begin([SHORT, *seeds], [1.2, 1.4])
@@ -170,20 +169,17 @@ def test_what_stands_already_is_not_waited_for_again() -> None:
     assert recorder.processes[SHORT.name].diary == ["give_way", "ask", "pause"]
 
 
-def test_arms_that_rest_leave_captures_less_memory_and_go_where_it_runs_out() -> None:
+def test_captures_that_stand_go_where_memory_runs_out() -> None:
     cleared: list[int] = []
 
     def make_room() -> bool:
         cleared.append(recorder.started)
         return True
 
-    recorder = made(fails=["seed-0", "seed-0"], why=_LACK, resting=lambda: [96.0], make_room=make_room)
-    one, other = luck([ONE], 2, 50)
-    assert all(isinstance(taken, Capture) for taken in recorder.take(one, other))
+    recorder = made(fails=["seed-0", "seed-0"], why=_LACK, make_room=make_room)
+    assert all(isinstance(taken, Capture) for taken in recorder.take(*luck([ONE], 2, 50)))
     assert cleared == [3]  # alone it had lacked memory too
     assert recorder.started == 4
-    assert fitting(ROOMY, [1.3, 1.3]) == 2  # but for what rests, both would have run at once
-    assert recorder.expected_ns(luck([ONE], 4, 50)[2:], lambda _one, share: UpcomingWork(share, 10, 1)) == 22
 
 
 @pytest.mark.parametrize("one", [SHORT, LONG], ids=["short", "long"])

@@ -30,8 +30,6 @@ from diagnose.trace.readers.kineto.regular_events import lane_by_type
 from diagnose.trace.readers.kineto.timestamps import UNREADABLE, nanoseconds
 from diagnose.trace.schema import MISSING, DeviceWaits, DeviceWork, Frames, HostCalls, Int64, Ops, Ranges, WorkKind
 
-__all__ = ["Growing", "Interned", "RankTables", "ids_of"]
-
 _ORDER = tuple(lane for lane in Lane if lane not in (Lane.UNUSED, Lane.UNKNOWN, Lane.MEMORY))
 _LANES = lane_by_type()
 _GROWING = ("device", "calls", "ops", "frames", "ranges", "device_ranges", "memory", "waits")

@@ -24,9 +24,9 @@ from diagnose.trace import StackFrame, Trace
 from diagnose.trace.readers.io.blocks import read_whole
 from diagnose.trace.readers.io.limits import at_most
 from diagnose.trace.readers.io.plain_pickle import NotPlain, plain_data
+from diagnose.trace.readers.kineto.columns import ids_of
 from diagnose.trace.readers.kineto.meaning import range_kind
 from diagnose.trace.readers.kineto.rank_trace import rank_in_name
-from diagnose.trace.readers.kineto.tables import ids_of
 from diagnose.trace.readers.memory.snapshot_blocks import blocks_of, dicts, whole
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.telemetry.rank_records import Ownership

@@ -18,8 +18,8 @@ from diagnose.errors import NotATrace
 from diagnose.model import Facts
 from diagnose.trace import Trace
 from diagnose.trace.readers.io.csv_rows import CsvRows
+from diagnose.trace.readers.kineto.columns import Interned, ids_of
 from diagnose.trace.readers.kineto.rank_trace import rank_in_name
-from diagnose.trace.readers.kineto.tables import Interned, ids_of
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.schema import KernelMetrics
 

@@ -17,8 +17,8 @@ from diagnose.errors import NotATrace
 from diagnose.model import Facts
 from diagnose.trace import Thread, Trace
 from diagnose.trace.readers.io.sqlite_file import MAGIC, Database, open_database, table_names
+from diagnose.trace.readers.kineto.columns import Growing, Interned
 from diagnose.trace.readers.kineto.rank_trace import rank_in_name
-from diagnose.trace.readers.kineto.tables import Growing, Interned
 from diagnose.trace.readers.nsight.nvtx_ranges import has_rows, read_marks, with_kinds
 from diagnose.trace.readers.nsight.tables import UNKNOWN_PROCESS, Activities, ProcessTables
 from diagnose.trace.readers.nsight.target import Gpu, Target, read_counters
