@@ -54,7 +54,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if found is None:
         return
     free, reserved = found
-    if free < max(FREE * reserved, FEW_BYTES):
+    if free > reserved or free < max(FREE * reserved, FEW_BYTES):  # more than all: a recording that contradicts itself
         return
     retried = measures.has_device and measures.device_allocation.mostly_retried
     idle = measures.idle["allocator"]

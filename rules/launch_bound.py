@@ -52,7 +52,7 @@ from diagnose.rule import (
     drawn,
     format_ns,
 )
-from diagnose.trace.schema import Int64
+from diagnose.trace.schema import Int64, RangeKind
 
 BREAKS = 0.2
 LINKED = 0.5
@@ -81,26 +81,37 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     device = int(measures.busy_ns.sum())
     if host < device or measures.replay.ran_ahead:
         return
-    per_launch_ns = int(host / len(rows))
     of_optimizer = measures.classes[rows] == KernelClass.OPTIMIZER
     if measures.lacks_optimizer or not of_optimizer.any():
-        yield from _claim(measures, gaps, rows, "", per_launch_ns, _fixers(measures))
+        yield from _claim(measures, gaps, rows, "", host, _fixers(measures))
         return
     # What speeds a model up leaves the optimizer's launches as they are, and the other way round.
     ends = np.isin(gaps.ends, measures.trace.device.start_ns[rows[of_optimizer]])
     last = Intervals(gaps.starts[ends], gaps.ends[ends])
-    yield from _claim(measures, gaps - last, rows[~of_optimizer], "", per_launch_ns, (*_OF_MODELS, *_OF_LOOPS))
-    yield from _claim(measures, last, rows[of_optimizer], " of the optimizer", per_launch_ns, _OF_OPTIMIZERS)
+    own = round(host * (_optimizer_share(measures) or of_optimizer.mean()))
+    yield from _claim(measures, gaps - last, rows[~of_optimizer], "", host - own, (*_OF_MODELS, *_OF_LOOPS))
+    yield from _claim(measures, last, rows[of_optimizer], " of the optimizer", own, _OF_OPTIMIZERS)
+
+
+def _optimizer_share(measures: Measures) -> float:
+    """The part (0 to 1) of the host's issuing in which it runs optimizers; 0.0 where no step of one was recorded."""
+    ranges = np.flatnonzero(measures.trace.ranges.kind == RangeKind.OPTIMIZER)
+    steps = Intervals.of(measures.optimizer_starts_ns(ranges), measures.trace.ranges.end_ns[ranges])
+    within = (measures.issuing & steps).covered(measures.steps.host_start_ns, measures.steps.host_end_ns)
+    return float(within.sum() / max(int(measures.issuing_ns.sum()), 1))
 
 
 def _claim(
-    measures: Measures, gaps: Intervals, rows: Int64, whose: str, per_launch_ns: int, fixers: tuple[str, ...] | None
+    measures: Measures, gaps: Intervals, rows: Int64, whose: str, host_ns: int, fixers: tuple[str, ...] | None
 ) -> Iterator[Claim]:
-    """The time in gaps that launches of these rows end; nothing where it cannot be given back."""
+    """The time in gaps that launches of these rows end, which take the host `host_ns` in all; nothing where it cannot
+    be given back.
+    """
     gain = recoverable_ns(measures, gaps)
-    if gain == 0:
+    if gain == 0 or len(rows) == 0:
         return
     lengths = (measures.trace.device.end_ns - measures.trace.device.start_ns)[rows]
+    per_launch_ns = host_ns // len(rows)
     shallow = float((measures.queue_depth[rows] <= 1).mean())
     yield Claim(
         summary=f"the device waits {format_ns(gain / measures.step_count)} per step for launches{whose}: the host "

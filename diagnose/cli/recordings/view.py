@@ -24,17 +24,24 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         type=Path,
         help="a run folder, its name, the id of its process, or a trace; the latest run when left out",
     )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON instead of opening a screen")
+    parser.add_argument(
+        "--json",
+        action="store_const",
+        const="json",
+        dest="format",
+        help="print the report as JSON instead of opening a screen",
+    )
+    parser.set_defaults(output=None, tensorboard=None, checklist=False)  # the other options of `report`
 
 
 def run(args: argparse.Namespace) -> int:
     """Open the screen until the user leaves it."""
     from diagnose.cli.recordings.target import explore, run_of
 
-    if args.json:
+    if args.format is not None:
         from diagnose.cli.recordings import report
 
-        return report.run(argparse.Namespace(target=args.target, format="json", output=None))
+        return report.run(args)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("a screen needs a terminal; `diagnose report` prints the same without one")
     journal = run_of(args.target)

@@ -10,16 +10,18 @@ from __future__ import annotations
 import _thread
 import os
 
+from .guard import contained
+
 TYPE_CHECKING = False  # see the package's docstring
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 class UnlistedThread:
-    """Calls `run`, which must not raise. Like a daemon, it holds up no exit."""
+    """Calls `run`; what that raises is noted for facts.json. Like a daemon, it holds up no exit."""
 
     def __init__(self, run: Callable[[], object]) -> None:
-        self._run = run
+        self._run = contained(run)
         self._running = _thread.allocate_lock()
         self._process = 0
         self.ident: int | None = None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from .guard import contained, guarded
+from .guard import guarded
 from .size_limit import unsignalled
 from .unlisted_thread import UnlistedThread
 
@@ -43,7 +43,7 @@ class Writer:
         self._wake = threading.Event()
         self._stop = False
         self._draining = threading.RLock()
-        self._thread = UnlistedThread(contained(self._run))
+        self._thread = UnlistedThread(self._run)
 
     def add(self, source: Source) -> None:
         """Ask `source` at every flush, in the order of adding."""

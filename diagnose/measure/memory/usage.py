@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.measure.memory.history import history
+from diagnose.measure.views.counters import most_common
 from diagnose.trace import Trace
 from diagnose.trace.schema import MISSING, Int64, MemoryAction
 
@@ -121,7 +122,7 @@ def main_memory(trace: Trace) -> int:
     for devices in (trace.device.device, allocated, trace.memory.device, trace.segments.device):
         known = devices[devices >= 0]
         if len(known):
-            return int(np.bincount(known).argmax())
+            return most_common(known)
     return MISSING
 
 

@@ -5,9 +5,10 @@
     bounds.least_ns              # at the nearer ceiling; NaN where operations and bytes, or the ceilings, are unknown
 
 By the roofline: what needs longer for its operations than for its bytes is bound by matrix products, the rest by
-memory. What is too small to fill the device is bound by latency, whatever it computes. Where operations and bytes are
-unknown, the class of the kernel decides: products are bound by products, everything that treats elements one by one or
-adds them up by memory. Counters of the hardware, where they were recorded, come before all of that.
+memory. What has too little work for the device (it is short, its grid is small, or it is one moment of a recurrent
+layer) is bound by latency, whatever it computes. Where operations and bytes are unknown, the class of the kernel
+decides: products are bound by products, everything that treats elements one by one or adds them up by memory. Counters
+of the hardware, where they were recorded, come before all of that.
 
 Thresholds
     SHORT_NS 2 µs: work that would take less than this at the ceiling is over before the device is full. An empty
@@ -53,7 +54,7 @@ class Bound(enum.IntEnum):
     MEMORY = 2
     """The device's memory."""
     LATENCY = 3
-    """Its own begin and end: it is too small to fill the device."""
+    """Its own begin and end: it has too little work for the device."""
     COMMUNICATION = 4
     """Other devices."""
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from diagnose.trace import Trace
-from diagnose.trace.schema import MISSING, Bool, Float64, Int64
+from diagnose.trace.schema import MISSING, Bool, Float64, Int32, Int64
 
 _WARM_UP = 10
 """Steps of a live run after which its counters are taken: as many as it waits, at least, before it traces."""
@@ -40,10 +40,16 @@ def readings(trace: Trace, names: Sequence[str]) -> Mapping[str, Float64]:
 def _in_use(trace: Trace, devices: Int64) -> np.typing.NDArray[np.bool_]:
     """Readings of the device that did the work; where it is not told which one it is, of the only one."""
     worked = trace.device.device[trace.device.device >= 0]
-    busiest = int(np.bincount(worked).argmax()) if len(worked) else MISSING
+    busiest = most_common(worked) if len(worked) else MISSING
     if not (devices == busiest).any() and len(np.unique(devices)) == 1:
         return np.ones(len(devices), np.bool_)
     return np.asarray(devices == busiest, np.bool_)
+
+
+def most_common(devices: Int32 | Int64) -> int:
+    """The number that occurs most, the smallest of several such. A file may number devices as high as it likes."""
+    numbers, count = np.unique(devices, return_counts=True)
+    return int(numbers[count.argmax()])
 
 
 def after_warm_up(trace: Trace, moments: Int64) -> Bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.text import Text
 
@@ -32,8 +33,8 @@ def probe_lines(probes: Sequence[ProbeResult], width: int) -> list[Text]:
             lines += [styled(f"    {line}", _COLOURS[finding.bearing]) for line in wrap(finding.summary, width - 4)]
         for what in one.left:
             lines += [styled(f"    {line}", MUTED) for line in wrap(f"left as it is: {what}", width - 4)]
-    for line in wrap(knee, width - 2) if (knee := _knee(probes)) else ():
-        lines.append(styled(f"  {line}"))
+    for knee in filter(None, (_knee(probes, setting) for setting in _SWEEPS)):
+        lines += [styled(f"  {line}") for line in wrap(knee, width - 2)]
     return lines
 
 
@@ -62,11 +63,30 @@ def _answer(result: ProbeResult) -> str:
     return said
 
 
-def _knee(results: Sequence[ProbeResult]) -> str:
-    """One sentence on where the samples per second stop growing; empty where fewer than two sizes were measured."""
-    steps: dict[float, int] = {}
+@dataclass(frozen=True)
+class _Sweep:
+    """The words for a setting that probes vary, as a multiple of the program's own."""
+
+    unit: str
+    largest: str
+    own: str
+    twice: str
+
+
+_SWEEPS = {
+    "factor": _Sweep("samples", "the largest batch that was measured", "batch", "twice the batch"),
+    "length": _Sweep("tokens", "the longest sequences that were measured", "length", "twice the length"),
+}
+"""By setting."""
+
+
+def _knee(results: Sequence[ProbeResult], setting: str) -> str:
+    """One sentence on where the samples or tokens per second stop growing; empty where fewer than two sizes were
+    measured.
+    """
+    words, steps = _SWEEPS[setting], {}
     for one in results:
-        factor = one.setting.get("factor")
+        factor = one.setting.get(setting)
         if one.probed_ns is not None and isinstance(factor, (int, float)):
             steps[factor] = one.probed_ns
     if len(steps) < 2:
@@ -75,11 +95,9 @@ def _knee(results: Sequence[ProbeResult]) -> str:
     best = max(rates.values())
     least = min(factor for factor, rate in rates.items() if rate >= NEAR_BEST * best)
     if least == max(rates):
-        said = f"samples per second grow up to the largest batch that was measured, {least:g} times the program's"
+        said = f"{words.unit} per second grow up to {words.largest}, {least:g} times the program's"
     else:
-        said = f"{least:g} times the program's batch gives as many samples per second as any"
+        said = f"{least:g} times the program's {words.own} gives as many {words.unit} per second as any"
     if {1, 2} <= steps.keys() and steps[2] <= SAME_STEP * steps[1]:
-        said += (
-            "; twice the batch takes no longer: the step waits for the host, or for kernels too small for the device"
-        )
+        said += f"; {words.twice} takes no longer: the step waits for the host, or for kernels too small for the device"
     return said

@@ -8,7 +8,7 @@ from diagnose.units import format_share
 _WORDS = {
     "matmul": "matrix products",
     "memory": "kernels that wait for memory",
-    "latency": "kernels too small to fill the device",
+    "latency": "kernels with too little work for the device",
     "communication": "communication",
     "unknown": "kernels of which that is unknown",
 }

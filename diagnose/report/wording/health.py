@@ -90,7 +90,8 @@ def quiet_news(diagnosis: Diagnosis) -> str:
     if not healthy and doubtful is None:
         rest = [part for part in slices(spent) if part.kind != "compute"]
         if rest:
-            said += f" {_open_question(diagnosis, max(rest, key=lambda part: part.ns), 'No rule explains', ' yet')}"
+            largest = max(rest, key=lambda part: part.ns)
+            said += f" {_open_question(diagnosis, largest, 'No rule explains', last=' yet')}"
     if diagnosis.cannot_tell:
         said += f" {named_count(len(diagnosis.cannot_tell), 'rule')} could not decide on this recording; see below."
     return said
@@ -112,14 +113,14 @@ def unexplained(diagnosis: Diagnosis) -> str:
     )
 
 
-def _open_question(diagnosis: Diagnosis, part: Slice, nothing: str, more: str) -> str:
+def _open_question(diagnosis: Diagnosis, part: Slice, nothing: str, of_step: str = "", last: str = "") -> str:
     """Words on a class of time that nothing explains, or on what it would take to."""
     if part.kind == "exposed_comm" and any(answer.rule == _OF_OTHER_RANKS for answer in diagnosis.cannot_tell):
         return (
-            f"Whether the {format_ns(part.ns)} of {part.look.label} are waiting for other ranks, "
+            f"Whether the {format_ns(part.ns)} of {part.look.label}{of_step} are waiting for other ranks, "
             "only their recordings tell."
         )
-    return f"{nothing} the {format_ns(part.ns)} of {part.look.label}{more}."
+    return f"{nothing} the {format_ns(part.ns)} of {part.look.label}{of_step}{last}."
 
 
 _OF_OTHER_RANKS = "straggler"

@@ -211,6 +211,16 @@ def test_batch_sweep_gives_the_step_with_another_batch(tmp_path: Path, factor: f
     assert found.saved_ns[1] < 0 if slower else found.saved_ns[0] > 0
 
 
+def test_sequence_sweep_gives_the_step_with_shorter_sequences(tmp_path: Path) -> None:
+    loop = LOOP.replace('batch.pop("x")', 'batch["x"][:, :1].float().expand(-1, 256)')
+    loop = loop.replace("optimizer.zero_grad()", "work(batch['x'].shape[1] // 8)")
+    loop = 'Samples.__getitem__ = lambda self, index: {"x": torch.full((256,), index)}\n' + loop
+    found = probed(tmp_path, "sequence-sweep", loop, setting={"length": 0.25})
+    assert not found.refused, found.refused
+    assert found.saved_ns is not None
+    assert found.saved_ns[0] > 0
+
+
 def test_a_delay_of_the_host_shows_in_a_program_that_computes_there(tmp_path: Path) -> None:
     found = probed(tmp_path, "delay", update=LONG, setting={"delayed": "host", "share": 1.0}, step_ns=100_000_000)
     assert found.saved_ns is not None

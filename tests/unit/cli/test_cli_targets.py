@@ -69,3 +69,10 @@ def test_a_run_that_recorded_nothing_says_how_to_see_why(run: Path, capsys: pyte
     shutil.rmtree(run / "rank0")
     assert main(["analyze", str(run)]) == 2
     assert f"nothing was recorded in this run; `diagnose report {run}` says how it ended" in capsys.readouterr().err
+
+
+def test_the_screen_as_json_is_the_report(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view", "--json", str(run)]) == 0
+    viewed = capsys.readouterr().out
+    assert main(["report", "--json", str(run)]) == 0
+    assert viewed == capsys.readouterr().out

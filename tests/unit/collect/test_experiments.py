@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from typing import Any
 
 import pytest
 import torch
 
-from diagnose.collect.inside.experiments import batch_sweep, cached_input, compile_modes, no_communication, no_sync
+from diagnose.collect.inside.experiments import (
+    batch_sweep,
+    cached_input,
+    compile_modes,
+    no_communication,
+    no_sync,
+    sequence_sweep,
+)
 
 
 class Standing:
@@ -138,6 +146,41 @@ def test_batch_sweep_repeats_or_cuts_what_has_samples_in_its_first_dimension() -
     assert batch_sweep.resized(change, (torch.arange(8), [torch.arange(8)]))[0].tolist() == [0, 1]  # type: ignore[arg-type]
     batch_sweep.resized(change, {"x": 3})  # type: ignore[arg-type]
     assert "no tensor of a batch has samples" in change.reasons[0]
+
+
+class Encoding(UserDict[str, Any]):
+    """Holds its tensors as the batches of a tokenizer do: it is a mapping, and no `dict`."""
+
+
+@pytest.mark.parametrize(("factor", "ids"), [(0.5, [[0, 1], [4, 5]]), (2, [[0, 1, 2, 3] * 2, [4, 5, 6, 7] * 2])])
+def test_sequence_sweep_cuts_or_repeats_what_is_as_long_as_the_tokens(factor: float, ids: list[list[int]]) -> None:
+    change = Standing()
+    change.torch, change.setting = torch, {"length": factor}  # type: ignore[attr-defined]
+    batch = {
+        "weight": torch.ones(4, 3),
+        "ids": torch.arange(8).view(2, 4),
+        "mask": torch.ones(2, 1, 4, 4, dtype=torch.bool),
+        "scale": torch.tensor(2.0),
+        "names": ["a", "b", "c", "d"],
+    }
+    made = sequence_sweep.resized(change, Encoding(batch))  # type: ignore[arg-type]
+    assert made["ids"].tolist() == ids
+    assert made["mask"].shape == (2, 1, 4 * factor, 4 * factor)
+    assert (made["weight"].shape, made["scale"].dim(), made["names"]) == ((4, 3), 0, ["a", "b", "c", "d"])
+    assert change.reasons == []
+
+
+def test_sequence_sweep_refuses_a_batch_without_tokens() -> None:
+    change = Standing()
+    sequence_sweep.resized(change, (torch.zeros(2, 4), torch.arange(2)))  # type: ignore[arg-type]
+    assert "no tensor of a batch has whole numbers in two dimensions" in change.reasons[0]
+
+
+def test_batch_sweep_resizes_a_batch_that_is_an_object_with_tensors() -> None:
+    change = Standing()
+    change.torch, change.setting = torch, {"factor": 2}  # type: ignore[attr-defined]
+    made = batch_sweep.resized(change, Encoding({"ids": torch.arange(3)}))  # type: ignore[arg-type]
+    assert made["ids"].tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_compile_modes_compiles_the_first_model_that_a_training_step_calls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import resource
 import signal
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from diagnose.collect.inside.modes import profiler_window
 from diagnose.collect.inside.writer import Writer
 
 
@@ -31,6 +34,28 @@ def test_no_descriptor_is_kept_that_the_program_could_close_and_be_given_anew(tm
     assert [path for path in map(target, Path("/proc/self/fd").iterdir()) if tmp_path in path.parents] == []
     writer.flush()
     assert (tmp_path / "steps.jsonl").read_text() == "0\n1\n"
+
+
+def test_no_descriptor_is_open_while_a_trace_is_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Compressor:
+        def __init__(self, level: int, wbits: int) -> None:
+            self._real = zlib_compressobj(level, wbits=wbits)
+
+        def compress(self, data: bytes) -> bytes:
+            opened.append([path for path in map(target, Path("/proc/self/fd").iterdir()) if tmp_path in path.parents])
+            return self._real.compress(data)
+
+        def flush(self) -> bytes:
+            return self._real.flush()
+
+    opened: list[list[Path]] = []
+    zlib_compressobj = zlib.compressobj
+    monkeypatch.setattr(zlib, "compressobj", Compressor)
+    text = b"0123456789" * 250_000
+    (tmp_path / "plain").write_bytes(text)
+    profiler_window._compress(tmp_path / "plain", tmp_path / "packed")
+    assert opened == [[], [], []]
+    assert gzip.decompress((tmp_path / "packed").read_bytes()) == text
 
 
 def test_a_limit_on_the_size_of_files_sends_the_program_no_signal(tmp_path: Path, writer: Writer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,11 @@ import pytest
 from diagnose.measure import Measures
 from diagnose.measure.memory.history import alive, history
 from diagnose.measure.memory.leaks import backward_begins, kept_by, places_by_stack
-from diagnose.measure.memory.usage import Series, memory_use
+from diagnose.measure.memory.usage import Series, main_memory, memory_use
 from diagnose.measure.roofline.saved_bytes import argument_bytes
 from diagnose.measure.views.growth import growth, growth_between
 from diagnose.model import Facts
+from diagnose.plugins import load
 from diagnose.trace import StackFrame, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.schema import Counters, MemoryAction, MemoryEvents, Segments
@@ -197,3 +200,22 @@ class TestRetries:
         assert Measures(trace).device_allocation.grows
         ceasing = drawn("host: mmol  mmol  ol  ol  ol\ngpu :     kk    kk  kk  kk  kk\nstep: |    |    |   |   |   |")
         assert not Measures(ceasing).device_allocation.grows
+
+
+def test_a_device_may_have_the_highest_number_that_there_is() -> None:
+    highest = int(np.iinfo(np.int32).max)
+    trace = Trace(source="", segments=Segments.build({"address": [0, 1, 2], "device": [highest, 0, highest]}))
+    tracemalloc.start()
+    try:
+        assert main_memory(trace) == highest
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("reserved", "told"), [(4 << 30, 1), (0, 0)])
+def test_pieces_of_more_memory_than_there_is_are_no_finding(reserved: int, told: int) -> None:
+    peak = SimpleNamespace(fragments_bytes=2 << 30, reserved_bytes=reserved)
+    measures: Any = SimpleNamespace(memory_peak=peak, memory=None, has_device=False, idle={"allocator": None})
+    measures.trace = Trace(source="")
+    assert len(list(load().rules["fragmented-memory"].check(measures))) == told

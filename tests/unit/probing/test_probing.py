@@ -168,6 +168,14 @@ def test_a_sweep_says_where_samples_per_second_stop_growing(steps: dict[float, i
     assert ("the step waits for the host" in text) == (steps.get(2) == 51)
 
 
+def test_a_sweep_of_sequences_counts_tokens() -> None:
+    results = [
+        replace(saves(0, 0), setting={"length": at}, probed_ns=took) for at, took in ((0.5, 10), (1, 20), (2, 60))
+    ]
+    text = " ".join(as_text(results, 200, colour=False).split())
+    assert "0.5 times the program's length gives as many tokens per second as any" in text
+
+
 def test_a_delay_says_how_much_of_it_the_step_shows() -> None:
     result = replace(saves(-10, -9), probed_ns=109 * NS_PER_MS, setting={"delayed": "host"}, delay_ns=10 * NS_PER_MS)
     assert "of a delay of 10.0 ms the step shows 90 %" in as_text([result], 160, colour=False)

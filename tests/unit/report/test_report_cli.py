@@ -124,4 +124,4 @@ def test_a_file_that_cannot_be_written_is_said_plainly() -> None:
 
 def test_a_screen_needs_a_terminal(run_folder: Path) -> None:
     with pytest.raises(UsageError, match="needs a terminal"):
-        view.run(argparse.Namespace(target=run_folder, json=False))
+        view.run(argparse.Namespace(target=run_folder, format=None))

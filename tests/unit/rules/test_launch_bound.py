@@ -69,3 +69,17 @@ def test_launches_of_the_optimizer_are_a_claim_of_their_own() -> None:
     assert 0 < optimizer.recoverable_ns < model.recoverable_ns
     assert (model.claims & optimizer.claims).total_ns == 0
     assert "launches of the optimizer" in optimizer.summary
+
+
+def test_each_claim_tells_what_its_own_launches_take_on_the_host() -> None:
+    drawing = """
+    host: ol ol ol ol ooool ooool
+    opt :             ooooooooooo
+    gpu :   k  k  k  k     e     e
+    step:                         |
+    """
+    trace = drawn(drawing, repeat=4, unit_ns=10_000, kernels={"e": "vectorized_elementwise_kernel"})
+    claims = [a for a in plugins.load().rules["launch-bound"].check(Measures(trace)) if isinstance(a, Claim)]
+    model, optimizer = (int(one.evidence[1].value) for one in claims)
+    assert 25_000 < model <= 35_000
+    assert 50_000 <= optimizer < 65_000

@@ -196,6 +196,12 @@ class TestColumns:
         trace = opened(tmp_path, [complete("kernel", "nccl", 0, 1, args=args)])
         assert (trace.collectives[0].size_bytes, trace.collectives[0].group_size) == (-1, -1)
 
+    @pytest.mark.parametrize("number", [1 << 62, 1 << 70, -(1 << 70)])
+    def test_a_collective_of_impossible_size_has_unknown_size(self, tmp_path: Path, number: int) -> None:
+        args = {"Collective name": "allreduce", "In msg nelems": number, "dtype": "Float", "Group size": number}
+        trace = opened(tmp_path, [complete("kernel", "nccl", 0, 1, args=args)])
+        assert (trace.collectives[0].size_bytes, trace.collectives[0].group_size) == (-1, -1)
+
     def test_operators(self, tmp_path: Path) -> None:
         args = {
             "External id": 8, "Sequence number": 12, "Fwd thread id": 1,

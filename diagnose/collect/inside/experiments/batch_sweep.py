@@ -14,6 +14,7 @@ When it refuses
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import cached_input
@@ -37,22 +38,38 @@ def resized(change: Change, batch: Any) -> Any:
     if not samples:
         change.refuse("no tensor of a batch has samples in its first dimension")
         return batch
-    return _resized(change.torch, batch, samples, max(1, round(samples * float(change.setting["factor"]))))
+    wanted = max(1, round(samples * float(change.setting["factor"])))
+
+    def of_tensor(tensor: Any) -> Any:
+        if not tensor.dim() or len(tensor) != samples:
+            return tensor
+        return tensor[change.torch.arange(wanted) % samples]
+
+    def of_list(items: list[Any]) -> list[Any] | None:
+        if len(items) != samples or hasattr(items[0], "_version"):
+            return None
+        return [items[at % samples] for at in range(wanted)]
+
+    return remade(batch, of_tensor, of_list)
 
 
-def _resized(torch: Any, part: Any, samples: int, wanted: int) -> Any:
-    if isinstance(part, dict):
-        for key, value in part.items():
-            part[key] = _resized(torch, value, samples, wanted)
-        return part
-    if isinstance(part, tuple):
-        parts = [_resized(torch, one, samples, wanted) for one in part]
-        return type(part)(*parts) if hasattr(part, "_fields") else type(part)(parts)
+def remade(
+    part: Any, of_tensor: Callable[[Any], Any], of_list: Callable[[list[Any]], list[Any] | None] = lambda _: None
+) -> Any:
+    """A part of a batch with `of_tensor(tensor)` in the place of each tensor that `cached_input.tensors_of` finds,
+    pinned as that was, and `of_list(items)` in the place of each list for which it is not None.
+    """
     if hasattr(part, "_version"):
-        if not part.dim() or len(part) != samples:
-            return part
-        chosen = part[torch.arange(wanted) % samples]
-        return chosen.pin_memory() if part.is_pinned() else chosen
-    if isinstance(part, list) and len(part) == samples and not hasattr(part[0], "_version"):
-        return [part[at % samples] for at in range(wanted)]
-    return [_resized(torch, one, samples, wanted) for one in part] if isinstance(part, list) else part
+        made = of_tensor(part)
+        return made.pin_memory() if part.is_pinned() else made
+    if isinstance(part, tuple):
+        parts = [remade(one, of_tensor, of_list) for one in part]
+        return type(part)(*parts) if hasattr(part, "_fields") else type(part)(parts)
+    if isinstance(part, list):
+        found = of_list(part)
+        return [remade(one, of_tensor, of_list) for one in part] if found is None else found
+    inner = part if isinstance(part, dict) else getattr(part, "__dict__", {})
+    for key, value in inner.items():
+        if inner is part or hasattr(value, "_version") or isinstance(value, (dict, list, tuple)):
+            inner[key] = remade(value, of_tensor, of_list)
+    return part

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...records import SITES
-from ..guard import guarded
+from ..guard import contained, guarded
 from ..imports import after_import
 from ..resident_memory import resident_bytes
 from ..source_ownership import Ownership
@@ -73,8 +73,8 @@ class Sites:
             return
         file, line = caller.f_code.co_filename, caller.f_lineno
         if kind in {"DataLoader", "optimizer"} and made is not None:
-            number = id(made)
-            gone = weakref.ref(made, lambda _: self._forget(number))
+            number, forget = id(made), contained(self._forget)
+            gone = weakref.ref(made, lambda _: forget(number))
             self._built[number] = gone, (file, line, caller.f_code.co_qualname)
             if kind == "optimizer":
                 self._to_look_at[number] = _LOOKED_AT

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gzip
 import os
-import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +21,8 @@ from ..transparency import unseen
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _COMPRESSION = 4  # level 9 takes four times as long for a tenth less
+_GZIP = 31  # zlib's largest window, in the container of gzip
+_CHUNK_BYTES = 1 << 20
 
 
 class Window:
@@ -86,13 +87,16 @@ class Window:
             self._profile.stop()
 
     def save(self, path: Path) -> None:
-        """Write what was recorded to `path` (gzip), whole or not at all."""
+        """Write what was recorded to `path` (gzip), whole or not at all.
+
+        Kineto holds the interpreter while its file is open, so the program cannot close that file and be given its
+        descriptor for one of its own.
+        """
         plain = path.with_name(f".{path.name}.{os.getpid()}.json")
         packed = plain.with_suffix(".tmp")
         try:
             self._profile.export_chrome_trace(str(plain))
-            with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=_COMPRESSION) as target:
-                shutil.copyfileobj(source, target, 1 << 20)
+            _compress(plain, packed)
             packed.replace(path)
         finally:
             plain.unlink(missing_ok=True)
@@ -124,6 +128,22 @@ class Window:
 
         profiler._prepare_trace = prepare_theirs
         self._take_back = restore
+
+
+def _compress(plain: Path, packed: Path) -> None:
+    """Write `plain` to `packed` (gzip). No descriptor is open while zlib computes and the program runs: the program
+    may close descriptors that are not its own, and then gets their numbers.
+    """
+    compressor = zlib.compressobj(_COMPRESSION, wbits=_GZIP)
+    for begin in range(0, plain.stat().st_size, _CHUNK_BYTES):
+        with plain.open("rb") as source:
+            source.seek(begin)
+            chunk = source.read(_CHUNK_BYTES)
+        data = compressor.compress(chunk)
+        with packed.open("ab") as target:
+            target.write(data)
+    with packed.open("ab") as target:
+        target.write(compressor.flush())
 
 
 def _give_back_memory() -> None:

@@ -6,7 +6,6 @@ and is made every `EVERY_NS` at most, but at the end of each of the first steps:
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from ...records import COUNTERS
 from ..guard import guarded
 from ..process_hooks import ProcessHooks
+from ..resident_memory import resident_bytes
 from ..writer import encode
 
 EVERY_NS = 50_000_000
@@ -42,8 +42,6 @@ class MemoryReadings:
         self._last_ns = 0
         self._count = 0
         self._new: list[str] = []
-        self._page_bytes = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
-        self._statm: int | None = None
         self.peak_bytes: int | None = None
         """The most that tensors were ever read to hold: the program may reset the allocator's own peak."""
         self.held_bytes: int | None = None
@@ -64,7 +62,7 @@ class MemoryReadings:
             self.peak_bytes = max(self.peak_bytes or 0, figures.get("allocator.peak_allocated_bytes", 0))
             self.held_bytes = figures.get("allocator.allocated_bytes")
             self._new.append(encode({"t": now, "d": device, "v": figures}) + "\n")
-        resident = self._resident_bytes()
+        resident = resident_bytes()
         if resident:
             self._new.append(f'{{"t":{now},"d":{HOST},"v":{{"host.process_rss_bytes":{resident}}}}}\n')
 
@@ -76,15 +74,6 @@ class MemoryReadings:
         """Lines for the file of counters."""
         new, self._new = self._new, []
         yield COUNTERS, "".join(new)
-
-    def _resident_bytes(self) -> int:
-        """Resident memory of this process; 0 where the system does not tell."""
-        if self._statm is None:
-            try:
-                self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                self._statm = -1
-        return int(os.pread(self._statm, 200, 0).split()[1]) * self._page_bytes if self._statm >= 0 else 0
 
 
 def statistics(torch: Any) -> dict[str, int] | None:

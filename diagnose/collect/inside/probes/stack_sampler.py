@@ -21,7 +21,6 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ...records import MOST_SAMPLES, SAMPLES, STACKS
-from ..guard import contained
 from ..unlisted_thread import UnlistedThread
 from ..writer import encode
 
@@ -63,7 +62,7 @@ class Sampler:
         self._given = 0
         """Samples that `drain` gave."""
         self._stop = False
-        self._thread = UnlistedThread(contained(self._run))
+        self._thread = UnlistedThread(self._run)
 
     def start(self) -> None:
         """Begin to sample."""

@@ -171,6 +171,8 @@ _ELEMENT_BYTES = {
     **dict.fromkeys(("Double", "Long", "UInt64", "ComplexFloat"), 8),
     "ComplexDouble": 16,
 }
+_MOST_ELEMENTS, _MOST_RANKS = 1 << 48, 1 << 31
+"""No device holds as many, and no job has: such a number is not what its name says."""
 
 
 def collective_of(args: Args) -> Collective | None:
@@ -180,12 +182,12 @@ def collective_of(args: Args) -> Collective | None:
     kind = collective_kind(args.collective)
     elements = args.elements_out if kind == "all_gather" else args.elements_in
     element_bytes = _ELEMENT_BYTES.get(str(args.dtype), 0)
-    known = isinstance(elements, int) and elements >= 0 and element_bytes > 0
+    known = isinstance(elements, int) and 0 <= elements < _MOST_ELEMENTS and element_bytes > 0
     group = args.group_description or args.group
     return Collective(
         kind=kind,
         size_bytes=int(elements or 0) * element_bytes if known else -1,
-        group_size=args.group_size if isinstance(args.group_size, int) else -1,
+        group_size=args.group_size if isinstance(args.group_size, int) and 0 < args.group_size < _MOST_RANKS else -1,
         group=str(group) if group not in (None, "") else None,
         dtype=str(args.dtype) if args.dtype else None,
         members=_members(args.group_ranks) if isinstance(args.group_ranks, str) else None,

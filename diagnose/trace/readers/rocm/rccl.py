@@ -108,7 +108,7 @@ def _collective(call: RcclCall) -> Collective | None:
     arguments = call.arguments or {}
     element = rccl_type(arguments.get("datatype", ""))
     count = arguments.get("count", "")
-    sized = kind in _SIZED and element is not None and count.isdecimal() and len(count) < 18
+    sized = kind in _SIZED and element is not None and count.isdecimal() and len(count) < 15
     return Collective(
         kind=kind,
         size_bytes=int(count) * element[1] if sized and element else MISSING,
