@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from diagnose.model import Site
+
 _SERVER = Path(__file__).parent / "injected" / "server.py"
 _ROOT = Path(__file__).resolve().parents[2]
 TIMED_OUT = 124
@@ -34,6 +36,8 @@ class Outcome:
     """Files in its folder: name → contents."""
     steps: int
     """Optimizer steps that rank 0 made."""
+    noted: tuple[Site, ...]
+    """Where it built optimizers, by what their first steps showed of their gradients."""
 
     @property
     def ended_in_time(self) -> bool:
@@ -89,6 +93,7 @@ class Runner:
                 tuple((folder / f"stderr.{rank}").read_text() for rank in range(ranks)),
                 {str(one.relative_to(work)): one.read_bytes() for one in sorted(work.rglob("*")) if one.is_file()},
                 answer["steps"],
+                tuple(Site(*each) for each in answer["noted"]),
             )
         finally:
             shutil.rmtree(folder, ignore_errors=True)
