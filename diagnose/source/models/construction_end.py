@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import libcst as cst
 
@@ -61,16 +62,21 @@ def _last_filling(built: Built, after: cst.CSTNode, wraps: cst.CSTNode | None) -
     source = built.source
     block = source.parent(after)
     siblings = list(block.body) if isinstance(block, cst.IndentedBlock | cst.Module) else []
-    for later in siblings[siblings.index(after) + 1 :] if after in siblings else []:  # type: ignore[arg-type]
-        if isinstance(later, cst.FunctionDef | cst.ClassDef):
-            continue
-        if _holds(source, later, wraps) or trains(source, later):
-            break
-        small = only_statement(later)
-        call = small.value if isinstance(small, cst.Expr) else None
-        if (isinstance(call, cst.Call) and _fills(built, call)) or fills_weights(source, later):
-            after = later
-    return after
+    later = siblings[siblings.index(after) + 1 :] if after in siblings else []  # type: ignore[arg-type]
+    filling = [each for each in later if _is_filling(built, each)]
+    if not filling:
+        return after
+    own = (each for each in later if not isinstance(each, cst.FunctionDef | cst.ClassDef))
+    before = list(takewhile(lambda each: not _holds(source, each, wraps) and not trains(source, each), own))
+    return next((each for each in reversed(filling) if each in before), after)
+
+
+def _is_filling(built: Built, statement: cst.CSTNode) -> bool:
+    if isinstance(statement, cst.FunctionDef | cst.ClassDef):
+        return False
+    small = only_statement(statement)
+    call = small.value if isinstance(small, cst.Expr) else None
+    return (isinstance(call, cst.Call) and _fills(built, call)) or fills_weights(built.source, statement)
 
 
 def _fills(built: Built, call: cst.Call) -> bool:

@@ -29,6 +29,8 @@ def weight_draw(sources: Mapping[str, str], path: str, after: cst.CSTNode) -> st
 
 def fills_weights(source: Source, statement: cst.CSTNode) -> bool:
     """Whether a statement, or a function of its file that it runs, draws weights and does not train them."""
+    if not source.mentions("init", *_IN_PLACE, *_OF_MODULES):
+        return False
     calls = [*_calls({"": source}, [("", source, statement)])]
     return any(_draws(of, call) for of, call in calls) and not any(_trains(call) for _, call in calls)
 
