@@ -141,7 +141,7 @@ def judged(runner: Runner, program: Program, names: Sequence[str]) -> Iterator[R
         return
     for name in names:
         try:
-            made = list(proposals(program, name))
+            made = list(proposals(program, name, oracle.whole.noted))
         except Exception as error:  # noqa: BLE001 - whatever a fixer raises says something of that pair alone
             detail = "".join(traceback.format_exception_only(error)).strip()
             yield {"program": program.name, "fixer": name, "answer": FAILED, "detail": detail}

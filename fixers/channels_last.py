@@ -13,11 +13,11 @@ Why it helps
 
 Fix safety
     Rounding: other kernels for the same convolutions. Values and shapes stay; strides change, in parameters too, which
-    a checkpoint does not keep. Training, where a step may draw a number for each element of an image, by dropout
-    between convolutions or `randn_like`: torch draws in the order of memory. Layers without kernels for this format
-    (some normalisations, some upsampling) convert by themselves and can be slower: the trial tells. Left alone:
-    programs that use channels last already, that ask for strides or addresses, that hand tensors to operators of their
-    own, and that write through a view.
+    a checkpoint does not keep. Torch draws random numbers in the order of memory: training, where a step may draw a
+    number for each element of an image, by dropout between convolutions or `randn_like`, and where weights are drawn
+    later on. Layers without kernels for this format (some normalisations, some upsampling) convert by themselves and
+    can be slower: the trial tells. Left alone: programs that use channels last already, that ask for strides or
+    addresses, that hand tensors to operators of their own, and that write through a view.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
 from diagnose.source.models.compilation import model_class, models_of
-from diagnose.source.models.construction_end import after_build
+from diagnose.source.models.construction_end import after_build, end_of_build
 from diagnose.source.models.image_draws import image_draw
 from diagnose.source.models.image_models import (
     convolves_first,
@@ -38,6 +38,7 @@ from diagnose.source.models.image_models import (
     views_of_images,
 )
 from diagnose.source.models.model_construction import Built
+from diagnose.source.models.weight_draws import weight_draw
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import Source, Splice, ensure_import, parse, replace
@@ -56,7 +57,7 @@ def rewrite(request: Request) -> Answer:
     """Turn the program's own choice of format, or make one."""
     answer = _laid_out(request)
     drawn = image_draw(request.sources) if isinstance(answer, Edits) else None
-    if not isinstance(answer, Edits) or drawn is None:
+    if not isinstance(answer, Edits) or answer.gate is not None or drawn is None:
         return answer
     return Edits(answer.files, answer.summary, Gate.TRAINING, f"`{drawn}` gives the elements of an image other numbers")
 
@@ -73,6 +74,7 @@ def _laid_out(request: Request) -> Answer:
         return Advice(_BY_HAND) if request.finding.rule == "layout-transposes" else None
     edits: list[tuple[str, list[Splice]]] = []
     starts: list[str] = []
+    drawn: str | None = None
     plain = convolves_first(request.sources)
     for step in training_steps(request.sources, request.sites):
         models = _of_images(request, list(models_of(step, request.sources)))
@@ -81,6 +83,8 @@ def _laid_out(request: Request) -> Answer:
             torch, imports = ensure_import(model.source, "torch")
             line = f"{model.name}.to(memory_format={torch}.channels_last)"
             edits.append((model.path, [*imports, after_build(model, [line], filled=True)]))
+            end = end_of_build(model, filled=True)
+            drawn = drawn or (weight_draw(request.sources, model.path, end) if end is not None else None)
         if not models:
             continue
         torch, imports = ensure_import(step.source, "torch")
@@ -92,7 +96,11 @@ def _laid_out(request: Request) -> Answer:
     for path, source, view in views_of_images(request.sources, starts):
         if isinstance(view.func, cst.Attribute):
             edits.append((path, [Splice(*source.span(view.func.attr), "reshape")]))
-    return Edits(request.edited(edits), "lay images and weights out channels last")
+    summary = "lay images and weights out channels last"
+    if drawn is None:
+        return Edits(request.edited(edits), summary)
+    reason = f"`{drawn}` gives the elements of a weight other numbers"
+    return Edits(request.edited(edits), summary, Gate.TRAINING, reason)
 
 
 def _of_images(request: Request, models: list[Built]) -> list[Built]:

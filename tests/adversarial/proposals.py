@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -68,20 +68,20 @@ def rules_of(fixer: str) -> tuple[str, ...]:
     return tuple(sorted(rule.name for rule in found if fixer in rule.fixers))
 
 
-def proposals(program: Program, only: str | None = None) -> Iterator[Proposal]:
-    """Each different edit that the fixers, or one of them, propose."""
+def proposals(program: Program, only: str | None = None, noted: Sequence[Site] = ()) -> Iterator[Proposal]:
+    """Each different edit that the fixers, or one of them, propose; `noted`: what a run showed of optimizers."""
     for name in fixers() if only is None else (only,):
         seen: set[tuple[tuple[str, str], ...]] = set()
-        for found in _asked(program, name):
+        for found in _asked(program, name, noted):
             key = tuple(sorted(found.files.items()))
             if key not in seen:
                 seen.add(key)
                 yield found
 
 
-def _asked(program: Program, name: str) -> Iterator[Proposal]:
+def _asked(program: Program, name: str, noted: Sequence[Site]) -> Iterator[Proposal]:
     fixer = fixers()[name]
-    for request in _requests(program, name):
+    for request in _requests(program, name, noted):
         settings = list(fixer.settings(request))
         for setting in settings[:1] + settings[1:][-1:]:
             answer = fixer.rewrite(replace(request, setting=setting))
@@ -90,9 +90,9 @@ def _asked(program: Program, name: str) -> Iterator[Proposal]:
                 yield Proposal(program, name, answer.gate or fixer.gate, files, answer.summary)
 
 
-def _requests(program: Program, fixer: str) -> Iterator[Request]:
+def _requests(program: Program, fixer: str, noted: Sequence[Site]) -> Iterator[Request]:
     """A request for each rule that names the fixer: with a finding that names no line, and one that names all."""
-    sites = tuple(_sites(program))
+    sites = (*_sites(program), *noted)
     facts = replace(_FACTS, autocast_dtype=None) if "autocast" in program.text else _FACTS
     if program.ranks > 1:
         facts = replace(facts, world_size=program.ranks, local_world_size=program.ranks)
@@ -121,8 +121,6 @@ def _sites(program: Program) -> Iterator[Site]:
                 yield Site("DistributedDataParallel", path, call.lineno, arguments={**_WRAPPER, **_literals(call)})
             elif name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad"):
                 yield Site("optimizer", path, call.lineno, arguments={"name": name})
-                late = name == "SGD" and "fused-optimizer" in program.left_alone
-                yield Site("idle parameters" if late else "stepped", path, call.lineno)
             elif name == "GradScaler":
                 yield Site("GradScaler", path, call.lineno, arguments=_literals(call))
 

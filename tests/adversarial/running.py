@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from diagnose.model import Site
+
 _SERVER = Path(__file__).parent / "injected" / "server.py"
 _ROOT = Path(__file__).resolve().parents[2]
 TIMED_OUT = 124
@@ -31,9 +33,11 @@ class Outcome:
     complained: tuple[str, ...]
     """Standard error by rank."""
     files: Mapping[str, bytes]
-    """Files in its folder: name → contents."""
+    """Files in its folder: name → contents. Folders, whose names end in a slash, have none."""
     steps: int
     """Optimizer steps that rank 0 made."""
+    noted: tuple[Site, ...]
+    """Where it built optimizers, by what their first steps showed of their gradients."""
 
     @property
     def ended_in_time(self) -> bool:
@@ -87,11 +91,17 @@ class Runner:
                 tuple(answer["codes"]),
                 tuple((folder / f"stdout.{rank}").read_text() for rank in range(ranks)),
                 tuple((folder / f"stderr.{rank}").read_text() for rank in range(ranks)),
-                {str(one.relative_to(work)): one.read_bytes() for one in sorted(work.rglob("*")) if one.is_file()},
+                dict(_left(work, one) for one in sorted(work.rglob("*"))),
                 answer["steps"],
+                tuple(Site(*each) for each in answer["noted"]),
             )
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _left(work: Path, one: Path) -> tuple[str, bytes]:
+    name = str(one.relative_to(work))
+    return (f"{name}/", b"") if one.is_dir() else (name, one.read_bytes())
 
 
 def _free_port() -> int:

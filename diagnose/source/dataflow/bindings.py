@@ -91,14 +91,23 @@ def is_plain(source: Source, name: cst.Name) -> bool:
 
 
 def _scopes(source: Source, node: cst.CSTNode) -> Iterator[Scope]:
+    """Yield the scopes around a node; none beyond a lambda that has the parameter which it reads."""
     direct = True
+    below = node
     for above in source.ancestors(node):
+        if isinstance(above, cst.Lambda) and below is above.body and _takes(above, node):
+            return
+        below = above
         if isinstance(above, cst.FunctionDef | cst.Module) or (isinstance(above, cst.ClassDef) and direct):
             yield above
         direct = direct and not isinstance(above, cst.FunctionDef | cst.ClassDef | cst.Lambda)
 
 
-def parameter_of(function: cst.FunctionDef, name: str) -> cst.Param | None:
+def _takes(function: cst.Lambda, node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Name) and parameter_of(function, node.value) is not None
+
+
+def parameter_of(function: cst.FunctionDef | cst.Lambda, name: str) -> cst.Param | None:
     """The parameter of that name, however it is given; not one that takes the rest."""
     listed = function.params
     return next(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import libcst as cst
 
 from diagnose.source.dataflow.flow import within
 from diagnose.source.models.model_construction import Built
+from diagnose.source.models.weight_draws import fills_weights, trains
 from diagnose.source.tree.edits import call_name, insert_after, insert_before
 from diagnose.source.tree.syntax import Source, Splice, only_statement
 
@@ -20,17 +22,26 @@ _MOVES = frozenset({"to", "cuda", "float", "half", "bfloat16", "double"})
 def after_build(built: Built, lines: Sequence[str], *, filled: bool = False) -> Splice:
     """Insert lines after the model is built, on every way to it, and before it is wrapped for several devices.
 
-    `filled`: also after the statements behind it that fill its weights, `model.apply(init_weights)`, or move it.
+    `filled`: also after the statements of its block that fill its weights, `model.apply(init_weights)`, or move it.
     """
+    source = built.source
+    end = end_of_build(built, filled=filled)
+    if end is None:
+        return insert_before(source, source.statement(built.assigned[0]) or built.assigned[0], lines)
+    return insert_after(source, end, lines)
+
+
+def end_of_build(built: Built, *, filled: bool = False) -> cst.CSTNode | None:
+    """The statement that `after_build` inserts behind; None where it inserts before the first one."""
     source = built.source
     wraps = next((each for each in built.assigned if _wraps(built, each)), None)
     builds = [each for each in built.assigned if not _is_none(each)]
     builds = [each for each in builds if wraps is None or source.span(each)[0] < source.span(wraps)[0]]
     if not builds:
-        return insert_before(source, source.statement(built.assigned[0]) or built.assigned[0], lines)
+        return None
     ways = [each for each in (_outer(built, one) for one in reversed(builds)) if not _holds(source, each, wraps)]
     after = ways[0] if ways else source.statement(builds[-1]) or builds[-1]
-    return insert_after(source, _last_filling(built, after) if filled else after, lines)
+    return _last_filling(built, after, wraps) if filled else after
 
 
 def _is_none(statement: cst.Assign | cst.AnnAssign) -> bool:
@@ -43,22 +54,36 @@ def _holds(source: Source, statement: cst.CSTNode, wraps: cst.CSTNode | None) ->
     return wraps is not None and (statement is wraps or within(source, wraps, statement))
 
 
-def _last_filling(built: Built, after: cst.CSTNode) -> cst.CSTNode:
-    """The last of the statements right behind that write into the weights, or move them.
+def _last_filling(built: Built, after: cst.CSTNode, wraps: cst.CSTNode | None) -> cst.CSTNode:
+    """The last statement of the block that writes into the weights or moves them, before one wraps or trains the model.
 
     What they draw depends on the layout, and a wrapper is made of weights where they are to stay.
     """
     source = built.source
     block = source.parent(after)
     siblings = list(block.body) if isinstance(block, cst.IndentedBlock | cst.Module) else []
-    for later in siblings[siblings.index(after) + 1 :] if after in siblings else []:  # type: ignore[arg-type]
-        small = only_statement(later)
-        call = small.value if isinstance(small, cst.Expr) else None
-        if not isinstance(call, cst.Call) or not source.code(call.func).startswith(f"{built.name}."):
-            break
-        if call_name(call) in _FILLS | _MOVES:
-            after = later
-    return after
+    later = siblings[siblings.index(after) + 1 :] if after in siblings else []  # type: ignore[arg-type]
+    filling = [each for each in later if _is_filling(built, each)]
+    if not filling:
+        return after
+    own = (each for each in later if not isinstance(each, cst.FunctionDef | cst.ClassDef))
+    before = list(takewhile(lambda each: not _holds(source, each, wraps) and not trains(source, each), own))
+    return next((each for each in reversed(filling) if each in before), after)
+
+
+def _is_filling(built: Built, statement: cst.CSTNode) -> bool:
+    if isinstance(statement, cst.FunctionDef | cst.ClassDef):
+        return False
+    small = only_statement(statement)
+    call = small.value if isinstance(small, cst.Expr) else None
+    return (isinstance(call, cst.Call) and _fills(built, call)) or fills_weights(built.source, statement)
+
+
+def _fills(built: Built, call: cst.Call) -> bool:
+    method = built.source.code(call.func).startswith(f"{built.name}.") and call_name(call) in _FILLS | _MOVES
+    return method or (
+        call_name(call) in _FILLS and any(built.source.code(arg.value) == built.name for arg in call.args)
+    )
 
 
 def _wraps(built: Built, statement: cst.Assign | cst.AnnAssign) -> bool:

@@ -11,8 +11,9 @@ from diagnose.source.tree.arguments import argument, has_star
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-_SPARSE_POSITION = 6
-"""Of `sparse` among the parameters of `torch.nn.Embedding` and of `torch.nn.EmbeddingBag`."""
+_CLASSES = frozenset({"Embedding", "EmbeddingBag"})
+_SPARSE_POSITION = {**dict.fromkeys(_CLASSES, 6), "embedding": 6, "embedding_bag": 7}
+"""Of `sparse` among the parameters of torch's classes and functions of embeddings."""
 
 
 def has_sparse_gradients(sources: Mapping[str, str]) -> bool:
@@ -24,7 +25,7 @@ def has_sparse_gradients(sources: Mapping[str, str]) -> bool:
     own = frozenset[str]()
     if not any(source.mentions("Embedding", "embedding") for source in parsed):
         own = frozenset().union(*(source.defined_names for source in parsed))
-    of_embeddings = [source for source in parsed if source.mentions("sparse") or source.mentions("Embedding")]
+    of_embeddings = [source for source in parsed if source.mentions("sparse", "Embedding", "embedding")]
     return any(
         _may_be_sparse(parsed, source, call) and not _is_one_of(source, call, own)
         for source in of_embeddings
@@ -43,11 +44,10 @@ def _is_one_of(source: Source, call: cst.Call, names: frozenset[str]) -> bool:
 
 def _may_be_sparse(parsed: Sequence[Source], source: Source, call: cst.Call) -> bool:
     """Whether a call is told, or may be told, to give sparse gradients."""
-    builds = call_name(call) in {"Embedding", "EmbeddingBag"}
-    given = argument(call, "sparse", _SPARSE_POSITION if builds else None)
+    given = argument(call, "sparse", _SPARSE_POSITION.get(call_name(call)))
     if given is not None:
         return not _is_false(parsed, source, given.value)
-    return builds and has_star(call)
+    return call_name(call) in _CLASSES and has_star(call)
 
 
 def _is_false(parsed: Sequence[Source], source: Source, value: cst.BaseExpression) -> bool:

@@ -7,7 +7,7 @@ that fills another, a single value that goes into a text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +16,7 @@ import libcst as cst
 from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.tree.attributes import class_of, is_label, is_of_self, members_named, whole
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.literals import string, string_key
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source
 
@@ -48,7 +49,7 @@ class _Kind:
 
 
 def shows_options(sources: Mapping[str, str], expression: cst.BaseExpression) -> bool:
-    """Whether what holds the value of an expression, such as `args` of `args.workers`, may be shown as a whole.
+    """Whether the value of an expression such as `args.workers`, or what holds it as a whole, may be shown.
 
     A holder is taken to be shown where it goes, whole, to a function that is not the program's own, into a text or
     into another mapping. The answer may be yes where nothing is shown.
@@ -57,7 +58,7 @@ def shows_options(sources: Mapping[str, str], expression: cst.BaseExpression) ->
     holders = _holders(expression)
     if holders:
         holders = holders.union(*map(_parsed, program.files))
-        return program.shows(holders, program.whole, of_self=True)
+        return program.shows(holders, program.whole, of_self=True) or program.shows_parts(holders, _parts(expression))
     if not isinstance(expression, cst.Name):
         return False
     told = any(call_name(call) in _ALL_NAMES and not call.args for call in program.calls(_ALL_NAMES))
@@ -167,6 +168,16 @@ class _Program:
         """Whether any use of a variable of these names shows it; `of_self`: also of attributes of the object."""
         return any(_is_shown(source, use, kind) for source in self.files for use in _uses(source, names, of_self))
 
+    def shows_parts(self, holders: Collection[str], names: Collection[str]) -> bool:
+        """Whether any use of an attribute or an entry of these names shows it, where one of the holders has it."""
+        return any(
+            _is_shown(source, use, self.number)
+            for source in self.files
+            for use in source.walk(None, cst.Attribute, cst.Subscript, cst.Call)
+            if isinstance(use, cst.BaseExpression) and (part := _part(use)) is not None
+            if part[1] in names and _last(part[0]) in holders
+        )
+
     def shows_mapping(self, name: str, seen: frozenset[str]) -> bool:
         """Whether a mapping is shown, or one that it fills; `seen` are those that it came through."""
         if name in seen:
@@ -184,6 +195,8 @@ class _Program:
     def _takes(self, source: Source, call: cst.Call) -> bool:
         """Whether a call takes a thing out of sight: neither the program's own function nor one that only looks."""
         name = call_name(call)
+        if name == "getattr" and len(call.args) > 1 and string(call.args[1].value) is None:
+            return True  # one part after the other
         foreign = name in _FILLS or any(
             each[:1] != "." and each.partition(".")[0] not in self._modules for each in source.imported(call.func)
         )
@@ -245,20 +258,42 @@ def _last(node: cst.BaseExpression) -> str:
     return last.value if isinstance(last, cst.Name) else ""
 
 
-def _holders(expression: cst.BaseExpression) -> set[str]:
-    """The names before the last one of each chain: `args` of `int(args.workers)`, `cfg` of `self.cfg["workers"]`."""
-    found: set[str] = set()
+def _part(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | None:
+    """What has an attribute or an entry, and its name: `args` and `workers` of `args.get("workers")`."""
+    if isinstance(node, cst.Attribute):
+        return node.value, node.attr.value
+    if isinstance(node, cst.Subscript):
+        return node.value, string_key(node) or ""
+    if not isinstance(node, cst.Call) or not node.args:
+        return None
+    if isinstance(node.func, cst.Attribute) and call_name(node) == "get":
+        return node.func.value, string(node.args[0].value) or ""
+    if call_name(node) == "getattr" and len(node.args) > 1:
+        return node.args[0].value, string(node.args[1].value) or ""
+    return None
+
+
+def _chain(expression: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, str]]:
+    """The parts of an expression: of `self.cfg.workers` `self.cfg` with `workers`, then `self` with `cfg`."""
     waiting = [expression]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, cst.Call):
+        part = _part(node)
+        if part is not None:
+            yield part
+            waiting.append(part[0])
+        elif isinstance(node, cst.Call):
             waiting += [arg.value for arg in node.args]
-        elif isinstance(node, cst.Attribute | cst.Subscript):
-            holder = node.value
-            name = holder.attr if isinstance(holder, cst.Attribute) else holder
-            found |= {name.value} - {"self"} if isinstance(name, cst.Name) else set()
-            waiting.append(holder)
-    return found
+
+
+def _holders(expression: cst.BaseExpression) -> set[str]:
+    """The names before the last one of each chain: `args` of `int(args.workers)`, `cfg` of `self.cfg["workers"]`."""
+    return {_last(holder) for holder, _ in _chain(expression)} - {"self", ""}
+
+
+def _parts(expression: cst.BaseExpression) -> set[str]:
+    """The names of attributes and entries in an expression."""
+    return {name for _, name in _chain(expression)} - {""}
 
 
 def _parsed(source: Source) -> set[str]:

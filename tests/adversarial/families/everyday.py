@@ -45,6 +45,9 @@ SHOWN = {
     "printed": f"{OPTIONS}args = parser.parse_args()\nprint(args)",
     "formatted": f'{OPTIONS}args = parser.parse_args()\nprint(f"options: {{args}}")',
     "written": f'{OPTIONS}args = parser.parse_args()\nwith open("options.json", "w") as file:\n    json.dump(vars(args), file)',
+    "one_by_one": f'{OPTIONS}args = parser.parse_args()\nfor name in ("batch", "workers"):\n    print(name, getattr(args, name))',
+    "alone": f'{OPTIONS}args = parser.parse_args()\nprint("workers", args.workers)',
+    "in_a_name": f'{OPTIONS}args = parser.parse_args()\nopen(f"run{{args.workers}}.txt", "w").close()',
     "copied": f"{OPTIONS}args = parser.parse_args()\nsettings = {{**args.__dict__, 'seed': 0}}\nprint(settings)",
 }
 

@@ -32,6 +32,7 @@ class Net(nn.Module):
 
 torch.manual_seed(2)
 model = Net()
+<start>
 kept = torch.ones_like(model.second.weight)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 for step in range(12):
@@ -71,8 +72,25 @@ WEIGHTS = {
     "filled": "unit_(model.second.weight.data.flatten(1))",
     "by_rows": "for row in model.second.weight.data.flatten(1):\n    row.div_(row.norm())",
     "pruned": "kept.flatten()[model.second.weight.data.flatten().abs() < 0.02] = 0",
+    "drawn_anew": "if step == 6:\n    nn.init.normal_(model.second.weight, std=0.2)",
     "copied": "w = model.second.weight.data.flatten(1).clone()\nw /= w.norm(dim=1, keepdim=True)",
 }
+STARTS = {
+    "apply": "other = Net()\nother.apply(fill); model.apply(fill)",
+    "function": "frozen = Net().eval()\nfill_all(model)",
+    "loop": "print(sum(p.numel() for p in model.parameters()))\nfor m in model.modules():\n    fill(m)",
+    "in_place": "print(model)\nmodel.first.weight.data.normal_(0, 0.2)",
+}
+FILL = """
+def fill(m):
+    if isinstance(m, nn.Conv2d):
+        nn.init.normal_(m.weight, 0.0, 0.2)
+
+
+def fill_all(net):
+    for m in net.modules():
+        fill(m)
+"""
 HELPERS = {
     "bounded": "def bound(w):\n    w = w.reshape(w.size(0), -1)\n    w.renorm_(2, 0, 0.5)",
     "filled": "def unit_(w):\n    w.div_(w.norm(dim=1, keepdim=True))",
@@ -81,15 +99,16 @@ _CLOSED = "what is flattened is written to, in place"
 
 
 def programs() -> Iterator[Program]:
-    """Each forward pass, and each write to a gradient or a weight."""
+    """Each forward pass, each way to fill the weights, and each write to a gradient or a weight."""
     yield from (_program(f"forward_{name}", forward=code) for name, code in FORWARDS.items())
+    yield from (_program(f"start_{name}", start=code, helper=FILL) for name, code in STARTS.items())
     yield from (_program(f"gradient_{name}", gradient=code, closed=name != "read") for name, code in GRADIENTS.items())
     for name, code in WEIGHTS.items():
         yield _program(f"weight_{name}", weight=code, helper=HELPERS.get(name, ""), closed=name != "copied")
 
 
 def _program(name: str, closed: bool = False, **parts: str) -> Program:
-    parts = {"forward": FORWARDS["plain"], "gradient": "", "weight": "", "helper": "", **parts}
+    parts = {"forward": FORWARDS["plain"], "start": "", "gradient": "", "weight": "", "helper": "", **parts}
     share = "0.5" if "self.drop" in parts["forward"] else "0.0"
     return Program(
         f"images_{name}",

@@ -1,11 +1,13 @@
 """Runs programs, each in a process of its own that has loaded nothing but torch.
 
-Reads one job a line from stdin, as JSON, and answers one line for each: exit codes by rank, and the number of optimizer
-steps that rank 0 made. Loading torch once and forking makes a run take a tenth of a second instead of seconds.
+Reads one job a line from stdin, as JSON, and answers one line for each: exit codes by rank, and of rank 0 the number of
+optimizer steps, and where the program builds optimizers, by what their first steps showed. Loading torch once and
+forking makes a run take a tenth of a second instead of seconds.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import runpy
@@ -24,6 +26,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 _LIMIT_S = 60
 _RELATIVE = 2.0**-22
+_LOOKED_AT = 10
+"""The first steps of an optimizer whose gradients are noted, as many as in a run that is watched."""
 
 
 class Injected(RuntimeError):
@@ -37,9 +41,9 @@ def main() -> None:
         job = json.loads(line)
         ranks = [_start(job, rank) for rank in range(job["ranks"])]
         codes = [_waited(pid, time.monotonic() + _LIMIT_S) for pid in ranks]
-        counted = Path(job["folder"], "steps")
-        steps = int(counted.read_text()) if counted.exists() else 0
-        sys.stdout.write(json.dumps({"codes": codes, "steps": steps}) + "\n")
+        told = Path(job["folder"], "steps")
+        steps = json.loads(told.read_text()) if told.exists() else {"steps": 0, "noted": []}
+        sys.stdout.write(json.dumps({"codes": codes, **steps}) + "\n")
         sys.stdout.flush()
 
 
@@ -73,6 +77,7 @@ def _run(job: dict[str, Any], rank: int) -> int:
     program = str(folder / "program" / "train.py")
     sys.path[0] = str(folder / "program")
     done = _watch_steps(job)
+    noted = _watch_gradients(folder / "program")
     code = 0
     try:
         runpy.run_path(program, run_name="__main__")
@@ -90,7 +95,7 @@ def _run(job: dict[str, Any], rank: int) -> int:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     if rank == 0:
-        (folder / "steps").write_text(str(done[0]))
+        (folder / "steps").write_text(json.dumps({"steps": done[0], "noted": sorted(noted)}))
     return code
 
 
@@ -115,6 +120,42 @@ def _watch_steps(job: dict[str, Any]) -> list[int]:
 
     register_optimizer_step_pre_hook(before_step)
     return done
+
+
+def _watch_gradients(program: Path) -> set[tuple[str, str, int]]:
+    """Note of each optimizer, in its first steps, what a watched run notes: the kind of site, the file, the line."""
+    noted: set[tuple[str, str, int]] = set()
+    built: dict[int, tuple[str, int]] = {}
+    steps: dict[int, int] = {}
+    init = torch.optim.Optimizer.__init__
+
+    @functools.wraps(init)
+    def watched(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        init(optimizer, *args, **kwargs)
+        frame = sys._getframe(1)
+        while frame.f_back is not None and (
+            not frame.f_code.co_filename.startswith(str(program)) or frame.f_locals.get("self") is optimizer
+        ):
+            frame = frame.f_back
+        built[id(optimizer)] = str(Path(frame.f_code.co_filename).relative_to(program)), frame.f_lineno
+        steps[id(optimizer)] = 0
+
+    def before_step(optimizer: torch.optim.Optimizer, _args: object, _kwargs: object) -> None:
+        steps[id(optimizer)] += 1
+        if steps[id(optimizer)] > _LOOKED_AT:
+            return
+        where = built[id(optimizer)]
+        weights = [each for group in optimizer.param_groups for each in group["params"]]
+        if all(steps[each] for each, line in built.items() if line == where):
+            noted.add(("stepped", *where))
+        if any(each.requires_grad and each.grad is None for each in weights):
+            noted.add(("idle parameters", *where))
+        if not all(each.requires_grad for each in weights):
+            noted.add(("frozen parameters", *where))
+
+    torch.optim.Optimizer.__init__ = watched  # type: ignore[assignment]
+    register_optimizer_step_pre_hook(before_step)
+    return noted
 
 
 def _waited(pid: int, until: float) -> int:

@@ -19,6 +19,8 @@ from adversarial.proposals import proposals
 from adversarial.running import TIMED_OUT, Outcome
 from parts import Part, read_part
 
+from diagnose.model import Site
+
 TEXT = (
     "import torch\noptimizer = torch.optim.SGD(w, lr=0.1)\nfor x in data:\n    f(x).backward()\n    optimizer.step()\n"
 )
@@ -47,7 +49,7 @@ class FakeRunner:
 
     def run(self, files: Mapping[str, str], *, mode: str = "whole", **_others: int) -> Outcome:
         edited = all(files != program.files for program in PROGRAMS)
-        return Outcome((type(self).codes(edited, mode),), ("1.5",), ("",), {}, 9)
+        return Outcome((type(self).codes(edited, mode),), ("1.5",), ("",), {}, 9, ())
 
 
 @pytest.fixture(autouse=True)
@@ -111,10 +113,10 @@ def test_edits_that_change_nothing_are_right(monkeypatch: pytest.MonkeyPatch, tm
 def test_a_fixer_that_raises_has_failed_and_all_others_are_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def raising(program: Program, name: str) -> Iterator[object]:
+    def raising(program: Program, name: str, noted: Sequence[Site]) -> Iterator[object]:
         if (program.name, name) == ("one", "zero-grad-none"):
             raise IndexError("list index out of range")
-        return proposals(program, name)
+        return proposals(program, name, noted)
 
     monkeypatch.setattr(safety, "proposals", raising)
     assert called(monkeypatch, tmp_path) == 1

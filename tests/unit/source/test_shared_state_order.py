@@ -314,3 +314,23 @@ def test_workers_that_would_live_on_do_not_see_what_changes_between_epochs(text:
 def test_workers_that_would_live_on_serve_no_second_pass_meanwhile() -> None:
     text = counted(program(options=LIVING, step="sum(len(rows) for rows in loader)  # !"))
     refused("loader-workers", text, "# !")
+
+
+SORTING = """
+model = nn.Linear(1, 1)
+pair = model(torch.ones(1, 1))
+def collate(batch):
+    batch.sort(key=lambda pair: len(pair[0]), reverse=True)
+    return torch.nn.utils.rnn.pad_sequence([words for words, _ in batch]), len(batch)
+"""
+
+
+@pytest.mark.parametrize("change", ["", "batch[0][0].mul_(2)", "for words, _ in batch:\n        words.clamp_(0)"])
+def test_a_collate_function_may_sort_the_list_that_it_is_given_and_change_no_sample(change: str) -> None:
+    top = SORTING.replace("    return", f"    {change}\n    return") if change else SORTING
+    init, sample = "self.items = [(torch.ones(2), 1)]", "return self.items[i]"
+    text = program(sample, init, top=top, options=", collate_fn=collate")
+    if change:
+        refused("loader-workers", text, sample)
+    else:
+        assert isinstance(asked("loader-workers", text), Edits)
