@@ -8,6 +8,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of, passed_to
 from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.built_classes import Classes, in_class_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import files_with, parse_all
@@ -18,14 +19,18 @@ _PLAIN = frozenset({"torch.func.functional_call", "torch.func.stack_module_state
 _HINTS = ("create_graph", "torch.func", "functorch", "autograd.functional", "forward_ad")
 
 
-def second_derivative(sources: Mapping[str, str]) -> str | None:
-    """The file and line of the first call that asks for gradients of gradients, or transforms a function for others."""
+def second_derivative(sources: Mapping[str, str], unbuilt: Classes = frozenset()) -> str | None:
+    """The file and line of the first call that asks for gradients of gradients, or transforms a function for others.
+
+    What `unbuilt` classes do does not count.
+    """
     for path, source in files_with(sources, *_HINTS):
         for call in source.every(cst.Call):
             asked = argument(call, "create_graph")
             keeps = asked is not None and not _is_never(asked.value, source, sources)
             names = source.names(call.func) - _PLAIN
-            if keeps or any(name.startswith(_TRANSFORMS) for name in names):
+            asks = keeps or any(name.startswith(_TRANSFORMS) for name in names)
+            if asks and not in_class_of(source, call, path, unbuilt):
                 return f"{path}:{source.lines_of(call)[0]}"
     return None
 
