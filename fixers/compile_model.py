@@ -99,7 +99,8 @@ def _in_place(request: Request, own: Compiled | None = None) -> Answer:
     if _records_graphs(request):
         return None
     unbuilt = unbuilt_classes(request.sources, request.sites)
-    if (twice := second_derivative(request.sources, unbuilt)) is not None:
+    optimizers = {str(site.arguments.get("name")) for site in request.sites if site.kind == "optimizer"}
+    if (twice := second_derivative(request.sources, unbuilt, optimizers)) is not None:
         return Advice(
             f"{twice} takes gradients of gradients, which do not go through compiled code. {_BY_HAND} "
             "Leave those parts out of it."
