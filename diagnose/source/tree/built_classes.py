@@ -18,7 +18,7 @@ Classes = frozenset[tuple[str, str]]
 def unbuilt_classes(sources: Mapping[str, str], sites: Iterable[Site]) -> Classes:
     """Return the classes of modules of a program of which a watched run had no instance; none where no run tells."""
     told = [site for site in sites if site.kind == "module classes"]
-    built = frozenset((site.file, name) for site in told for name in str(site.arguments["classes"]).split(", "))
+    built = frozenset((site.file, name) for site in told for name in str(site.arguments.get("classes")).split(", "))
     return _module_classes(sources) - built if built else frozenset()
 
 
