@@ -264,11 +264,12 @@ def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str
     named_type = _asks_for_its_type(request)
     if named_type is not None:
         return f"feeds a dataset whose type the program asks for: {named_type}. Kept samples are of another."
-    draw = loader.draw()
+    changing = changing_samples(request.sources, source, given, recorded.get("dataset"))
+    draw = loader.draw() if changing is None else None
     if draw is not None and draw.copied:
         at = f"{draw.path}:{draw.line}"
         return f"feeds samples that are drawn from a generator which the program keeps: {at}. Store them before that."
-    return changing_samples(request.sources, source, given, recorded.get("dataset")) or loader.why_none_kept()
+    return changing or loader.why_none_kept()
 
 
 def _asks_for_its_type(request: Request) -> str | None:

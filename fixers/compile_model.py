@@ -9,8 +9,9 @@ What it changes
     its `else:`. `Module.compile` leaves the module what it is, so that checkpoints keep their keys, which `model =
     torch.compile(model)` would not. What the steps of a Lightning module call is compiled where it is built. Arguments
     of Hugging Face's Trainer get `torch_compile=True`, and `tf32=False` where it would allow TF32 with it. Where steps
-    call methods of a module that has no `forward` (`agent.act(observations)`), which `compile()` leaves alone, these
-    are compiled: `agent.act = torch.compile(agent.act)`.
+    call methods of a module that has no `forward`, or one that only raises (`agent.act(observations)`), which
+    `compile()` leaves alone, these are compiled: `agent.act = torch.compile(agent.act)`. Where the model's own forward
+    pass alone does more than compute, the one module of the program's that it keeps and calls is compiled.
 
 Why it helps
     Eager code launches a kernel for every operator. Each reads its operands from memory and writes its result back,
@@ -24,9 +25,10 @@ Fix safety
     record CUDA graphs of their own; a loss that is computed beside the model, which does not have it; models that step
     through time in Python, which the compiler would write out moment by moment, for minutes; gradients of gradients,
     which compiled code does not have; hooks on modules; a forward pass that prints, counts, keeps values or draws
-    numbers that are not torch's; models that are called by another name than their own, and those that a library
-    trains; methods, where the program copies modules or pickles this one. Values that a forward pass makes once, such
-    as a mask, are kept as in eager code; CUDA graphs, which write over them, are not tried then.
+    numbers that are not torch's, unless it is of a class of modules that the run had no instance of; models that are
+    called by another name than their own, and those that a library trains; methods, where the program copies modules
+    or pickles this one. Values that a forward pass makes once, such as a mask, are kept as in eager code; CUDA graphs,
+    which write over them, are not tried then.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, Site, example_request
 from diagnose.source.derivatives import second_derivative
-from diagnose.source.models.compilation import Compiled, compilations, model_class, models_of
+from diagnose.source.models.compilation import Compiled, compilations, inner_model, model_class, models_of
 from diagnose.source.models.construction_end import after_build
 from diagnose.source.models.lightning import lightning_models
 from diagnose.source.models.model_construction import Built
@@ -49,6 +51,7 @@ from diagnose.source.models.wrapped_uses import use_of_wrapper
 from diagnose.source.rewrite.hooks import module_hook
 from diagnose.source.training.repeated_forward import forward_effect, makes_once, method_effect
 from diagnose.source.training.training_loop import training_steps
+from diagnose.source.tree.built_classes import Classes, unbuilt_classes
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, insert_after
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.text_lines import any_matches
@@ -70,8 +73,9 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     if models and all(_blocks(request, built) for built in models):
         tried.append({"compile": "blocks"})
     waits = request.finding.rule == "launch-bound" and request.facts.device_name is not None
+    unbuilt = unbuilt_classes(request.sources, request.sites)
     # Graphs of launches write over what an earlier one has left.
-    if waits and not _lengths_vary(request) and not makes_once(request.sources):
+    if waits and not _lengths_vary(request) and not makes_once(request.sources, unbuilt):
         tried.append({"compile": "whole", "mode": "reduce-overhead"})
     return tried
 
@@ -94,16 +98,22 @@ def _in_place(request: Request, own: Compiled | None = None) -> Answer:
     """`model.compile()`; where the program's own use of torch.compile is switched off, in place of that."""
     if _records_graphs(request):
         return None
-    if (twice := second_derivative(request.sources)) is not None:
+    unbuilt = unbuilt_classes(request.sources, request.sites)
+    optimizers = {str(site.arguments.get("name")) for site in request.sites if site.kind == "optimizer"}
+    if (twice := second_derivative(request.sources, unbuilt, optimizers)) is not None:
         return Advice(
             f"{twice} takes gradients of gradients, which do not go through compiled code. {_BY_HAND} "
             "Leave those parts out of it."
         )
-    if (hook := module_hook(request.sources)) is not None:
+    if (hook := module_hook(request.sources, unbuilt)) is not None:
         return Advice(f"{hook} hooks modules, and compiled code may leave hooks out. Compile the rest by hand.")
-    if (effect := forward_effect(request.sources)) is not None:
-        return Advice(f"{effect} in a forward pass, which compiled code may do otherwise. Take it out, then compile.")
     models = _models(request)
+    if (effect := forward_effect(request.sources, unbuilt)) is not None:
+        models = _inner_models(request, models, unbuilt)
+        if not models:
+            return Advice(
+                f"{effect} in a forward pass, which compiled code may do otherwise. Take it out, then compile."
+            )
     if not models:
         return _methods_compiled(request) or _library(request)
     if any(_steps_through_time(request, built) for built in models):
@@ -180,6 +190,18 @@ def _models(request: Request) -> list[Built]:
         for each in models_of(step, request.sources):
             found.setdefault((each.path, each.name), each)
     return list(found.values())
+
+
+def _inner_models(request: Request, models: Sequence[Built], unbuilt: Classes) -> list[Built]:
+    """The module that each model keeps and calls, where the forward passes of the models themselves alone do more than
+    compute; none where others do as well.
+    """
+    outer = [model_class(built, request.sources) for built in models]
+    inner = [inner_model(made, request.sources) for made in outer if made is not None]
+    found = [built for built in inner if built is not None]
+    left_out = unbuilt | {(made.path, made.name) for made in outer if made is not None}
+    clean = len(found) == len(models) and forward_effect(request.sources, left_out) is None
+    return found if clean else []
 
 
 def _blocks(request: Request, built: Built) -> str | None:

@@ -113,6 +113,11 @@ def _recorded(text: str, every: int = 0) -> Request:
 
 _TOP = "import torch\n\nbase = load()\n"
 _STEP = "    model(x).sum().backward()\n    optimizer.step()\n"
+_AGENT = (
+    "class Agent:\n    def update(self):\n        for x in self.batches:\n"
+    "            self.model(x).sum().backward()\n\n\n"
+    "agent = Agent()\nwhile agent.lives():\n    agent.play()\n    agent.update()\n"
+)
 _FREEZE = "gc.collect()\ngc.freeze()  # what is alive now stays: collections need not walk over it\n"
 
 FIXER = Fixer(
@@ -135,6 +140,11 @@ FIXER = Fixer(
             + _FREEZE
             + "for epoch in range(3):\n    for i, x in enumerate(loader):\n        train(x)\n\n"
             "def train(x):\n    model(x).sum().backward()\n",
+            request=_recorded,
+        ),
+        Example(
+            before=_TOP + _AGENT,
+            after="import gc\n\n" + _TOP + _AGENT.replace("while", _FREEZE + "while"),
             request=_recorded,
         ),
         Example(

@@ -13,7 +13,8 @@ Fix safety
     Rounding: the same formula, in one piece. The two forms of GELU differ by up to 5e-4 and are told apart. Left
     alone: the sigmoid form, `x * torch.sigmoid(1.702 * x)`, which is neither; constants with fewer digits than float32
     has, such as 0.7071 for the root of one half, with which it is another function; and arguments that are calls,
-    which may give another value each time.
+    which may give another value each time. Modules that the run did not build stay as they are: nothing would check
+    them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from diagnose.source.rewrite.functional import functional
 from diagnose.source.rewrite.leftovers import without_import
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import call_in_place
+from diagnose.source.tree.built_classes import in_class_of, unbuilt_classes
 from diagnose.source.tree.edits import Splice
 from diagnose.source.tree.memo import parse_all
 
@@ -33,12 +35,15 @@ _NAMES = {"tanh": "gelu", "erf": "gelu", "silu": "silu"}
 def rewrite(request: Request) -> Answer:
     """Replace every one of the program's files."""
     edits: list[tuple[str, list[Splice]]] = []
+    unbuilt = unbuilt_classes(request.sources, request.sites)
     for path, source in parse_all(request.sources).items():
         if not may_hold_activations(source):
             continue
         splices: list[Splice] = []
         for found in written_activations(source):
             assert found.input is not None
+            if in_class_of(source, found.root, path, unbuilt):
+                continue  # no run would check it
             name, imports = functional(source)
             arguments = [source.code(found.input), *(['approximate="tanh"'] if found.kind == "tanh" else [])]
             splices += [*imports, *call_in_place(source, found.root, f"{name}.{_NAMES[found.kind]}", arguments)]

@@ -13,7 +13,8 @@ Fix safety
     Rounding: the same formula in another order; in 16 bits it is rounded once, at the end, and not after every
     operator. Left alone are the look-alikes: a standard deviation or an unbiased variance, an ε outside the root
     or added to a norm, statistics over other axes, values that are used elsewhere; and, with advice, programs that
-    take derivatives of derivatives: the third one of `F.layer_norm` is wrong, without an error.
+    take derivatives of derivatives: the third one of `F.layer_norm` is wrong, without an error. Modules that the run
+    did not build stay as they are: nothing would check them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from diagnose.source.rewrite.functional import functional
 from diagnose.source.rewrite.leftovers import unread_after
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import call_in_place
+from diagnose.source.tree.built_classes import in_class_of, unbuilt_classes
 from diagnose.source.tree.edits import Source, Splice
 from diagnose.source.tree.memo import files_with
 
@@ -38,11 +40,13 @@ def rewrite(request: Request) -> Answer:
     """Replace every normalisation of the program's files."""
     edits: list[tuple[str, list[Splice]]] = []
     twice = second_derivative(request.sources)
+    unbuilt = unbuilt_classes(request.sources, request.sites)
     for path, source in files_with(
         request.sources, where=lambda text: "mean(" in text and any(root in text for root in _RAISES)
     ):
         if may_hold_norms(source):
-            edits += [(path, _edits(source, found)) for found in written_norms(source)]
+            norms = (found for found in written_norms(source) if not in_class_of(source, found.root, path, unbuilt))
+            edits += [(path, _edits(source, found)) for found in norms]  # of the others, no run would check it
     files = request.edited(edits)
     if files and twice is not None:
         return Advice(f"{twice} takes derivatives of derivatives, which kernels of normalisations lack in part.")

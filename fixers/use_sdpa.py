@@ -21,7 +21,8 @@ Fix safety
     A mask that is added says so by no such row: where its numbers leave nothing of the scores, `-1e9` or the least of
     a format, fused kernels would get the gradients of the row wrong, and it is left alone.
     Left alone are also softmax and dropout modules in a program with forward hooks, and programs that take second
-    derivatives. A buffer that holds a mask stays, for old checkpoints.
+    derivatives. A buffer that holds a mask stays, for old checkpoints. Modules that the run did not build stay as they
+    are: nothing would check them.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import call_in_place, comments_above
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.attributes import set_from_outside
+from diagnose.source.tree.built_classes import in_class_of, unbuilt_classes
 from diagnose.source.tree.edits import Source, Splice, free_name, insert_before, replace
 from diagnose.source.tree.memo import files_with, parse_all
 from diagnose.source.tree.text_lines import any_matches
@@ -63,9 +65,13 @@ def rewrite(request: Request) -> Answer:
     reasons: list[str] = []
     drops = False
     twice, hooked = second_derivative(request.sources), forward_hook(request.sources)
+    unbuilt = unbuilt_classes(request.sources, request.sites)
     for path, source in files_with(request.sources, where=lambda text: "softmax" in text.lower()):
         splices: list[Splice] = []
         for found in written_attentions(source):
+            node = found.node if isinstance(found, Refused) else found.product
+            if in_class_of(source, node, path, unbuilt):
+                continue  # no run would check it
             if isinstance(found, Refused):
                 reasons.append(f"{path}:{source.lines_of(found.node)[0]}: {found.reason}.")
                 continue

@@ -27,7 +27,8 @@ Thresholds
     BURST: waits come in bursts when at most half of the steps wait as long as the mean wait; with an even loader about
     all of them do.
     FEWEST_LATE (3) and SELDOM (16): batches of the log that are late, and the steps between two of them at most. Rarer
-    ones come with the start of an epoch, which is `periodic-stall`.
+    ones come with the start of an epoch, which is `periodic-stall`; so do, however often, those of a step in which the
+    loader was seen to begin a pass.
     LATE (a tenth): the part of the usual step by which a late batch lengthens its own.
     SHORTEN: ailments of the device's work and its launches. Without them, workers that keep up now may be what a step
     waits for: what they compute for a batch is foreseen as the least step.
@@ -43,7 +44,7 @@ import numpy as np
 
 from diagnose.measure.replay.savings import recoverable_ns
 from diagnose.measure.steps.loader_capacity import busy_loader_ns, training_loaders
-from diagnose.measure.steps.outlier_steps import step_times
+from diagnose.measure.steps.outlier_steps import begins_pass, step_times
 from diagnose.measure.steps.step_share import of_step
 from diagnose.rule import (
     SHORTEN_DEVICE_WORK,
@@ -139,7 +140,8 @@ def _late_batches(measures: Measures) -> tuple[int, int]:
     waited, length = measures.trace.step_log.input_ns[order][log.usable], log.length_ns[log.usable]
     device_ns = np.median(measures.busy_ns) if measures.has_device else 0
     usual = max(float(np.median(length)), float(device_ns))
-    longer = np.minimum(waited, np.maximum(length - usual, 0))
+    first = begins_pass(measures.trace, log)[log.usable]
+    longer = np.where(first, 0, np.minimum(waited, np.maximum(length - usual, 0)))
     late = int((longer > LATE * usual).sum())
     if late < FEWEST_LATE or late * SELDOM < len(length):
         return 0, 0

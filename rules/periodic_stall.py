@@ -37,7 +37,8 @@ Thresholds
     A long step exceeds the median by half of it and by six standard deviations, estimated from the median absolute
     deviation: of normally spread steps, not one in 10⁸ does. Three of them at least, of whose distances three in four
     are multiples of the period; the rest is in diagnose/measure/steps/outlier_steps.py.
-    BURST (16): a period up to this, in which the loader is waited for, is that of its workers taking turns.
+    BURST (16): a period up to this, in which the loader is waited for, is that of its workers taking turns, unless it
+    begins a pass in most of these steps.
     MOST (half): what explains this part of the excess is named as its cause.
     MOST_CAME (three in four): of the steps that a period lets expect, so many are long where it is told as one.
     SMALLEST_BYTES (1 MiB): copies to the host that are more than a few numbers.
@@ -52,6 +53,7 @@ import numpy as np
 from diagnose.measure.steps.outlier_steps import (
     Stalls,
     StepTimes,
+    begins_pass,
     exceptional_steps,
     is_spent_in,
     median_low,
@@ -103,7 +105,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     long = Intervals.of_rows(log, stalls.rows)
     kind, cause, fixers = _cause(measures, log, stalls)
-    if kind is RangeKind.COMPILE or (kind is RangeKind.INPUT and stalls.period <= BURST):
+    bursts = stalls.period <= BURST and begins_pass(measures.trace, log)[stalls.rows].mean() < MOST
+    if kind is RangeKind.COMPILE or (kind is RangeKind.INPUT and bursts):
         return
     per_step = int(stalls.cost_ns.sum()) // int(log.usable.sum())
     inside = Intervals.empty() if kind is None else _ranges(measures, kind) & long

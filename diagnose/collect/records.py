@@ -20,7 +20,8 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
                      ended of it, broken cache entry likewise (`inside.hooks.inductor_cache_workaround`), blocks where
                      it calls the repeated blocks of its model (`inside.probes.blocks`), draws where it makes samples
                      that draw random numbers (`inside.probes.rng_use`), stepped, idle parameters and frozen parameters
-                     where it built optimizers for which that holds (`inside.hooks.sites`)
+                     where it built optimizers for which that holds (`inside.hooks.sites`), module classes with a file's
+                     classes of modules that have instances (`inside.probes.module_classes`)
     syncs.jsonl      {"file", "line", "function", "count", "steps"}; the file exists, if empty, once somebody looked
     memory.pickle    a snapshot of the device's allocator, as torch takes it, and beside its own keys "diagnose":
                      {"reason": "steady" | "out of memory", "time_ns", "capacity_bytes", "cost_ns", "pieces":

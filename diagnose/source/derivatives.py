@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of, passed_to
 from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.built_classes import Classes, in_class_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import files_with, parse_all
@@ -15,31 +16,46 @@ from diagnose.source.tree.syntax import Source
 
 _TRANSFORMS = ("torch.func.", "functorch.", "torch.autograd.functional.", "torch.autograd.forward_ad.")
 _PLAIN = frozenset({"torch.func.functional_call", "torch.func.stack_module_state"})
+_SECOND_ORDER = frozenset({"Adahessian"})
+"""Classes of timm's optimizers that ask for gradients of gradients."""
 _HINTS = ("create_graph", "torch.func", "functorch", "autograd.functional", "forward_ad")
 
 
-def second_derivative(sources: Mapping[str, str]) -> str | None:
-    """The file and line of the first call that asks for gradients of gradients, or transforms a function for others."""
+def second_derivative(
+    sources: Mapping[str, str], unbuilt: Classes = frozenset(), optimizers: Collection[str] = ()
+) -> str | None:
+    """The file and line of the first call that asks for gradients of gradients, or transforms a function for others.
+
+    What `unbuilt` classes do does not count. `optimizers` are the names of the classes of all optimizers of a run: what
+    is asked for where an optimizer wants it does not count unless one of them does.
+    """
+    wanted = not optimizers or not _SECOND_ORDER.isdisjoint(optimizers)
     for path, source in files_with(sources, *_HINTS):
         for call in source.every(cst.Call):
             asked = argument(call, "create_graph")
-            keeps = asked is not None and not _is_never(asked.value, source, sources)
+            keeps = asked is not None and not _is_never(asked.value, source, sources, wanted)
             names = source.names(call.func) - _PLAIN
-            if keeps or any(name.startswith(_TRANSFORMS) for name in names):
+            asks = keeps or any(name.startswith(_TRANSFORMS) for name in names)
+            if asks and not in_class_of(source, call, path, unbuilt):
                 return f"{path}:{source.lines_of(call)[0]}"
     return None
 
 
 def _is_never(
-    value: cst.BaseExpression, source: Source, sources: Mapping[str, str], seen: frozenset[cst.CSTNode] = frozenset()
+    value: cst.BaseExpression,
+    source: Source,
+    sources: Mapping[str, str],
+    wanted: bool,
+    seen: frozenset[cst.CSTNode] = frozenset(),
 ) -> bool:
     """Whether an expression is False, or a parameter that is False by default and that no call gives another value.
 
-    `seen` are the parameters on the way: a function that hands its own on to itself tells nothing new.
+    `wanted` is whether an optimizer may ask for it. `seen` are the parameters on the way: a function that hands its own
+    on to itself tells nothing new.
     """
     bound = binding_of(source, value) if isinstance(value, cst.Name) else None
     given = bound.value if bound is not None and bound.value is not None else value
-    if source.code(given) == "False" or _is_unknown_attribute(given, source, sources):
+    if source.code(given) == "False" or _is_unknown_attribute(given, source, sources, wanted):
         return True
     parameter, function = (bound.parameter, bound.scope) if bound is not None else (None, None)
     if parameter is None or not isinstance(function, cst.FunctionDef):
@@ -55,12 +71,14 @@ def _is_never(
     calls = [passed_to(function, parameter, name, parsed) for name in names]
     return all(
         rows is not None
-        and all(given is None or _is_never(given, parsed[path], sources, seen | {parameter}) for path, given in rows)
+        and all(
+            given is None or _is_never(given, parsed[path], sources, wanted, seen | {parameter}) for path, given in rows
+        )
         for rows in calls
     )
 
 
-def _is_unknown_attribute(value: cst.BaseExpression, source: Source, sources: Mapping[str, str]) -> bool:
+def _is_unknown_attribute(value: cst.BaseExpression, source: Source, sources: Mapping[str, str], wanted: bool) -> bool:
     """Whether an expression is `hasattr(optimizer, "name") and optimizer.name`, of a name that no optimizer has.
 
     timm's AdaHessian has one, to ask for gradients of gradients; torch's optimizers have none.
@@ -76,7 +94,7 @@ def _is_unknown_attribute(value: cst.BaseExpression, source: Source, sources: Ma
     if source.code(right) != f"{source.code(value.left.args[0].value)}.{asked}":
         return False
     parsed = [one for _, one in files_with(sources, asked, "timm")]
-    return not any(_imports_optimizers(one) or _defines(one, asked) for one in parsed)
+    return not any((wanted and _imports_optimizers(one)) or _defines(one, asked) for one in parsed)
 
 
 def _imports_optimizers(source: Source) -> bool:

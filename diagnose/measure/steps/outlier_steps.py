@@ -11,6 +11,7 @@ Times are integer nanoseconds.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.measure.steps.steps import StepSpans, part_of
+from diagnose.measure.views.names import named
 from diagnose.measure.views.noise import standard_deviation
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
@@ -55,6 +57,7 @@ WARM_UP = 10
 
 AFTER_WINDOW = 4
 """Steps after the traced ones that say nothing: the profiler stops, waits are sought."""
+_PASS = re.compile(r"^DataLoader\.__iter__$")
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,6 +257,13 @@ def is_spent_in(trace: Trace, kind: RangeKind, log: StepTimes, long: Int64, usua
     spent = ranges.covered(log.start_ns, log.end_ns)
     more = float(spent[long].sum()) - float(np.median(spent[log.usable])) * len(long)
     return excess_ns > 0 and more >= HALF * excess_ns
+
+
+def begins_pass(trace: Trace, log: StepTimes) -> Bool:
+    """Whether a pass over a loader begins within each step, as the hook on loaders of a live run saw it."""
+    rows = (trace.ranges.kind == RangeKind.INPUT) & named(trace.names, trace.ranges.name, _PASS)
+    begun = np.sort(trace.ranges.start_ns[rows])
+    return np.searchsorted(begun, log.end_ns) > np.searchsorted(begun, log.start_ns)
 
 
 def median_low(values: Int64) -> int:

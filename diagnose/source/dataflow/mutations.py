@@ -33,6 +33,8 @@ _WRITE_TO_THE_FIRST = (
     *(f"cv2.{name}" for name in ("circle", "drawContours", "ellipse", "fillPoly", "line", "polylines", "putText")),
     "cv2.rectangle",
 )
+_WRITE_TO_GRADIENTS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
+"""Methods of accelerators and wrapped models, which write to the gradients of parameters alone."""
 
 
 def is_written(source: Source, code: str, below: cst.CSTNode | None = None) -> bool:
@@ -86,7 +88,7 @@ def _by_call(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
         return
     assert isinstance(function, cst.Attribute)  # or it had no such name
     if not source.is_called(function, "torch."):
-        yield function.value
+        yield from () if method in _WRITE_TO_GRADIENTS else (function.value,)
     elif call.args and not call.args[0].star:
         yield call.args[0].value
 

@@ -11,7 +11,7 @@ import libcst as cst
 
 from diagnose.model import Site
 from diagnose.source.dataflow.flow import within
-from diagnose.source.models.model_construction import SAME_MODULE, Built, built_model
+from diagnose.source.models.model_construction import SAME_MODULE, Built, built_as, built_model
 from diagnose.source.training.model_calls import is_model
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
@@ -51,6 +51,7 @@ _MODULES = re.compile(
     r"|torchvision\.models\.(?:[a-z]\w*\.)*(?!get_(?!model$)|list_)\w+(?<!_Weights)"
 )
 """Classes of modules, and torchvision's functions that build them."""
+_MOST_NAMES = 4  # names behind names
 _ASKED = "(?:named_)?parameters|train|zero_grad|(?:load_)?state_dict"
 
 
@@ -137,15 +138,35 @@ class ModelClass:
         return found[0] if len(set(found)) == 1 else None
 
 
-def model_class(built: Built, sources: Mapping[str, str]) -> ModelClass | None:
-    """The class of the program's own that a model is an instance of, where the text shows it."""
+def model_class(built: Built, sources: Mapping[str, str], left: int = _MOST_NAMES) -> ModelClass | None:
+    """The class of the program's own that a model is an instance of, where the text shows it.
+
+    `left` other names for the model are followed at most.
+    """
     classes = _classes(sources)
     for statement in built.assigned:
         value = _own_value(built, statement)
         for call in built.source.every(cst.Call, value) if value is not None else ():
             if call_name(call) in classes:
                 return classes[call_name(call)]
+        if isinstance(value, cst.Name) and value.value != built.name and left > 0:
+            given = built_as(built.path, built.source, built.scope, value.value, sources)
+            return model_class(given, sources, left - 1) if given is not None else None
     return None
+
+
+def inner_model(outer: ModelClass, sources: Mapping[str, str]) -> Built | None:
+    """Where the module is built that a class keeps as an attribute and calls; None unless it is the one of a class of
+    the program's.
+    """
+    source = outer.source
+    calls = (call.func for call in source.every(cst.Call, outer.definition) if isinstance(call.func, cst.Attribute))
+    names = dict.fromkeys(code for code in map(source.code, calls) if re.fullmatch(r"self\.\w+", code))
+    scopes = [each for each in source.every(cst.FunctionDef, outer.definition) if each.name.value == "__init__"]
+    traced = (built_as(outer.path, source, scope, name, sources) for scope in scopes[:1] for name in names)
+    found = {(built.path, built.name): built for built in traced if built is not None and _is_module(built, sources)}
+    inner = next(iter(found.values())) if len(found) == 1 else None
+    return inner if inner is not None and model_class(inner, sources) is not None else None
 
 
 def models_of(step: TrainingStep, sources: Mapping[str, str]) -> Iterator[Built]:

@@ -10,7 +10,7 @@ import libcst as cst
 from diagnose.source.models.model_construction import Built, built_model
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.syntax import Source, parse
+from diagnose.source.tree.syntax import Source, only_statement, parse
 
 _TAKES_WHOLE = frozenset({"save", "dump", "dumps", "Process", "spawn", "start_processes"})
 
@@ -24,8 +24,8 @@ class CalledMethods:
 
 
 def called_methods(steps: Sequence[TrainingStep], sources: Mapping[str, str]) -> list[CalledMethods]:
-    """Return the methods that the steps call of modules without a `forward`, by module; those alone whose module is
-    found where it is built.
+    """Return the methods that the steps call of modules without a `forward`, or with one that only raises, by module;
+    those alone whose module is found where it is built.
     """
     found: dict[tuple[str, str], CalledMethods] = {}
     for step in steps:
@@ -74,10 +74,18 @@ def _is_of_library(built: Built) -> bool:
 
 def _methods(source: Source) -> Iterator[str]:
     for owner in source.every(cst.ClassDef):
-        own = [each.name.value for each in owner.body.body if isinstance(each, cst.FunctionDef)]
+        methods = [each for each in owner.body.body if isinstance(each, cst.FunctionDef)]
+        own = [each.name.value for each in methods if not _only_raises(each)]
         module = any(source.code(base.value).rpartition(".")[2] == "Module" for base in owner.bases)
         if module and "forward" not in own:
             yield from (name for name in own if not name.startswith("_"))
+
+
+def _only_raises(method: cst.FunctionDef) -> bool:
+    """Whether a method does no more than raise an error, behind a docstring perhaps: `raise NotImplementedError`."""
+    *before, last = method.body.body
+    told = all(isinstance(only_statement(each), cst.Expr) for each in before)
+    return told and isinstance(only_statement(last), cst.Raise)
 
 
 def _bare_names(source: Source, call: cst.Call) -> Iterator[str]:

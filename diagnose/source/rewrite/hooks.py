@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import libcst as cst
 
+from diagnose.source.tree.built_classes import Classes, in_class_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.syntax import Source
@@ -42,20 +43,23 @@ def forward_hook(sources: Mapping[str, str]) -> str | None:
     """The file and line at which a program first hooks the calls of modules, or makes them itself; None where it does
     neither.
     """
-    return _first_call(sources, _ON_CALLS | _EXTRACTS)
+    return _first_call(sources, _ON_CALLS | _EXTRACTS, frozenset())
 
 
-def module_hook(sources: Mapping[str, str]) -> str | None:
-    """The file and line of the first hook on calls or gradients of modules; hooks on tensors are none."""
+def module_hook(sources: Mapping[str, str], unbuilt: Classes = frozenset()) -> str | None:
+    """The file and line of the first hook on calls or gradients of modules; hooks on tensors, and what `unbuilt`
+    classes do, do not count.
+    """
     hooking = {path: text for path, text in sources.items() if "_hook" in text}
-    return _first_call(hooking, _ON_MODULES)
+    return _first_call(hooking, _ON_MODULES, unbuilt)
 
 
-def _first_call(sources: Mapping[str, str], names: Collection[str]) -> str | None:
+def _first_call(sources: Mapping[str, str], names: Collection[str], unbuilt: Classes) -> str | None:
     """The file and line of the first call of one of these names; a file without any of them is not parsed."""
     for path, source in files_with(sources, *names):
-        for call in source.calls_named(*names)[:1]:
-            return f"{path}:{source.lines_of(call)[0]}"
+        for call in source.calls_named(*names):
+            if not in_class_of(source, call, path, unbuilt):
+                return f"{path}:{source.lines_of(call)[0]}"
     return None
 
 

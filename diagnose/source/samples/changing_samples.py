@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
+from pathlib import PurePosixPath
 
 import libcst as cst
 
@@ -12,7 +13,7 @@ from diagnose.model import Scalar
 from diagnose.source.dataflow.bindings import binding_of, bound_to
 from diagnose.source.dataflow.iteration import ADAPTERS
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.memo import parse_all
+from diagnose.source.tree.memo import parse_all, per_program
 from diagnose.source.tree.syntax import Source, parse
 
 _DRAWS = re.compile(
@@ -25,7 +26,8 @@ _CHANGES = (
     r"(?:set_\w+\(|(?!self)\w+(?:\[[^\]]*\])?\s*[-+*/|&]?=[^=])"
 )
 _EDITS = r"\b(?:dataset|{name})(?:\.\w+)+\.(?:insert|append|extend|pop|remove|clear|update)\("
-_NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
+_NAME = re.compile(r"(?<![.\w])([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?")
+_ALIAS = re.compile(r"\bimport (?:\w+\.)*(\w+) as (\w+)")
 _DEEPEST = 4
 _LOADER = re.compile(r"[Ll]oader")
 
@@ -39,7 +41,7 @@ def changing_samples(
     """
     made = recorded if isinstance(recorded, str) else None
     texts = list(_made_by(source, given, made, _DEEPEST))
-    code = _code_of(sources, _names(" ".join([*texts, made or ""])))
+    code = _code_of(sources, _names(" ".join([*texts, made or ""]), _modules(sources)))
     followed: list[str] = []
     for text in chain(texts, code):  # as far as the first draw: the names lead through most of a program
         if (draws := _DRAWS.search(text)) is not None:
@@ -134,13 +136,25 @@ def _binds(assign: cst.Assign, name: str) -> bool:
     return any(name == getattr(getattr(each, "attr", each), "value", None) for each in targets)
 
 
-def _names(text: str) -> list[str]:
-    """Each name once, in the order of the text."""
-    return list(dict.fromkeys(_NAME.findall(text)))
+@per_program
+def _modules(sources: Mapping[str, str]) -> frozenset[str]:
+    """The names by which files may have modules of the program's own: those of the files, and their aliases."""
+    own = {PurePosixPath(path).stem for path in sources}
+    aliases = (alias for text in sources.values() if " as " in text for alias in _ALIAS.findall(text))
+    return frozenset(own | {alias for name, alias in aliases if name in own})
+
+
+def _names(text: str, modules: Collection[str]) -> list[str]:
+    """Each name once, in the order of the text; of `augmentations.Crop` with a module of that name both."""
+    found: dict[str, None] = {}
+    for name, attribute in _NAME.findall(text):
+        found |= dict.fromkeys((name, attribute) if attribute and name in modules else (name,))
+    return list(found)
 
 
 def _code_of(sources: Mapping[str, str], names: list[str]) -> Iterator[str]:
     """The code of the program's own classes and functions of these names, then of those that they name in turn."""
+    modules = _modules(sources)
     defining: dict[str, list[Source]] = {}
     for source in parse_all(sources).values():
         for name in source.defined_names:
@@ -149,7 +163,7 @@ def _code_of(sources: Mapping[str, str], names: list[str]) -> Iterator[str]:
     for name in waiting:  # and what is found on the way
         for code in (code for source in defining.pop(name, ()) for code in _definitions(source, name)):
             yield code
-            waiting += _names(code)
+            waiting += _names(code, modules)
 
 
 def _definitions(source: Source, name: str) -> Iterator[str]:

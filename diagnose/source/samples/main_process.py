@@ -13,6 +13,7 @@ from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, changed_by
 from diagnose.source.samples.shared_objects import SharedObjects
 from diagnose.source.samples.statement_order import StatementOrder
+from diagnose.source.samples.temporary_attributes import is_temporary
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
@@ -37,6 +38,8 @@ class MainProcess:
                 if not isinstance(target, cst.Attribute) or not isinstance(root_of(target), cst.Name):
                     continue
                 if not isinstance(function, cst.FunctionDef) or target.value is not root_of(target):
+                    continue
+                if is_temporary(self.code, source, target, function):
                     continue
                 name = function.name.value
                 early = self._main_process_calls(name)

@@ -95,10 +95,18 @@ def held_handles(code: SampleCode) -> Iterator[Trace]:
                     yield from _judged(code, path, target, assign.value, its in by_name)
     for node, path in code.sampling.items():
         source = code.sources[path]
-        for name in {each.value: each for each in source.every(cst.Name, node) if is_read(source, each)}.values():
+        read_names = [each for each in source.every(cst.Name, node) if is_read(source, each)]
+        for name in {each.value: each for each in read_names if not _is_compared(source, each)}.values():
             for file, value in code.values(path, name):
                 if code.sources[file].inside(value, cst.FunctionDef) not in code.sampling:
                     yield from _judged(code, file, name, value, False)
+
+
+def _is_compared(source: Source, name: cst.Name) -> bool:
+    """Whether only an attribute of a name is compared: `accelerator.mixed_precision == "fp8"`."""
+    attribute = source.parent(name)
+    above = source.parent(attribute) if attribute is not None else None
+    return isinstance(attribute, cst.Attribute) and isinstance(above, cst.Comparison | cst.ComparisonTarget)
 
 
 def _judged(

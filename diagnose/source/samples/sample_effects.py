@@ -26,6 +26,7 @@ from diagnose.source.samples.object_identity import (
     root_of,
 )
 from diagnose.source.samples.sample_code import SampleCode, is_read
+from diagnose.source.samples.temporary_attributes import is_temporary
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
@@ -102,7 +103,7 @@ def _kept(code: SampleCode, path: str, node: cst.FunctionDef | cst.Lambda) -> It
     source = code.sources[path]
     for target in changed_by(source, node):
         binds = is_read_only(source, target, node) or made_first_in_a_sample(source, target, node)
-        if not binds and _outlives(code, path, node, target):
+        if not binds and _outlives(code, path, node, target) and not is_temporary(code, source, target, node):
             words = f"keeps or changes `{source.code(target)}` while it makes a sample"
             yield Trace(words, path, _l(source, target))
 

@@ -16,7 +16,7 @@ from diagnose.model import Place
 from diagnose.source.dataflow.flow import Loop, loops_around
 from diagnose.source.dataflow.iteration import NUMBERS
 from diagnose.source.training.library_passes import library_passes
-from diagnose.source.tree.definitions import called_as
+from diagnose.source.tree.definitions import called_as, instances_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.outline import Function
 from diagnose.source.tree.syntax import Source, parse
@@ -188,7 +188,8 @@ class EveryStep:
         callers: dict[cst.CSTNode, Stretch] = {}
         for path, other in self.mentioning(function.name.value).items():
             for call in other.calls_named(function.name.value):
-                loops = loops_around(other, call) if _calls(other, call, function) else []
+                called = _calls(other, call, function) or _calls_instance(other, call, source, function)
+                loops = loops_around(other, call) if called else []
                 if loops:
                     callers[loops[-1]] = Stretch(path, other, loops[-1], loops[-1])
         return next(iter(callers.values())) if len(callers) == 1 else stretch
@@ -297,6 +298,14 @@ def _calls(source: Source, call: cst.Call, function: cst.FunctionDef) -> bool:
     here = around.body.body if isinstance(around, cst.ClassDef) else source.module.body
     own = [each for each in here if isinstance(each, cst.FunctionDef) and each.name.value == function.name.value]
     return not own or any(each is function for each in own)
+
+
+def _calls_instance(source: Source, call: cst.Call, defining: Source, function: cst.FunctionDef) -> bool:
+    """Whether a call is of a method of an instance that the same file makes: `agent.update()` with `agent = PPO()`."""
+    owner = defining.inside(function, cst.ClassDef)
+    if owner is None or not isinstance(call.func, cst.Attribute):
+        return False
+    return source.code(call.func.value).rpartition(".")[2] in instances_of(source, owner.name.value)
 
 
 def batch_loop(source: Source, call: cst.Call) -> Loop | None:

@@ -11,6 +11,7 @@ from diagnose.source.dataflow.bindings import parameter_of
 from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.dataflow.reaching_definitions import Bound, definition_of
 from diagnose.source.rewrite.hooks import forward_hook
+from diagnose.source.tree.built_classes import Classes
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all, per_program
 from diagnose.source.tree.syntax import Source
@@ -55,24 +56,24 @@ def repeated_effect(sources: Mapping[str, str], callers: Collection[tuple[str, i
     return None
 
 
-def forward_effect(sources: Mapping[str, str]) -> str | None:
+def forward_effect(sources: Mapping[str, str], unbuilt: Classes = frozenset()) -> str | None:
     """The file, line and kind of the first thing that a forward pass does besides computing with tensors.
 
-    Values that are made once (a mask of the newest length) are none.
+    Values that are made once (a mask of the newest length) are none, and `unbuilt` classes do not count.
     """
-    return _forward_effects(sources)[0]
+    return _forward_effects(sources, unbuilt)[0]
 
 
-def makes_once(sources: Mapping[str, str]) -> bool:
+def makes_once(sources: Mapping[str, str], unbuilt: Classes = frozenset()) -> bool:
     """Whether a forward pass does more than compute with tensors, values that it makes once included."""
-    return _forward_effects(sources)[1]
+    return _forward_effects(sources, unbuilt)[1]
 
 
 @per_program
-def _forward_effects(sources: Mapping[str, str]) -> tuple[str | None, bool]:
+def _forward_effects(sources: Mapping[str, str], unbuilt: Classes) -> tuple[str | None, bool]:
     """The first effect that is more than a value that is made once, and whether there is one of either kind."""
     found = False
-    for place, effect in _effects(sources, ()):
+    for place, effect in _effects(sources, (), unbuilt):
         found = True
         if not effect.made_once:
             return f"{place} {effect.what}", True
@@ -92,10 +93,12 @@ def method_effect(sources: Mapping[str, str], names: Collection[str]) -> str | N
     return None
 
 
-def _effects(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -> Iterator[tuple[str, _Effect]]:
+def _effects(
+    sources: Mapping[str, str], callers: Collection[tuple[str, int]], unbuilt: Classes = frozenset()
+) -> Iterator[tuple[str, _Effect]]:
     """The effects of all forward passes, each behind its file and line."""
     parsed = parse_all(sources)
-    for path, source, forward in _repeated(sources, callers):
+    for path, source, forward in _repeated(sources, callers, unbuilt):
         around = source.inside(forward, cst.ClassDef)
         assert around is not None  # it is a method
         for file, other, method in _with_called(parsed, path, source, around, forward):
@@ -104,12 +107,13 @@ def _effects(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -
 
 
 def _repeated(
-    sources: Mapping[str, str], callers: Collection[tuple[str, int]]
+    sources: Mapping[str, str], callers: Collection[tuple[str, int]], unbuilt: Classes = frozenset()
 ) -> Iterator[tuple[str, Source, cst.FunctionDef]]:
-    """The forward passes of all classes but those around the callers."""
+    """The forward passes of all classes but those around the callers and `unbuilt` ones."""
     for path, source, around in _modules(parse_all(sources)):
         first, last = source.lines_of(around)
-        if not any(file == path and first <= line <= last for file, line in callers):
+        calls = any(file == path and first <= line <= last for file, line in callers)
+        if not calls and (path, around.name.value) not in unbuilt:
             yield path, source, next(each for each in _methods(source, around) if each.name.value == "forward")
 
 
@@ -150,9 +154,15 @@ def _with_called(
             if of_self and other is source and call_name(call) in methods:
                 called = [(path, source, methods[call_name(call)])]
             elif isinstance(call.func, cst.Name):
-                called = list(_functions(parsed, call_name(call)))
+                own = [(at, other, one) for one in other.functions_named(call_name(call)) if _is_of_file(other, one)]
+                called = own or list(_functions(parsed, call_name(call)))
             pending += [one for one in called if one[2] not in done]
             done |= {one[2] for one in called}
+
+
+def _is_of_file(source: Source, function: cst.FunctionDef) -> bool:
+    """Whether a function is neither a method nor within another."""
+    return source.inside(function, (cst.FunctionDef, cst.ClassDef)) is None
 
 
 def _functions(parsed: Mapping[str, Source], name: str) -> Iterator[tuple[str, Source, cst.FunctionDef]]:

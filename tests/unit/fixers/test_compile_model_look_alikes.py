@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from compile_programs import FLAT, FUNCTIONS, SWITCH, request
 
-from diagnose.fixer import Advice, Edits
+from diagnose.fixer import Advice, Edits, Site
 from diagnose.plugins import load
 
 FIXERS = load().fixers
@@ -280,6 +280,16 @@ def test_a_model_is_compiled_where_it_is_built_not_in_the_turns_that_set_its_mod
     answer = FIXERS["compile-model"].rewrite(request(text))
     assert isinstance(answer, Edits)
     assert 'model = model.to("cpu")\nmodel.compile()\noptimizer' in answer.files["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("built", "edited"), [(["AdamW"], True), (["AdamW", "Adahessian"], False), (["Adahessian"], False)]
+)
+def test_what_an_optimizer_may_want_counts_where_the_run_built_one_that_does(built: list[str], edited: bool) -> None:
+    text = FLAT.replace("optimizer =", "from timm.optim.adahessian import Adahessian\n" + _OF_TIMM)
+    sites = [Site("optimizer", "optim.py", line, arguments={"name": name}) for line, name in enumerate(built)]
+    answer = FIXERS["compile-model"].rewrite(replace(request(text), sites=sites))
+    assert isinstance(answer, Edits if edited else Advice)
 
 
 _HANDED_ON = """

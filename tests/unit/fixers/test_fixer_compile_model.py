@@ -159,6 +159,13 @@ def test_methods_are_left_alone_where_they_do_more_or_the_module_is_copied(line:
     assert "`agent.act = torch.compile(…)`" in answer.text
 
 
+def test_a_forward_pass_that_only_raises_is_none() -> None:
+    raises = "    def forward(self):\n        raise NotImplementedError\n\n    def act("
+    answer = FIXERS["compile-model"].rewrite(request(AGENT.replace("    def act(", raises)))
+    assert isinstance(answer, Edits)
+    assert "agent.act = torch.compile(agent.act)" in answer.files["train.py"]
+
+
 def test_a_checkpoint_of_the_weights_alone_is_no_copy() -> None:
     text = AGENT + "torch.save(agent.state_dict(), 'at.pt')\n"
     answer = FIXERS["compile-model"].rewrite(request(text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from diagnose import plugins
 from diagnose.measure import Measures
 from diagnose.rule import Claim, Site, drawn
-from diagnose.trace.schema import StepLog
+from diagnose.trace.schema import RangeKind, Ranges, StepLog
 
 MS = 1_000_000
 LOADER = Site("DataLoader", "train.py", 12, "main", {"num_workers": 4, "batch_size": 64})
@@ -21,12 +22,21 @@ DRAWING = """
     """
 
 
-def claims(waits_ms: Sequence[float], lengths_ms: Sequence[float] | None = None) -> list[Claim]:
-    """What `input-bound` says of steps that compute for 10 ms each, where the log has these waits."""
+def claims(
+    waits_ms: Sequence[float], lengths_ms: Sequence[float] | None = None, passes: Sequence[int] = ()
+) -> list[Claim]:
+    """What `input-bound` says of steps that compute for 10 ms each, where the log has these waits.
+
+    `passes` are the steps in which a pass over the loader begins.
+    """
     waits = np.array(waits_ms)
     lengths = waits + 10 if lengths_ms is None else np.array(lengths_ms)
     log = StepLog.build({"end_ns": np.cumsum(lengths * MS).astype(int), "input_ns": (waits * MS).astype(int)})
     trace = drawn(DRAWING, repeat=2, sites=(LOADER,), step_log=log)
+    begins = log.end_ns[list(passes)] - 9 * MS
+    columns = {"kind": [RangeKind.INPUT] * len(begins), "name": [len(trace.names)] * len(begins)}
+    ranges = Ranges.build({"start_ns": begins, "end_ns": begins + MS, **columns})
+    trace = replace(trace, ranges=ranges, names=(*trace.names, "DataLoader.__iter__")) if passes else trace
     return [one for one in plugins.load().rules["input-bound"].check(Measures(trace)) if isinstance(one, Claim)]
 
 
@@ -41,6 +51,12 @@ def test_every_fourth_batch_of_four_workers_is_late() -> None:
 
 def test_one_late_batch_in_twenty_is_the_start_of_an_epoch() -> None:
     assert claims(([0] * 19 + [60]) * 6) == []
+
+
+def test_a_late_batch_with_which_a_pass_begins_is_the_start_of_an_epoch_however_short() -> None:
+    waits = ([0] * 11 + [60]) * 6
+    assert claims(waits, passes=range(11, 72, 12)) == []
+    assert len(claims(waits)) == 1, "nothing saw where passes begin"
 
 
 def test_two_late_batches_are_an_accident() -> None:

@@ -211,6 +211,20 @@ def test_a_loader_whose_workers_take_turns_is_left_to_another_rule() -> None:
     assert claims(logged(lengths, ranges=ranges, names=("DataLoader.__next__",))) == []
 
 
+@pytest.mark.parametrize("period", [5, 12, 16])
+def test_short_passes_over_a_loader_are_told_where_each_was_seen_to_begin(period: int) -> None:
+    lengths = every(period, 90.0, steps=10 * period)
+    ends = (np.cumsum(lengths) * MS).astype(np.int64)
+    late = ends[period - 1 :: period]
+    starts = np.concatenate([late - 85 * MS, late - 45 * MS])
+    columns = {"kind": [RangeKind.INPUT] * 20, "name": [0] * 10 + [1] * 10}
+    ranges = Ranges.build({"start_ns": starts, "end_ns": starts + 38 * MS, **columns})
+    (claim,) = claims(logged(lengths, ranges=ranges, names=("DataLoader.__iter__", "DataLoader.__next__")))
+    assert "an epoch starts" in claim.summary
+    assert claim.fixers is not None
+    assert "persistent-workers" in claim.fixers
+
+
 def test_what_lies_outside_the_traced_steps_is_told_per_step_of_the_whole_run() -> None:
     """Four traced steps of 10 ms after 100 logged ones of which every twentieth takes 410 ms: 20 ms a step of 30."""
     window = drawn("gpu : kkkkkkkkk\nstep:           |", repeat=5)

@@ -49,6 +49,14 @@ def test_what_a_forward_pass_calls_counts_as_its_own(
     assert (found or "None").split()[0] == (f"net.py:{line}" if line else "None")
 
 
+def test_a_function_of_the_same_file_goes_before_others_of_its_name() -> None:
+    other = "import numpy\n\n\ndef sampled(x):\n    return numpy.random.choice(x)\n"
+    net = "from torch import nn\n\n\n{own}class Net(nn.Module):\n    def forward(self, x):\n        return sampled(x)\n"
+    own = "def sampled(x):\n    return x[::2]\n\n\n"
+    assert forward_effect({"data.py": other, "net.py": net.format(own=own)}) is None
+    assert "data.py:5" in str(forward_effect({"data.py": other, "net.py": net.format(own="")}))
+
+
 STEP = """class Keeper:
     def update(self, folder):
         print(folder)

@@ -27,6 +27,24 @@ def test_the_first_of_several_draws_is_named(order: tuple[str, ...]) -> None:
     assert f"(`random.{order[0].lower()}(…`)" in words
 
 
+@pytest.mark.parametrize(
+    ("imports", "made"),
+    [
+        ("import augmentations", "augmentations.Crop()"),
+        ("import augmentations as aug", "aug.made()"),
+        ("from . import augmentations as aug", "aug.made()"),
+    ],
+)
+def test_a_draw_in_a_module_that_is_named_whole_is_seen(imports: str, made: str) -> None:
+    other = "import random\n\nclass Crop:\n    def __call__(self, x):\n        return random.choice(x)\n\n"
+    other += "def made():\n    return Crop()\n"
+    source = parse(f"{imports}\n\nloader = DataLoader(ImageFolder('images', {made}))\n")
+    assert source is not None
+    (loader,) = source.calls_named("DataLoader")
+    files = {"train.py": source.text, "augmentations.py": other}
+    assert "random.choice" in str(changing_samples(files, source, loader.args[0].value, None))
+
+
 @pytest.mark.parametrize("order", [PARTS, PARTS[::-1], PARTS[3:] + PARTS[:3]])
 def test_the_first_of_several_seeds_is_named(order: tuple[str, ...]) -> None:
     text = "".join(f"def {part}(worker):\n    random.seed('{part}')\n" for part in PARTS)

@@ -281,7 +281,7 @@ def test_state_is_found_across_the_files_of_a_program() -> None:
 def test_a_base_class_is_read_too() -> None:
     text = program("return i, i").replace("class Images(Dataset):", "class Images(Kept):")
     base = (
-        "class Kept(Dataset):\n    def __getitems__(self, rows):\n        self.last = rows  # !\n        return rows\n"
+        "class Kept(Dataset):\n    def __getitems__(self, rows):\n        self.rows += rows  # !\n        return rows\n"
     )
     refused("loader-workers", text.replace("\nclass Images", f"\n{base}\nclass Images", 1), "# !")
 

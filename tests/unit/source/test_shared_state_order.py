@@ -22,7 +22,7 @@ class Hard:
     ("text", "mark"),
     [
         (program(top=ORDER, options=", sampler=order", step="order.losses[step] = float(loss)  # !"), "# !"),
-        (program(top=ORDER.replace("yield from", "self.turn = 1  # !\n        yield from"), options=", sampler=order"), "# !"),  # noqa: E501
+        (program(top=ORDER.replace("yield from", "self.turn += 1  # !\n        yield from"), options=", sampler=order"), "# !"),  # noqa: E501
         (program(top=ORDER.replace("yield from sorted(", "for i in (").replace("__)", "__):\n            yield random.randrange(9)")  # noqa: E501
                  .replace("(range(len(self.losses)), key=self.losses.__getitem__)", "range(9)"), options=", sampler=order"),  # noqa: E501
          "random.randrange"),

@@ -21,6 +21,7 @@ from ..probes.blocks.block_probe import Blocks
 from ..probes.compiler_log import CompilerLog
 from ..probes.graph_leaks import Keeping
 from ..probes.memory import MemoryReadings
+from ..probes.module_classes import ModuleClasses
 from ..probes.ranges import RangeLog
 from ..probes.rng_use import RngUse
 from ..probes.stack_sampler import Sampler
@@ -66,6 +67,7 @@ class Watch:
         self._blocks = Blocks(self._sites, self._memory.saw_peak)
         self._calibrated: dict[str, Any] | None = None
         self._keeping = guarded(Keeping(self._sites).step_ended)
+        self._classes = ModuleClasses(self._sites)
 
     def torch_arrived(self, torch: ModuleType) -> None:
         """Before the program builds anything."""
@@ -84,6 +86,7 @@ class Watch:
         self._writer = Writer(self._hub.folder)
         self._sampler = Sampler(self._hub.steps.thread)
         self._ranges.thread_claimed()
+        guarded(self._classes.note)(self._torch)
         self._write_facts()
         compiler = CompilerLog(self._sites.ownership)
         for source in (self._drain_steps, self._ranges.drain, self._sites.drain, compiler.drain, self._sampler.drain):
