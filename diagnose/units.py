@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
@@ -110,6 +110,18 @@ def printable_lines(text: str) -> str:
         "\t".join(_UNPRINTABLE.sub("\ufffd", part) for part in line.split("\t"))
         for line in text.replace("\r\n", "\n").split("\n")
     )
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """The ranks by number, runs of three or more as one: `rank 3`, or `ranks 0, 2–7`."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}{'–' if len(run) > 2 else ', '}{run[-1]}" for run in runs]
+    return f"rank{'s' if sum(map(len, runs)) > 1 else ''} {', '.join(parts)}"
 
 
 def format_setting(values: Mapping[str, object]) -> str:
