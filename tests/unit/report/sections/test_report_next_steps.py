@@ -19,7 +19,7 @@ from diagnose.model import (
     Steps,
     Verdict,
 )
-from diagnose.report.export import markdown
+from diagnose.report.export import github, junit, markdown
 from diagnose.report.page import html
 from diagnose.report.sections.next_steps import next_command, next_commands
 from diagnose.report.sections.run_outcome import restless
@@ -128,6 +128,8 @@ def test_on_a_restless_machine_what_may_well_help_is_called_undecided() -> None:
     assert "Undecided: loader-workers (up to 70 %)." in said
     assert "≈ undecided" in markdown.render(state)
     assert "undecided</span>" in html.render(state)
+    assert "undecided::" in github.render(state)
+    assert 'undecided"' in junit.render(state)
     assert "no change" not in said
     quiet = replace(state, control=QUIET, verdicts=(NARROW,))
     assert "no change" in text.render(quiet)
