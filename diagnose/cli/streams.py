@@ -17,6 +17,11 @@ def result(text: str) -> None:
     sys.stdout.flush()
 
 
+def has_screen() -> bool:
+    """Whether a screen can be drawn: on a terminal, or in the browser to which textual-serve shows the command."""
+    return bool(os.environ.get("TEXTUAL_DRIVER")) or (sys.stdin.isatty() and sys.stdout.isatty())
+
+
 def talk(text: str) -> None:
     """Say something about the work on stderr, or to nobody where its reader or its terminal went away, or its disk is
     full: the work goes on, and a program that trains must not end of a word about it.

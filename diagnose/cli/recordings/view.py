@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from diagnose.errors import UsageError
@@ -29,15 +28,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Open the screen until the user leaves it."""
-    from diagnose.cli.recordings.target import explore, run_of
+    from diagnose.cli.recordings.target import diagnosis_of, explore, run_of, state_of
+    from diagnose.cli.streams import has_screen, result
+    from diagnose.report import formats
 
-    if args.json:
-        from diagnose.cli.recordings import report
-
-        return report.run(argparse.Namespace(target=args.target, format="json", output=None))
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not args.json and not has_screen():
         raise UsageError("a screen needs a terminal; `diagnose report` prints the same without one")
     journal = run_of(args.target)
+    if args.json:
+        result(formats()["json"].render(state_of(journal) if journal is not None else diagnosis_of(args.target)))
+        return 0
     # Textual takes about 0.3 s to import: only a screen pays for it.
     from diagnose.cli.screen_actions import RunActions, start_fix
     from diagnose.tui.open import view_journal, view_state
