@@ -78,8 +78,7 @@ def quiet_news(diagnosis: Diagnosis) -> str:
     said = f"{nothing} found here{known} {sure} give back 5 % of a step."
     if doubtful is not None:
         rank = "" if doubtful.rank is None else f" on rank {doubtful.rank}"
-        confirmed = "; see below for what would confirm it" if doubtful.confirm else ""
-        said += f" `{doubtful.rule}`{rank} may: {gain(doubtful)}{confirmed}."
+        said += f" `{doubtful.rule}`{rank} may: {gain(doubtful)}."
     spent = diagnosis.accounting
     if spent.total_ns > 0:
         share = format_share(spent.compute / spent.total_ns)
@@ -92,7 +91,7 @@ def quiet_news(diagnosis: Diagnosis) -> str:
         if rest:
             said += f" {_open_question(diagnosis, max(rest, key=lambda part: part.ns), 'No rule explains', ' yet')}"
     if diagnosis.cannot_tell:
-        said += f" {named_count(len(diagnosis.cannot_tell), 'rule')} could not decide on this recording; see below."
+        said += f" {named_count(len(diagnosis.cannot_tell), 'rule')} could not decide on this recording."
     return said
 
 
