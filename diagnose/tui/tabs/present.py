@@ -46,6 +46,6 @@ def present(state: State) -> list[str]:
         "memory": diagnosis is not None and diagnosis.memory is not None,
         "fixes": command == "fix" or bool(state.trials or state.verdicts),
         "diff": bool(shown_diff(state)[0]),
-        "output": bool(state.output) or (goes_on and command in ("run", "fix")),
+        "output": bool(state.output) or (goes_on and command in ("run", "fix", "probe")),
     }
     return [name for name in TABS if there[name]]
