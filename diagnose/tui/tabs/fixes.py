@@ -230,17 +230,12 @@ class FixesPane(Tab):
         fix = self.current
         resolution = self.state.control.resolution if self.state.control else 0.0
         if fix is None:
-            view.show(self._empty(width))
+            view.show(_none_yet(width))
         else:
             root = self.state.started.cwd if self.state.started else None
             view.show(trial_lines(fix.trial, fix.verdict, fix.look, resolution, width, root, view.size.height))
 
-    def _empty(self, width: int) -> list[Text]:
-        state = self.state
-        if state.started is not None and state.started.command == "fix" and state.ended is None:
-            words = "No fix has been tried yet. Findings come first; then each fix is measured on a copy of your files."
-        else:
-            words = "No fix was tried in this run. `diagnose fix` tries them one by one on a copy of your files."
-        return [styled("No fixes yet" if state.ended is None else "No fixes", "bold")] + [
-            styled(line, FAINT) for line in wrap(words, width)
-        ]
+
+def _none_yet(width: int) -> list[Text]:
+    words = "No fix has been tried yet. Findings come first; then each fix is measured on a copy of your files."
+    return [styled("No fixes yet", "bold"), *(styled(line, FAINT) for line in wrap(words, width))]
