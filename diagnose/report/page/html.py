@@ -136,6 +136,8 @@ class RankRow:
     width: float
     """The width of its bar: its mean step over the longest one (0 to 1)."""
     accounting: Accounting
+    waits: str
+    """For which ranks it waits, and how long."""
 
 
 def _ranks(diagnosis: Diagnosis | None) -> list[RankRow]:
@@ -146,7 +148,11 @@ def _ranks(diagnosis: Diagnosis | None) -> list[RankRow]:
     means = [one.steps.total_ns / one.steps.count for one in counted]
     return [
         RankRow(
-            "rank ?" if one.rank is None else f"rank {one.rank}", format_ns(mean), mean / max(means), one.accounting
+            "rank ?" if one.rank is None else f"rank {one.rank}",
+            format_ns(mean),
+            mean / max(means),
+            one.accounting,
+            side_by_side.whom(one, 1),
         )
         for one, mean in list(zip(counted, means, strict=True))[:_MOST_RANKS]
     ]

@@ -116,7 +116,7 @@ def _open_question(diagnosis: Diagnosis, part: Slice, nothing: str, more: str) -
     if part.kind == "exposed_comm" and any(answer.rule == _OF_OTHER_RANKS for answer in diagnosis.cannot_tell):
         return (
             f"Whether the {format_ns(part.ns)} of {part.look.label} are waiting for other ranks, "
-            "only their recordings tell."
+            "only their recordings tell: `diagnose analyze FOLDER` reads those of all ranks."
         )
     return f"{nothing} the {format_ns(part.ns)} of {part.look.label}{more}."
 
