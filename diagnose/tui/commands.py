@@ -61,6 +61,9 @@ def _has_counterpart(state: State, tab: str) -> bool:
 
 
 def _has_place(state: State, tab: str) -> bool:
+    if tab in ("kernels", "operators") and state.profile is not None:
+        rows = state.profile.kernels if tab == "kernels" else state.profile.operators
+        return any(row.place is not None for row in rows)
     return tab == "findings" and _has_findings(state)
 
 
