@@ -22,13 +22,15 @@ _DURATION_NS |= {"m": 60 * NS_PER_S, "min": 60 * NS_PER_S, "h": 3600 * NS_PER_S}
 
 
 def format_ns(nanoseconds: float) -> str:
-    """A duration with three significant digits: `24.2 ms`, `1.50 µs`, `7 ns`; from a minute on `1 min 11 s`, `2 h`."""
-    if abs(nanoseconds) >= 59.95 * NS_PER_S:
+    """A duration with three significant digits: `24.2 ms`, `−1.50 µs`, `7 ns`; from a minute on `1 min 11 s`, `2 h`."""
+    if round(nanoseconds) < 0:
+        return f"−{format_ns(-nanoseconds)}"
+    if nanoseconds >= 59.95 * NS_PER_S:
         return format_seconds(nanoseconds / NS_PER_S)
     for size, unit in _TIME_UNITS:
-        if abs(nanoseconds) >= size * 0.9995:
+        if nanoseconds >= size * 0.9995:
             return f"{_three_digits(nanoseconds / size)} {unit}"
-    return f"{nanoseconds:.0f} ns"
+    return f"{abs(nanoseconds):.0f} ns"
 
 
 def format_seconds(seconds: float) -> str:
@@ -38,7 +40,7 @@ def format_seconds(seconds: float) -> str:
     if minutes >= 60:
         hours, left = divmod(round(abs(seconds) / 60), 60)
         parts = ((hours, "h"), (left, "min"))
-    sign = "-" if seconds < 0 else ""
+    sign = "−" if seconds < 0 else ""
     return sign + (" ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s")
 
 

@@ -25,7 +25,7 @@ def answer(result: ProbeResult) -> str:
     """Return one sentence: the two steps and their difference, or why there is none."""
     if result.step_ns is None or result.probed_ns is None or result.saved_ns is None:
         return f"no answer: {result.refused}"
-    low, high = (f"−{format_ns(-end)}" if end < 0 else format_ns(end) for end in result.saved_ns)
+    low, high = map(format_ns, result.saved_ns)
     said = f"{format_ns(result.step_ns)} a step, {format_ns(result.probed_ns)} with the probe, which saves "
     said += f"{low} to {high} ({result.pairs} pairs)"
     if result.delay_ns:
