@@ -9,6 +9,8 @@ NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
+_MOST_PARTS = 8
+"""Ranks, or runs of ranks, that a sentence names."""
 _TIME_UNITS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"))
 _BYTE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _FLOP_UNITS = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
@@ -115,7 +117,7 @@ def printable_lines(text: str) -> str:
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
-    """The ranks by number, runs of three or more as one: `rank 3`, or `ranks 0, 2–7`."""
+    """The ranks by number, runs of three or more as one: `rank 3`, `ranks 0, 2–7`; after eight parts, how many more."""
     runs: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if runs and rank == runs[-1][-1] + 1:
@@ -123,7 +125,9 @@ def format_ranks(ranks: Iterable[int]) -> str:
         else:
             runs.append([rank])
     parts = [str(run[0]) if len(run) == 1 else f"{run[0]}{'–' if len(run) > 2 else ', '}{run[-1]}" for run in runs]
-    return f"rank{'s' if sum(map(len, runs)) > 1 else ''} {', '.join(parts)}"
+    more = sum(map(len, runs[_MOST_PARTS:]))
+    named = ", ".join(parts[:_MOST_PARTS]) + (f" and {more} more" if more else "")
+    return f"rank{'s' if sum(map(len, runs)) > 1 else ''} {named}"
 
 
 def format_setting(values: Mapping[str, object]) -> str:

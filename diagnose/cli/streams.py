@@ -1,4 +1,4 @@
-"""The only writers of the two streams: `result` for stdout, `talk` for stderr."""
+"""The only writers of the two streams, `result` for stdout and `talk` for stderr, and whether a screen can be drawn."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from diagnose.units import (
     format_bytes,
     format_count,
     format_ns,
+    format_ranks,
     format_share,
     format_times,
     format_value,
@@ -43,6 +46,19 @@ from diagnose.units import (
 )
 def test_durations(nanoseconds: int, text: str) -> None:
     assert format_ns(nanoseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([3], "rank 3"),
+        ([1, 0], "ranks 0, 1"),
+        ([7, 0, 2, 3, 4], "ranks 0, 2–4, 7"),
+        (range(0, 40, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"),
+    ],
+)
+def test_ranks(ranks: Iterable[int], text: str) -> None:
+    assert format_ranks(ranks) == text
 
 
 @pytest.mark.parametrize(
