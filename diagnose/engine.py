@@ -17,7 +17,7 @@ from pathlib import Path
 from diagnose.analysis.job import JobFindings, ask_job_rules
 from diagnose.analysis.ladder import ladder_of
 from diagnose.analysis.rank_digest import SMALLEST_SHARE, Digest, digest_of
-from diagnose.measure.job.ranks import list_ranks, roll_call
+from diagnose.measure.job.ranks import roll_call
 from diagnose.model import (
     SCHEMA,
     Accounting,
@@ -34,7 +34,7 @@ from diagnose.model import (
 )
 from diagnose.plugins import Catalogue
 from diagnose.trace import Trace
-from diagnose.units import NS_PER_S
+from diagnose.units import NS_PER_S, format_ranks
 
 __all__ = ["SMALLEST_SHARE", "DiagnosisWithClaims", "diagnose", "diagnose_digests", "examine", "examine_digests"]
 
@@ -182,7 +182,7 @@ def _merge_ranks(whole: JobFindings) -> list[Finding]:
             merged.append(replace(worst, rank=None))
             continue
         others = sorted(finding.rank for finding in group if finding is not worst and finding.rank is not None)
-        also = f"; also on rank {list_ranks(others)}" if others else ""
+        also = f"; also on {format_ranks(others)}" if others else ""
         merged.append(replace(worst, summary=worst.summary + also))
     return sorted(merged, key=_place)
 
@@ -204,6 +204,6 @@ def _warnings(digests: Sequence[Digest], given: Sequence[Digest], catalogue: Cat
     watched = sorted(one.rank for one in given if one.rank is not None and not one.is_traced)
     if watched and len(watched) < len(given):
         yield (
-            f"rank {list_ranks(watched)} {'was' if len(watched) == 1 else 'were'} watched and not traced, "
+            f"{format_ranks(watched)} {'was' if len(watched) == 1 else 'were'} watched and not traced, "
             "as others are: --trace-ranks all traces every one"
         )

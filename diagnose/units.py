@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
+_MOST_PARTS = 8
+"""Ranks, or runs of ranks, that a sentence names."""
 _TIME_UNITS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"))
 _BYTE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _FLOP_UNITS = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
@@ -22,13 +24,15 @@ _DURATION_NS |= {"m": 60 * NS_PER_S, "min": 60 * NS_PER_S, "h": 3600 * NS_PER_S}
 
 
 def format_ns(nanoseconds: float) -> str:
-    """A duration with three significant digits: `24.2 ms`, `1.50 µs`, `7 ns`; from a minute on `1 min 11 s`, `2 h`."""
-    if abs(nanoseconds) >= 59.95 * NS_PER_S:
+    """A duration with three significant digits: `24.2 ms`, `−1.50 µs`, `7 ns`; from a minute on `1 min 11 s`, `2 h`."""
+    if round(nanoseconds) < 0:
+        return f"−{format_ns(-nanoseconds)}"
+    if nanoseconds >= 59.95 * NS_PER_S:
         return format_seconds(nanoseconds / NS_PER_S)
     for size, unit in _TIME_UNITS:
-        if abs(nanoseconds) >= size * 0.9995:
+        if nanoseconds >= size * 0.9995:
             return f"{_three_digits(nanoseconds / size)} {unit}"
-    return f"{nanoseconds:.0f} ns"
+    return f"{abs(nanoseconds):.0f} ns"
 
 
 def format_seconds(seconds: float) -> str:
@@ -38,7 +42,7 @@ def format_seconds(seconds: float) -> str:
     if minutes >= 60:
         hours, left = divmod(round(abs(seconds) / 60), 60)
         parts = ((hours, "h"), (left, "min"))
-    sign = "-" if seconds < 0 else ""
+    sign = "−" if seconds < 0 else ""
     return sign + (" ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s")
 
 
@@ -110,6 +114,20 @@ def printable_lines(text: str) -> str:
         "\t".join(_UNPRINTABLE.sub("\ufffd", part) for part in line.split("\t"))
         for line in text.replace("\r\n", "\n").split("\n")
     )
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """The ranks by number, runs of three or more as one: `rank 3`, `ranks 0, 2–7`; after eight parts, how many more."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}{'–' if len(run) > 2 else ', '}{run[-1]}" for run in runs]
+    more = sum(map(len, runs[_MOST_PARTS:]))
+    named = ", ".join(parts[:_MOST_PARTS]) + (f" and {more} more" if more else "")
+    return f"rank{'s' if sum(map(len, runs)) > 1 else ''} {named}"
 
 
 def format_setting(values: Mapping[str, object]) -> str:

@@ -66,7 +66,7 @@ from diagnose.measure.job.late_rank import (
     records_cost_ns,
     wait_per_step_ns,
 )
-from diagnose.measure.job.ranks import Job, Lateness, list_ranks
+from diagnose.measure.job.ranks import Job, Lateness
 from diagnose.measure.steps.step_share import of_step
 from diagnose.rule import (
     CannotTell,
@@ -83,6 +83,7 @@ from diagnose.rule import (
     format_share,
     nothing_alone,
 )
+from diagnose.units import format_ranks
 
 _REASON = 0.25
 """A reason explains at least this part of the time for which a rank is late."""
@@ -250,7 +251,7 @@ def _sure(
 
 def _waiting(job: Job, late: Lateness) -> str:
     others = [one.rank for at, one in enumerate(job.table) if at != late.member and one.rank is not None]
-    waiting = f"rank {list_ranks(others)} wait{'s' if len(others) == 1 else ''} for it"
+    waiting = f"{format_ranks(others)} wait{'s' if len(others) == 1 else ''} for it"
     wait = of_step(sum(late.cost_ns), sum(late.cost_ns) / late.share, len(late.cost_ns), "traced step")
     return f"rank {late.rank} is late: {waiting} {wait}"
 

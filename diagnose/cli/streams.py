@@ -1,4 +1,4 @@
-"""The only writers of the two streams: `result` for stdout, `talk` for stderr."""
+"""The only writers of the two streams, `result` for stdout and `talk` for stderr, and whether a screen can be drawn."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def result(text: str) -> None:
     """Print a result on stdout."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
+
+
+def has_screen() -> bool:
+    """Whether a screen can be drawn: on a terminal, or in the browser to which textual-serve shows the command."""
+    return bool(os.environ.get("TEXTUAL_DRIVER")) or (sys.stdin.isatty() and sys.stdout.isatty())
 
 
 def talk(text: str) -> None:

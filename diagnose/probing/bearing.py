@@ -38,7 +38,7 @@ def _bearings(
         bearing = _bearing(predicted, saved_ns, more=more, less=bool(result.left))
         words = _WORDS[bearing] if bearing is not Bearing.OPEN else _OPEN[more]
         said = f"{finding.rule} predicts {format_ns(predicted[0])} to {format_ns(predicted[1])} per step"
-        measured = f"{_format_signed(saved_ns[0])} to {_format_signed(saved_ns[1])}"
+        measured = f"{format_ns(saved_ns[0])} to {format_ns(saved_ns[1])}"
         yield ProbedFinding(
             finding.rule,
             finding.rank,
@@ -59,7 +59,3 @@ def _bearing(predicted: tuple[int, int], saved: tuple[int, int], *, more: bool, 
     if more:
         return Bearing.OPEN
     return Bearing.CONTRADICTS if saved[0] > predicted[1] else Bearing.CONFIRMS
-
-
-def _format_signed(time_ns: int) -> str:
-    return f"−{format_ns(-time_ns)}" if time_ns < 0 else format_ns(time_ns)

@@ -268,6 +268,7 @@ class DiagnoseApp(RunCommands):
         """The keys."""
         self.push_screen(HelpScreen())
 
+    @on(SearchBar.Closed)
     def action_to_list(self) -> None:
         """Go from the details back to the list."""
         self._focus_first()
@@ -294,10 +295,6 @@ class DiagnoseApp(RunCommands):
             found = self.query_one(f"#{self.active}", Tab).search(event.words)
             self.query_one(SearchBar).tell(found)
 
-    @on(SearchBar.Closed)
-    def _searched(self) -> None:
-        self._focus_first()
-
     def action_in_time(self) -> None:
         """Show the finding under the cursor on the timeline."""
         index = self.query_one(FindingsPane).current_index
@@ -306,6 +303,26 @@ class DiagnoseApp(RunCommands):
             self.active = "timeline"
         else:
             self.notify("This finding has no time on the timeline.", timeout=2)
+
+    def action_cross(self) -> None:
+        """From the finding under the cursor to its fix; from a fix, or the finding on the timeline, to the finding."""
+        fixes, index = self.query_one(FixesPane), self.query_one(FindingsPane).current_index
+        findings = self.state.diagnosis.findings if self.state.diagnosis else ()
+        if self.active in ("overview", "findings"):
+            if index is not None and fixes.select(findings[index].fixers):
+                self.active = "fixes"
+                return
+            index = None
+        elif self.active == "timeline":
+            index = self.query_one(TimelineView).finding
+        else:
+            name = fixes.current.name if self.active == "fixes" and fixes.current else ""
+            index = next((number for number, one in enumerate(findings) if name in one.fixers), None)
+        if index is None:
+            self.notify("Nothing belongs to this: no fix of it was tried, or no finding asked for it.", timeout=3)
+        else:
+            self.query_one(FindingsPane).select(index)
+            self.active = "findings"
 
     @property
     def place(self) -> Place | None:
@@ -326,7 +343,8 @@ class DiagnoseApp(RunCommands):
             text = self.query_one(f"#{self.active}", ProfileTab).row_text()
         else:
             fix = self.query_one(FixesPane).current
-            text = fix.diff if self.active == "fixes" and fix is not None else shown_diff(self.state)[0]
+            shown = shown_diff(self.state)[0] if self.active in ("fixes", "diff") else ""
+            text = fix.diff if self.active == "fixes" and fix is not None else shown
         if text:
             self.copy_to_clipboard(text)
         self.notify("Copied." if text else "Nothing here to copy.", timeout=2)

@@ -34,7 +34,12 @@ class Command:
 
 
 def _with_profile(state: State, tab: str) -> bool:
-    return tab in ("overview", "findings") and state.profile is not None and state.profile.timeline is not None
+    timed = state.profile is not None and state.profile.timeline is not None
+    return timed and tab in ("overview", "findings") and _has_findings(state)
+
+
+def _has_findings(state: State) -> bool:
+    return state.diagnosis is not None and bool(state.diagnosis.findings)
 
 
 def _in_trial(state: State, _tab: str) -> bool:
@@ -51,8 +56,19 @@ def _has_patch(state: State, _tab: str) -> bool:
     return state.ended is not None and state.patch is not None and bool(state.patch.diff)
 
 
-def _has_place(_state: State, tab: str) -> bool:
-    return tab == "findings"
+def _has_counterpart(state: State, tab: str) -> bool:
+    return tab in ("overview", "findings", "fixes") and _has_findings(state) and bool(state.trials or state.verdicts)
+
+
+def _has_place(state: State, tab: str) -> bool:
+    if tab in ("kernels", "operators") and state.profile is not None:
+        rows = state.profile.kernels if tab == "kernels" else state.profile.operators
+        return any(row.place is not None for row in rows)
+    return tab == "findings" and _has_findings(state)
+
+
+def _can_copy(state: State, tab: str) -> bool:
+    return _has_findings(state) if tab in ("overview", "findings") else tab not in ("timeline", "memory", "ranks")
 
 
 def _can_search(_state: State, tab: str) -> bool:
@@ -71,6 +87,7 @@ COMMANDS = (
     Command("report", "o", "Report", "open the report as a page", offered=_never),
     Command("edit", "e", "Edit", "open the line in $EDITOR", offered=_has_place),
     Command("in_time", "t", "In time", "show a finding on the timeline", offered=_with_profile),
+    Command("cross", "v", "Finding/fix", "from a finding to its fix, and back", offered=_has_counterpart),
     Command("search", "slash", "Search", "search findings, kernels, operators, output", "/", _can_search),
-    Command("copy", "y", "Copy", "copy: the place of a finding, a kernel's name, a diff"),
+    Command("copy", "y", "Copy", "copy: the place of a finding, a kernel's name, a diff", offered=_can_copy),
 )

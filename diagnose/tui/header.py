@@ -10,9 +10,10 @@ from textual.reactive import reactive
 from diagnose.errors import Cancelled
 from diagnose.model import TOGETHER
 from diagnose.report.sections.verdict_table import is_idle
-from diagnose.report.style.paths import clip
+from diagnose.report.style.paths import clip, clipped_path
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import ACCENT, BAD, GOOD, how_it_ended
+from diagnose.report.wording.run_title import sources
 from diagnose.session import State
 from diagnose.tui.tabs.present import SHORT, TABS, present
 from diagnose.tui.theme import FAINT
@@ -59,10 +60,11 @@ class RunHeader(Panel):
         since = elapsed(state, self.now_ns)
         left = styled("diagnose", f"bold {ACCENT}")
         name = state.started.program.removeprefix("-- ") if state.started else _source(state)
-        if name:
+        taken = len(mark) + len(words) + len(since) + 6
+        if name and len(left) + 2 + len(name) + taken <= width:
             left.append("  ").append(name, "bold")
-        if len(left) + len(mark) + len(words) + len(since) + 6 > width and name:
-            left = styled(name, "bold")
+        elif name:
+            left = styled(name if state.started else clipped_path(name, max(width - taken, _LEAST_NAME)), "bold")
         # What the run does comes before the program's arguments. The mark, and two columns around each.
         room = width - min(len(left), _LEAST_NAME) - len(since) - 6
         right = styled(f"{mark} ", colour).append(clip(words, max(room, 8)))
@@ -72,7 +74,7 @@ class RunHeader(Panel):
 
 
 def _source(state: State) -> str:
-    return state.diagnosis.source[0] if state.diagnosis and state.diagnosis.source else ""
+    return sources(state.diagnosis) if state.diagnosis else ""
 
 
 class TabStrip(Panel):

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     require_program(words, f"probe {name} train.py")
     watched = watching(args, "probe", words)
     watched.probing = probing_of(args, (name,), words)
-    return watched.carry_out(None, plain=True, as_json=args.json)
+    return watched.carry_out(None, args.plain, args.json)
 
 
 def listing(as_json: bool) -> str:

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from diagnose.cli.programs.fixer_selection import limit_fixers, names_in
 from diagnose.cli.programs.preconditions import on_one_host, require_torch
 from diagnose.cli.recordings.findings import terminal_width, wants_colour
 from diagnose.cli.screen_actions import RunActions, start_fix
-from diagnose.cli.streams import result, standard_output_to_stderr, talk
+from diagnose.cli.streams import has_screen, result, standard_output_to_stderr, talk
 from diagnose.collect.recipe import Recipe
 from diagnose.errors import Cancelled, DiagnoseError, UsageError
 from diagnose.model import Gate
@@ -313,7 +312,7 @@ def budget_of(args: argparse.Namespace, default: str = NO_BUDGET) -> int | None:
 
 def wants_screen(plain: bool) -> bool:
     """Whether there is a terminal for a screen, and the user has not asked for lines."""
-    return not plain and sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return not plain and has_screen() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def plain_lines() -> Tell:

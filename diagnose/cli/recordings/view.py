@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from diagnose.errors import UsageError
@@ -24,27 +23,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         type=Path,
         help="a run folder, its name, the id of its process, or a trace; the latest run when left out",
     )
-    parser.add_argument(
-        "--json",
-        action="store_const",
-        const="json",
-        dest="format",
-        help="print the report as JSON instead of opening a screen",
-    )
-    parser.set_defaults(output=None, tensorboard=None, checklist=False)  # the other options of `report`
+    parser.add_argument("--json", action="store_true", help="print the report as JSON instead of opening a screen")
 
 
 def run(args: argparse.Namespace) -> int:
     """Open the screen until the user leaves it."""
-    from diagnose.cli.recordings.target import explore, run_of
+    from diagnose.cli.recordings.target import diagnosis_of, explore, run_of, state_of
+    from diagnose.cli.streams import has_screen, result
+    from diagnose.report import formats
 
-    if args.format is not None:
-        from diagnose.cli.recordings import report
-
-        return report.run(args)
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not args.json and not has_screen():
         raise UsageError("a screen needs a terminal; `diagnose report` prints the same without one")
     journal = run_of(args.target)
+    if args.json:
+        result(formats()["json"].render(state_of(journal) if journal is not None else diagnosis_of(args.target)))
+        return 0
     # Textual takes about 0.3 s to import: only a screen pays for it.
     from diagnose.cli.screen_actions import RunActions, start_fix
     from diagnose.tui.open import view_journal, view_state

@@ -20,6 +20,7 @@ from diagnose.model import Accounting
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.readers.inputs import OfRank
 from diagnose.trace.schema import MISSING, Float64, Int64
+from diagnose.units import format_ranks
 
 SHARE = 0.02
 """A rank is late in a step if the others lose this share of the step by it: less is no finding anyway."""
@@ -125,12 +126,15 @@ class RollCall:
         found = []
         if self.missing:
             count = f" of {self.world_size}" if self.world_size else ""
+            verb, who, whom = ("is", "it", "it") if len(self.missing) == 1 else ("are", "they", "them")
             found.append(
-                f"rank {list_ranks(self.missing)}{count} is missing: what it did, and who waited for it, is unknown"
+                f"{format_ranks(self.missing)}{count} {verb} missing: what {who} did, and who waited for {whom}, "
+                "is unknown"
             )
         if self.duplicates:
+            verb = "is" if len(self.duplicates) == 1 else "are"
             found.append(
-                f"rank {list_ranks(self.duplicates)} is given more than once: are these recordings of one job?"
+                f"{format_ranks(self.duplicates)} {verb} given more than once: are these recordings of one job?"
             )
         return tuple(found)
 
@@ -305,9 +309,3 @@ def _tail(successes: int, trials: int, probability: float) -> float:
         comb(trials, count) * probability**count * (1 - probability) ** (trials - count)
         for count in range(successes, trials + 1)
     )
-
-
-def list_ranks(ranks: Sequence[int]) -> str:
-    """Numbers of ranks for a sentence, however many there are."""
-    shown = ", ".join(map(str, ranks[:8]))
-    return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from diagnose.model import Finding, Severity, Verdict
 from diagnose.report import Report, Subject, as_state
-from diagnose.report.sections.verdict_table import is_idle
+from diagnose.report.sections.verdict_table import is_idle, look
 from diagnose.report.style.paths import relative_path
 from diagnose.report.wording.phrases import gain
+from diagnose.session import State
 
 _COMMANDS = {Severity.HIGH: "error", Severity.MEDIUM: "warning"}
 
@@ -25,7 +26,7 @@ def render(subject: Subject) -> str:
         commands = ["::notice title=diagnose::nothing was found that slows this run"]
     else:
         commands = [_command(finding, root) for finding in state.diagnosis.findings]
-    commands += [_fix(verdict) for verdict in state.verdicts if not is_idle(verdict)]
+    commands += [_fix(state, verdict) for verdict in state.verdicts if not is_idle(verdict)]
     return "".join(f"{command}\n" for command in commands)
 
 
@@ -42,8 +43,8 @@ def _command(finding: Finding, root: str | None) -> str:
     return f"::{_COMMANDS.get(finding.severity, 'notice')} {listed}::{said}"
 
 
-def _fix(verdict: Verdict) -> str:
-    title = _escaped(f"{verdict.fixer}: {verdict.decision}", ":,")
+def _fix(state: State, verdict: Verdict) -> str:
+    title = _escaped(f"{verdict.fixer}: {look(state, verdict).label}", ":,")
     return f"::notice title={title}::{_escaped(verdict.summary)}"
 
 

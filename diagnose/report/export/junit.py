@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from diagnose.model import Finding, Severity
 from diagnose.report import Report, Subject, as_state
+from diagnose.report.sections.verdict_table import look
 from diagnose.report.style.paths import place
 from diagnose.report.wording.phrases import gain
 from diagnose.units import printable
@@ -33,7 +34,7 @@ def render(subject: Subject) -> str:
     for answer in diagnosis.cannot_tell if diagnosis else ():
         _case(suite, answer.rule, "skipped", f"cannot tell: needs {answer.needs}")
     for verdict in state.verdicts:
-        case = _case(suite, f"{verdict.fixer}: {verdict.decision}")
+        case = _case(suite, f"{verdict.fixer}: {look(state, verdict).label}")
         SubElement(case, "system-out").text = _xml(verdict.summary)
     counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
     suite.set("tests", str(len(suite.findall("testcase"))))

@@ -11,6 +11,8 @@ from diagnose.report.sections.ladder import rows as rungs
 from diagnose.report.sections.ladder import summary
 from diagnose.report.sections.memory import headline, held_categories, life, title, weighty
 from diagnose.report.sections.next_steps import next_commands
+from diagnose.report.sections.probe_answers import ABOUT, answer, knees, left
+from diagnose.report.sections.probe_answers import title as title_of_probe
 from diagnose.report.sections.run_outcome import cut_short, kept_by_trial, nothing_kept, restless
 from diagnose.report.sections.verdict_table import (
     advised,
@@ -65,9 +67,9 @@ def render(subject: Subject) -> str:
         blocks.append(f"**{inline(said)}**")
     elif said := nothing_kept(state):
         blocks += [f"**{inline(said)}**", inline(sentence(restless(state)))]
-    blocks += [*_accounting(state), *_findings(state), *_memory(state), *_ladder(state), *_fixes(state)]
     # What was changed and what it brought comes first where somebody reviews it.
-    blocks += [*_cannot_tell(state), *_warnings(state)]
+    for section in (_fixes, _probes, _accounting, _findings, _memory, _ladder, _cannot_tell, _warnings):
+        blocks += section(state)
     for number, (command, effect) in enumerate(next_commands(state)):
         blocks.append(f"**{'Then' if number else 'Next'}:** `{command}` {effect}.")
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -109,7 +111,7 @@ def _finding(number: int, finding: Finding, root: str | None) -> list[str]:
         shown = f" {code(where.code)}" if where.code else ""
         lines.append(f"- Where: {code(place(where, root))}{shown}")
     if finding.evidence:
-        lines.append(f"- Evidence: {inline(', '.join(map(evidence, finding.evidence)))}")
+        lines.append(f"- Evidence: {inline(' · '.join(map(evidence, finding.evidence)))}")
     if finding.fixers:
         lines.append(f"- Would try: {inline(', '.join(finding.fixers))}")
     if finding.confirm:
@@ -151,15 +153,23 @@ def _memory(state: State) -> list[str]:
 
 
 def _cannot_tell(state: State) -> list[str]:
-    rows = list(unsure(state).items())
-    if not rows:
-        return []
-    return ["## Cannot tell", _table(("what it would take", "rules"), rows)]
+    lines = [f"- {inline(needs)}{f': {inline(rules)}' if rules else ''}" for needs, rules in unsure(state).items()]
+    return ["## Cannot tell", "From this recording; what it would take.", "\n".join(lines)] if lines else []
 
 
 def _warnings(state: State) -> list[str]:
     said = said_once((*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings))
     return ["## Warnings", "\n".join(f"- {inline(message)}" for message in said)] if said else []
+
+
+def _probes(state: State) -> list[str]:
+    if not state.probes:
+        return []
+    lines = []
+    for one in state.probes:
+        lines.append(f"- {inline(title_of_probe(one))}: {inline(answer(one))}")
+        lines += [f"  - {inline(said)}" for said in (*(each.summary for each in one.findings), *left(one))]
+    return ["## Probes", f"{sentence(ABOUT)}", "\n".join(lines), *map(inline, knees(state.probes))]
 
 
 def _fixes(state: State) -> list[str]:

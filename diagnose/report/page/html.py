@@ -19,7 +19,7 @@ from diagnose.model import Accounting, Decision, Diagnosis, Place, Verdict
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.page import counter_charts, flame_graph, roofline_plot, step_chart
 from diagnose.report.page.page_data import HEIGHT, WIDTH, example_of, looks_of, memory_picture, timeline_json
-from diagnose.report.sections import ladder, memory, run_outcome, side_by_side, verdict_table
+from diagnose.report.sections import ladder, memory, probe_answers, run_outcome, side_by_side, verdict_table
 from diagnose.report.sections.next_steps import next_commands
 from diagnose.report.sections.profile_tables import kernel_table, operator_table
 from diagnose.report.style.paths import place
@@ -30,6 +30,7 @@ from diagnose.report.wording import health, phrases, predictions, run_title
 from diagnose.report.wording.cannot_tell import unsure
 from diagnose.report.wording.compute_bounds import bounds_of_compute
 from diagnose.report.wording.mean_vs_median import on_average
+from diagnose.report.wording.resolution import resolution_in_words
 from diagnose.report.wording.warnings import said_once
 from diagnose.session import State
 from diagnose.units import format_bytes, format_ns, format_share
@@ -68,6 +69,7 @@ def render(subject: Subject) -> str:
         chart=step_chart.step_chart(state.steps),
         warnings=said_once((*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings)),
         measured=[] if verdict_table.is_dry(state) else verdict_table.measured(state.verdicts),
+        cause_of=_cause_of(state),
         proposed=_proposed(state),
         commands=next_commands(state),
     )
@@ -134,6 +136,8 @@ class RankRow:
     width: float
     """The width of its bar: its mean step over the longest one (0 to 1)."""
     accounting: Accounting
+    waits: str
+    """For which ranks it waits, and how long."""
 
 
 def _ranks(diagnosis: Diagnosis | None) -> list[RankRow]:
@@ -144,10 +148,22 @@ def _ranks(diagnosis: Diagnosis | None) -> list[RankRow]:
     means = [one.steps.total_ns / one.steps.count for one in counted]
     return [
         RankRow(
-            "rank ?" if one.rank is None else f"rank {one.rank}", format_ns(mean), mean / max(means), one.accounting
+            "rank ?" if one.rank is None else f"rank {one.rank}",
+            format_ns(mean),
+            mean / max(means),
+            one.accounting,
+            side_by_side.whom(one, 1),
         )
         for one, mean in list(zip(counted, means, strict=True))[:_MOST_RANKS]
     ]
+
+
+def _cause_of(state: State) -> dict[str, int]:
+    """Return the number of the first finding that asks for each measured fix: the two lead to each other."""
+    findings = state.diagnosis.findings if state.diagnosis else ()
+    tried = {verdict.fixer for verdict in verdict_table.measured(state.verdicts)}
+    asked = [(name, number) for number, one in enumerate(findings, 1) for name in one.fixers if name in tried]
+    return dict(reversed(asked))
 
 
 def _proposed(state: State) -> list[Verdict]:
@@ -202,12 +218,14 @@ def _template() -> Template:
         "memory": memory,
         "ladder": ladder,
         "predictions": predictions,
+        "probe_answers": probe_answers,
         "tried": verdict_table,
         "unsure": unsure,
         "slices": slices,
         "on_average": on_average,
         "bounds_of_compute": bounds_of_compute,
         "place": place,
+        "resolution_in_words": resolution_in_words,
         "diff_class": _diff_class,
         "spread_words": side_by_side.spread_words,
         "example_of": example_of,

@@ -39,6 +39,12 @@
   const pen = canvas.getContext("2d");
   const whole = data.steps[data.steps.length - 1], HEAD = 34, ROW = 24, LEAST = Math.min(1000, whole);
   let names = 170, begin = 0, length = whole, cursor = null, lane = 0;
+  // Of a name that has no room its end is shown: what differs is said last.
+  const fitting = (words, room) => {
+    if (pen.measureText(words).width <= room) return words;
+    while (words && pen.measureText(`…${words}`).width > room) words = words.slice(1);
+    return `…${words.trimStart()}`;
+  };
   const ink = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   function look(from, span) {
@@ -57,7 +63,7 @@
   function draw() {
     const width = canvas.clientWidth, scale = window.devicePixelRatio || 1;
     const height = HEAD + ROW * data.lanes.length + 4;
-    names = width < 600 ? 84 : 170;
+    names = width < 600 ? 96 : 170;
     canvas.width = width * scale; canvas.height = height * scale; canvas.style.height = `${height}px`;
     pen.setTransform(scale, 0, 0, scale, 0, 0);
     pen.clearRect(0, 0, width, height);
@@ -79,7 +85,7 @@
     data.lanes.forEach((one, row) => {
       const top = HEAD + row * ROW;
       pen.fillStyle = ink(row === lane ? "--ink" : "--muted");
-      pen.save(); pen.beginPath(); pen.rect(0, top, names - 6, ROW); pen.clip(); pen.fillText(one.name, 0, top + ROW / 2); pen.restore();
+      pen.fillText(fitting(one.name, names - 6), 0, top + ROW / 2);
       for (let at = first(one.start, begin); at < one.start.length && one.start[at] < begin + length; at++) {
         const left = Math.max(x(one.start[at]), names), right = Math.min(x(one.start[at] + one.length[at]), width);
         if (right < names) continue;

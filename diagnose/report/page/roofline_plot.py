@@ -78,7 +78,8 @@ def roofline_plot(profile: StepProfile) -> RooflinePlot | None:
     total = sum(row.total_ns for row in profile.kernels)
     most = max(row.known_ns for row in rows)
     points = tuple(_point(row, most, axes, profile) for row in rows)
-    ceilings = tuple(_ceiling(form, roof, axes) for form in formats)
+    highest = max((roof.flops_per_s[form] for form in formats), default=0.0)
+    ceilings = tuple(_ceiling(form, roof, axes, below=roof.flops_per_s[form] < highest) for form in formats)
     return RooflinePlot(
         points=tuple(reversed(points)),  # small ones are drawn over large ones
         ceilings=(*ceilings, _slope(roof, axes)),
@@ -143,11 +144,14 @@ def _point(row: KernelRow, most_ns: int, axes: _Axes, profile: StepProfile) -> P
     )
 
 
-def _ceiling(form: str, roof: Roof, axes: _Axes) -> Ceiling:
+def _ceiling(form: str, roof: Roof, axes: _Axes, below: bool) -> Ceiling:
+    """A horizontal line; its words stand above it, or below where a higher ceiling may have the room above."""
     speed = roof.flops_per_s[form]
     begin, end = axes.x(speed / roof.bytes_per_s), axes.x(10.0**axes.right)
     height = axes.y(speed)
-    return Ceiling(f"{begin},{height} {end},{height}", f"{form}: {_rate(speed)}", end - 4, height - 5)
+    return Ceiling(
+        f"{begin},{height} {end},{height}", f"{form}: {_rate(speed)}", end - 4, height + 14 if below else height - 5
+    )
 
 
 def _slope(roof: Roof, axes: _Axes) -> Ceiling:

@@ -20,11 +20,25 @@ def next_command(state: State) -> tuple[str, str] | None:
 
 
 def next_commands(state: State) -> list[tuple[str, str]]:
-    """All that is worth typing, each once with why: what was made first, then what a further run would try."""
+    """All that is worth typing, each once with why: what was made first, then what a further run would try, else what
+    tells how to go on by hand.
+    """
     found: dict[str, list[str]] = {}
     for command, why in (*_applying(state), *(_fixing(state) if state.verdicts else _beginning(state))):
         found.setdefault(command, []).append(why)
+    for command, why in _by_hand(state) if not found else ():
+        found[command] = [why]
     return [(command, "; ".join(reasons)) for command, reasons in found.items()]
+
+
+def _by_hand(state: State) -> Iterator[tuple[str, str]]:
+    """Where something weighty was found and no fix of it is left to try: what is known of the first finding."""
+    diagnosis = state.diagnosis
+    goes_on = state.started is not None and state.ended is None
+    if diagnosis is None or is_quiet(diagnosis) or goes_on or (state.ended is not None and state.ended.exit_code != 0):
+        return
+    for finding in diagnosis.findings[:1]:
+        yield f"diagnose explain {finding.rule}", "says what helps by hand"
 
 
 def _applying(state: State) -> Iterator[tuple[str, str]]:

@@ -31,7 +31,7 @@ def traced_lines(diagnosis: Diagnosis, width: int, most: int, solid: bool = Fals
         return []
     shown = _worth_showing(ranks, most)
     longest = max(_mean_ns(one) for one in ranks)
-    tails = [_whom(one, 2 if width >= _WIDE else 1) for one in shown]
+    tails = [whom(one, 2 if width >= _WIDE else 1) for one in shown]
     room = width - _NAME - 11 - max(len(tail) + 2 for tail in tails)
     room = max(min(room, _MOST_BAR), _LEAST_BAR)
     lines = []
@@ -136,7 +136,8 @@ def _worth_showing(ranks: Sequence[RankAccounting], most: int) -> list[RankAccou
     return [ranks[at] for at in sorted(order[:most])]
 
 
-def _whom(one: RankAccounting, most: int) -> str:
+def whom(one: RankAccounting, most: int) -> str:
+    """Return for which ranks one waits, the longest waits first; empty where it hardly does."""
     worth = [wait for wait in one.waits if wait.time_ns >= WAIT * _mean_ns(one)]
     words = " and ".join(f"{format_ns(wait.time_ns)} for rank {wait.rank}" for wait in worth[:most])
     return f"waits {words}" if words else ""

@@ -48,7 +48,11 @@ def is_idle(verdict: Verdict) -> bool:
 def idle(verdicts: Sequence[Verdict]) -> str:
     """A sentence on the fixers that a finding names and that have no edit; empty where there are none."""
     names = [verdict.fixer for verdict in verdicts if is_idle(verdict)]
-    return f"Nothing to change in the program as it stands for {', '.join(names)}." if names else ""
+    if not names:
+        return ""
+    name, what = (names[0], "it") if len(names) == 1 else ("NAME", "each of them")
+    nothing = f"Nothing to change in the program as it stands for {', '.join(names)}"
+    return f"{nothing}. `diagnose explain {name}` says what {what} changes."
 
 
 def untried(verdicts: Sequence[Verdict]) -> list[Alike]:

@@ -29,7 +29,7 @@ from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.paths import clip, place
 from diagnose.report.style.styled_text import heading, styled
 from diagnose.report.style.vocabulary import BAD, DECISIONS, GOOD, MUTED, Look, named_count
-from diagnose.report.wording.phrases import MINUS, chosen, final, interplay, particulars, saves, sentence, together
+from diagnose.report.wording.phrases import chosen, final, interplay, particulars, saves, sentence, together
 from diagnose.report.wording.predictions import summed_up
 from diagnose.report.wording.resolution import resolution_in_words
 from diagnose.session import State
@@ -111,7 +111,7 @@ def _table(state: State, width: int) -> list[Text]:
 
 
 def _time(nanoseconds: int | None) -> str:
-    return "–" if nanoseconds is None else format_ns(nanoseconds).replace("-", MINUS)
+    return "–" if nanoseconds is None else format_ns(nanoseconds)
 
 
 def _kept(verdicts: tuple[Verdict, ...], rests_on: Verdict, width: int, with_resolution: bool) -> list[Text]:

@@ -78,8 +78,7 @@ def quiet_news(diagnosis: Diagnosis) -> str:
     said = f"{nothing} found here{known} {sure} give back 5 % of a step."
     if doubtful is not None:
         rank = "" if doubtful.rank is None else f" on rank {doubtful.rank}"
-        confirmed = "; see below for what would confirm it" if doubtful.confirm else ""
-        said += f" `{doubtful.rule}`{rank} may: {gain(doubtful)}{confirmed}."
+        said += f" `{doubtful.rule}`{rank} may: {gain(doubtful)}."
     spent = diagnosis.accounting
     if spent.total_ns > 0:
         share = format_share(spent.compute / spent.total_ns)
@@ -93,7 +92,7 @@ def quiet_news(diagnosis: Diagnosis) -> str:
             largest = max(rest, key=lambda part: part.ns)
             said += f" {_open_question(diagnosis, largest, 'No rule explains', last=' yet')}"
     if diagnosis.cannot_tell:
-        said += f" {named_count(len(diagnosis.cannot_tell), 'rule')} could not decide on this recording; see below."
+        said += f" {named_count(len(diagnosis.cannot_tell), 'rule')} could not decide on this recording."
     return said
 
 
@@ -118,7 +117,7 @@ def _open_question(diagnosis: Diagnosis, part: Slice, nothing: str, of_step: str
     if part.kind == "exposed_comm" and any(answer.rule == _OF_OTHER_RANKS for answer in diagnosis.cannot_tell):
         return (
             f"Whether the {format_ns(part.ns)} of {part.look.label}{of_step} are waiting for other ranks, "
-            "only their recordings tell."
+            "only their recordings tell: `diagnose analyze FOLDER` reads those of all ranks."
         )
     return f"{nothing} the {format_ns(part.ns)} of {part.look.label}{of_step}{last}."
 

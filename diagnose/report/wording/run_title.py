@@ -21,7 +21,7 @@ def identity(state: State) -> list[str]:
     if diagnosis is None:
         return parts
     if not parts:
-        parts.append(_sources(diagnosis))
+        parts.append(sources(diagnosis))
     if diagnosis.ranks or diagnosis.has_device:
         parts += [device(state), named_count(diagnosis.ranks, "rank")]
     steps = diagnosis.steps
@@ -52,8 +52,15 @@ def accounting_title(diagnosis: Diagnosis) -> str:
     return f"Where a {traced}step's {format_ns(diagnosis.accounting.total_ns)} go"
 
 
-def _sources(diagnosis: Diagnosis) -> str:
-    """The recordings, the first by name and the rest by number; one may hold several ranks."""
+def of_rank(state: State) -> str:
+    """Return ` of rank 3`: the rank whose steps the timeline and the tables show; empty for a job of one rank."""
+    rank = state.profile.rank if state.profile is not None else None
+    several = state.diagnosis is not None and state.diagnosis.ranks > 1
+    return f" of rank {rank}" if several and rank is not None else ""
+
+
+def sources(diagnosis: Diagnosis) -> str:
+    """The recordings, the first by name and how many more; one may hold several ranks."""
     if not diagnosis.source:
         return ""
     first, *others = dict.fromkeys(diagnosis.source)

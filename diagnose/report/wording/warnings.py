@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from diagnose.units import format_ranks
+
 _OF_A_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
 _LONG = r"\d+ (?:h \d+ min|h|min \d+ s|min)\b"
 _FIGURE = re.compile(rf"{_LONG}|\d[\d,.]*(?: ?(?:[nµm]?s|min|[KMGT]iB|B)\b)?")
@@ -26,18 +28,6 @@ def said_once(messages: Iterable[str]) -> list[str]:
 def _of_ranks(alike: Sequence[tuple[int, str]]) -> str:
     (first, words), *others = alike
     if all(other == words for _, other in others):
-        return f"{_named([rank for rank, _ in alike])}: {words}"
+        return f"{format_ranks([rank for rank, _ in alike])}: {words}"
     whose = "their" if len(others) > 1 else "its"
-    return f"rank {first}: {words}; alike, with figures of {whose} own, {_named([rank for rank, _ in others])}"
-
-
-def _named(ranks: Sequence[int]) -> str:
-    """`rank 3`, or `ranks 0, 2–7`."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}{'–' if len(run) > 2 else ', '}{run[-1]}" for run in runs]
-    return f"rank{'s' if len(set(ranks)) > 1 else ''} {', '.join(parts)}"
+    return f"rank {first}: {words}; alike, with figures of {whose} own, {format_ranks([rank for rank, _ in others])}"

@@ -13,7 +13,7 @@ from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import SEVERITIES
 from diagnose.report.wording.phrases import is_priced, sentence, share
 from diagnose.tui.theme import FAINT
-from diagnose.units import format_ns
+from diagnose.units import format_ns, format_share
 
 _OF_STEP = re.compile(r" of each [a-z ]*step of [^()]*(?=\()")
 """The words of `diagnose.measure.steps.step_share` that name the step: where there is one line, its end says more."""
@@ -23,10 +23,13 @@ _PLACE = 32  # columns; a longer place pushes what follows it aside
 def cost(finding: Finding) -> Text:
     """Return the saving in two columns: time, and share of a step. An unknown one says so; it is not zero.
 
-    A hint has `perhaps` in place of its time: its share is enough to order it, and no figure stands there as if sure.
+    A hint, and a finding of which nothing is sure, have `perhaps` in place of the time: no figure stands there as if
+    it were known, and none as if nothing could be gained.
     """
     if not is_priced(finding):
         return styled(f"{'unknown':>8} {'':>6}", FAINT)
+    if not finding.recoverable_ns and finding.estimate_ns:
+        return styled(f"{'perhaps':>8}").append(f" {format_share(finding.estimate_share):>6}", FAINT)
     hint = finding.confidence is Confidence.HINT and finding.possible_ns is None
     time = "perhaps" if hint else format_ns(finding.recoverable_ns)
     return styled(f"{time:>8}").append(f" {share(finding):>6}", FAINT)

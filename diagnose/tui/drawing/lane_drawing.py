@@ -12,7 +12,7 @@ from rich.text import Text
 
 from diagnose.model import Lane, Timeline
 from diagnose.report.style.kernel_names import short_kernel
-from diagnose.report.style.paths import clip
+from diagnose.report.style.paths import clip, clipped_path
 from diagnose.report.style.span_looks import span_look
 from diagnose.report.style.styled_text import styled
 from diagnose.tui.theme import FAINT, LINE, PAPER
@@ -38,6 +38,11 @@ class Window:
     def moment(self, cell: float) -> float:
         """When a cell begins."""
         return self.begin_ns + cell / self.cells * self.length_ns
+
+
+def lane_name(lane: Lane, width: int) -> str:
+    """Return the lane's name in at most `width` columns: lanes of one thread differ in the end of theirs."""
+    return clipped_path(lane.name, width) if lane.kind == "host" else clip(lane.name, width)
 
 
 def shown_label(lane: Lane, timeline: Timeline, at: int) -> str:

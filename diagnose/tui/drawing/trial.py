@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from diagnose.model import Decision, Verdict
-from diagnose.report.sections.verdict_table import remark
+from diagnose.report.sections.verdict_table import is_idle, remark
 from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.paths import place
 from diagnose.report.style.styled_text import styled
@@ -54,8 +54,9 @@ def trial_lines(
 
 def _said(verdict: Verdict) -> str:
     """The sentence of a verdict, of a kept one without the figures that follow it."""
-    more = remark(verdict) if verdict.decision is Decision.KEPT else verdict.summary
-    return begun(more)
+    if is_idle(verdict):
+        return begun(f"{verdict.summary}. `diagnose explain {verdict.fixer}` says what it changes")
+    return begun(remark(verdict) if verdict.decision is Decision.KEPT else verdict.summary)
 
 
 def _untried(verdict: Verdict, root: str | None) -> list[tuple[str, str]]:

@@ -9,7 +9,8 @@ from diagnose.report.style.kernel_names import short_kernel
 from diagnose.report.style.paths import clip
 from diagnose.report.style.span_looks import span_look
 from diagnose.report.style.styled_text import styled
-from diagnose.tui.drawing.lane_drawing import Window, axis_line, lane_lines
+from diagnose.report.wording.run_title import of_rank
+from diagnose.tui.drawing.lane_drawing import Window, axis_line, lane_lines, lane_name
 from diagnose.tui.drawing.output_lines import output_lines
 from diagnose.tui.theme import FAINT
 from diagnose.tui.widgets.panel import Panel, spread
@@ -34,14 +35,15 @@ class LanesPanel(Panel):
         begin, end = timeline.steps_ns[step], timeline.steps_ns[step + 1]
         names = _NAMES if width >= 60 else 0
         window = Window(begin, max(end - begin, 1), max(width - names, 1))
-        beside = styled(f"step {timeline.first_step + step + 1}, ", FAINT).append(format_ns(end - begin), "bold")
+        beside = styled(f"step {timeline.first_step + step + 1}{of_rank(self.state)}, ", FAINT)
+        beside.append(format_ns(end - begin), "bold")
         lines = [spread(styled("One step in time", "bold"), beside, width)]
         lines.append(styled(" " * names).append_text(axis_line(window, begin)))
         high = 2 if self.app.size.height >= _LOW else 1
         shown = [lane for lane in timeline.lanes if lane.kind != "host"][:_MOST_LANES]
         for lane in shown or timeline.lanes[:_MOST_LANES]:
             for row, drawn in enumerate(lane_lines(lane, timeline, window, high, plain=self.app.no_color)):
-                label = clip(lane.name, names - 1) if names and row == 0 else ""
+                label = lane_name(lane, names - 1) if names and row == 0 else ""
                 lines.append(styled(f"{label:<{names}}", FAINT).append_text(drawn))
         return lines
 
@@ -53,7 +55,8 @@ class KernelsPanel(Panel):
         profile = self.state.profile
         if profile is None or not profile.kernels:
             return []
-        lines = [spread(styled("Kernels that take most", "bold"), styled("of each step", FAINT), width)]
+        beside = styled(f"of each step{of_rank(self.state)}", FAINT)
+        lines = [spread(styled("Kernels that take most", "bold"), beside, width)]
         for row in profile.kernels[: max((height or 3) - 1, 0)]:
             look = span_look(row.kind)
             line = styled("■ ", look.colour).append(f"{format_ns(row.total_ns / max(profile.step_count, 1)):>8} ")

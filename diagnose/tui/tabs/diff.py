@@ -63,7 +63,7 @@ class DiffPane(Tab):
     def fill(self) -> None:
         """Draw it."""
         diff, _ = shown_diff(self.state)
-        width = max(self.size.width - 1, 20)
+        width = max(self.room.width - 1, 20)
         if self._drawn == (diff, width):
             return
         self._drawn = (diff, width)

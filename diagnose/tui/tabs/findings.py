@@ -60,8 +60,10 @@ class FindingsPane(Tab):
         self.query_one(Lines).focus()
 
     def select(self, index: int) -> None:
-        """Put the cursor on the finding with that index."""
-        self.query_one(Choices).highlighted = index
+        """Put the cursor on the finding with that index, also where a search has hidden it."""
+        if not self.query_one(Choices).go_to(str(index)):
+            self.search("")
+            self.query_one(Choices).go_to(str(index))
 
     @property
     def current_index(self) -> int | None:
@@ -96,7 +98,7 @@ class FindingsPane(Tab):
     def _entries(self, diagnosis: Diagnosis) -> list[tuple[str, Text]]:
         root = self.state.started.cwd if self.state.started else None
         beside = self.app.size.width >= _SIDE_BY_SIDE
-        width = self.size.width - (len(diagnosis.findings) + 2 > _SCROLLS_FROM)  # the bar takes a column
+        width = self.room.width - (len(diagnosis.findings) + 2 > _SCROLLS_FROM)  # the bar takes a column
         findings = diagnosis.findings
         spots = place_width(findings, root)
         lines = (_entry(finding) if beside else finding_line(finding, root, width, spots) for finding in findings)
@@ -118,7 +120,7 @@ class FindingsPane(Tab):
 
     def _detail(self) -> None:
         view = self.query_one(Lines)
-        width = max((view.size.width or self.size.width) - 1, 20)
+        width = max((view.size.width or self.room.width) - 1, 20)
         finding, diagnosis = self._current(), self.state.diagnosis
         root = self.state.started.cwd if self.state.started else None
         if finding is not None:
@@ -199,12 +201,13 @@ def _evidence(finding: Finding, width: int) -> list[Text]:
     column = min(max(map(len, names)), width - 14)
     lines = []
     for name, item in zip(names, finding.evidence, strict=True):
-        line = styled(f"{clip(name, column):<{column}}  ", MUTED)
+        first, *more = wrap(name, column)
+        line = styled(f"{first:<{column}}  ", MUTED)
         line.append(value(item))
         if item.rows:
             line.append(f"   {len(item.rows)} row{'s' if len(item.rows) > 1 else ''} of the trace", FAINT)
         line.truncate(width, overflow="ellipsis")
-        lines.append(line)
+        lines += [line, *(styled(words, MUTED) for words in more)]
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from rich.text import Text
@@ -178,12 +179,17 @@ class FixesPane(Tab):
         where = verdict.where if verdict and verdict.where else trial.started.where if trial else ()
         return where[0] if where else None
 
+    def select(self, names: Collection[str]) -> bool:
+        """Put the cursor on the first fix with one of the names; False where there is none."""
+        key = next((fix.key for fix in fixes_of(self.state) if fix.name in names), None)
+        return key is not None and self.query_one(Choices).go_to(key)
+
     def fill(self) -> None:
         """Draw it."""
         choices = self.query_one(Choices)
         fixes = fixes_of(self.state)
         moved = choices.key is not None and choices.key != self._followed
-        width = max(self.size.width - 1, 20)
+        width = max(self.room.width - 1, 20)
         choices.display = bool(fixes)
         names = _name_width(fixes)
         choices.show([(fix.key, self._entry(fix, width, names)) for fix in fixes])
@@ -220,21 +226,16 @@ class FixesPane(Tab):
 
     def _detail(self) -> None:
         view = self.query_one(Lines)
-        width = max((view.size.width or self.size.width) - 1, 20)
+        width = max((view.size.width or self.room.width) - 1, 20)
         fix = self.current
         resolution = self.state.control.resolution if self.state.control else 0.0
         if fix is None:
-            view.show(self._empty(width))
+            view.show(_none_yet(width))
         else:
             root = self.state.started.cwd if self.state.started else None
             view.show(trial_lines(fix.trial, fix.verdict, fix.look, resolution, width, root, view.size.height))
 
-    def _empty(self, width: int) -> list[Text]:
-        state = self.state
-        if state.started is not None and state.started.command == "fix" and state.ended is None:
-            words = "No fix has been tried yet. Findings come first; then each fix is measured on a copy of your files."
-        else:
-            words = "No fix was tried in this run. `diagnose fix` tries them one by one on a copy of your files."
-        return [styled("No fixes yet" if state.ended is None else "No fixes", "bold")] + [
-            styled(line, FAINT) for line in wrap(words, width)
-        ]
+
+def _none_yet(width: int) -> list[Text]:
+    words = "No fix has been tried yet. Findings come first; then each fix is measured on a copy of your files."
+    return [styled("No fixes yet", "bold"), *(styled(line, FAINT) for line in wrap(words, width))]

@@ -35,12 +35,12 @@ class MemoryTab(Tab):
         """Draw it."""
         diagnosis = self.state.diagnosis
         peak = diagnosis.memory if diagnosis else None
-        width = max(self.size.width - 1, 20)
+        width = max(self.room.width - 1, 20)
         lines: list[Text] = []
         if peak is not None:
             root = self.state.started.cwd if self.state.started else None
             about = [styled(line, FAINT) for line in wrap(headline(peak), width)]
             without = memory_lines(peak, root, width, rows=0)
-            rows = max(self.size.height - len(without) - len(about) - _ABOVE, _LEAST_PICTURE)
+            rows = max(self.room.height - len(without) - len(about) - _ABOVE, _LEAST_PICTURE)
             lines = [styled(title(peak), "bold"), *about, Text(), *memory_lines(peak, root, width, rows=rows)]
         self.query_one(Lines).show(lines)

@@ -49,4 +49,4 @@ class OutputPane(Tab):
 
     def _empty(self) -> list[Text]:
         words = "What the program prints appears here."
-        return [styled("No output", "bold"), *(styled(line, FAINT) for line in wrap(words, self.size.width - 1))]
+        return [styled("No output", "bold"), *(styled(line, FAINT) for line in wrap(words, self.room.width - 1))]

@@ -17,6 +17,7 @@ from diagnose.report.style.paths import clip
 from diagnose.report.style.step_bar import bar, legend, slices
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import ACCENT, BAD, GOOD
+from diagnose.report.terminal.probes import probe_lines
 from diagnose.report.wording.compute_bounds import bounds_of_compute
 from diagnose.report.wording.health import is_healthy, is_quiet, quiet_news, unexplained
 from diagnose.report.wording.mean_vs_median import on_average
@@ -33,7 +34,7 @@ from diagnose.tui.widgets.choices import Choices
 from diagnose.tui.widgets.panel import Panel, spread
 from diagnose.units import format_ns
 
-_MIDDLE, _TALL, _VERY_TALL = 28, 34, 46  # rows
+_MIDDLE, _TALL, _HIGH, _VERY_TALL = 28, 34, 40, 46  # rows
 
 
 class AccountingPanel(Panel):
@@ -112,7 +113,7 @@ class Outcome(Panel):
     def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - a few lines, whatever the height
         state = self.state
         if state.ended is None and state.final is None:
-            return _so_far(state, width)
+            return [*_so_far(state, width), *probe_lines(state.probes, width)]
         lines = []
         if state.final is not None:
             better = state.final.patched_ns <= state.final.original_ns
@@ -123,6 +124,7 @@ class Outcome(Panel):
             lines += [styled(line, "bold") for line in wrap(said, width)]
         elif state.ended is not None and state.ended.exit_code not in (0, INTERRUPTED) and state.ended.message:
             lines += [styled(line, BAD) for line in wrap(state.ended.message, width)]
+        lines += probe_lines(state.probes, width)
         command = next_command(state)
         if command is not None and state.ended is not None:
             line = styled("Next  ", FAINT).append(command[0], f"bold {ACCENT}")
@@ -185,9 +187,10 @@ class Overview(Vertical):
         lost = state.ended is not None and state.diagnosis is None
         live = any(len(steps.ends_ns) > 1 for steps in state.steps.values()) or state.diagnosis is None
         stepless = is_stepless(state.diagnosis)
-        told = state.ended is not None or state.final is not None or bool(state.trials)
+        told = state.ended is not None or state.final is not None or bool(state.trials or state.probes)
         profile = state.profile
         self.query_one(StepPanel).display = live
+        self.set_class(not live, "-without-steps")
         self.query_one(AccountingPanel).display = not lost and not stepless
         self.query_one(RankPanel).display = has_ranks(state)
         self.query_one(FindingsTitle).display = not lost
@@ -195,7 +198,7 @@ class Overview(Vertical):
         self.query_one(MemoryPanel).display = stepless and "memory" in present(state)
         self.query_one(OutputPanel).display = live and not lost and bool(state.output) and rows >= _VERY_TALL
         timed = profile is not None and profile.timeline is not None and bool(profile.timeline.lanes)
-        self.query_one(LanesPanel).display = timed and not stepless and rows >= (_VERY_TALL if live else _MIDDLE)
+        self.query_one(LanesPanel).display = timed and not stepless and rows >= (_HIGH if live else _MIDDLE)
         kernels = profile is not None and bool(profile.kernels) and not stepless
         self.query_one(KernelsPanel).display = kernels and rows >= (_VERY_TALL if live else _TALL)
 

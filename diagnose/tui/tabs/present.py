@@ -44,8 +44,8 @@ def present(state: State) -> list[str]:
         "operators": profile is not None and bool(profile.operators),
         "ranks": bool(rank_numbers(state)),
         "memory": diagnosis is not None and diagnosis.memory is not None,
-        "fixes": command == "fix" or bool(state.trials or state.verdicts),
+        "fixes": (goes_on and command == "fix") or bool(state.trials or state.verdicts),
         "diff": bool(shown_diff(state)[0]),
-        "output": bool(state.output) or (goes_on and command in ("run", "fix")),
+        "output": bool(state.output) or (goes_on and command in ("run", "fix", "probe")),
     }
     return [name for name in TABS if there[name]]

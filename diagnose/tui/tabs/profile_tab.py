@@ -17,6 +17,8 @@ from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.paths import clip, clipped_path
 from diagnose.report.style.span_looks import span_look
 from diagnose.report.style.styled_text import styled
+from diagnose.report.style.vocabulary import named_count
+from diagnose.report.wording.run_title import of_rank
 from diagnose.session import State
 from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT
@@ -120,7 +122,7 @@ class ProfileTab(Tab):
         table = self._table(profile, root)
         self._column = min(self._column, len(table.columns) - 1)
         self._rows = [row for row in sorted_rows(table, self._column, self._reverse) if self._holds(row)]
-        widths = _widths(table, self.size.width - 2)
+        widths = _widths(table, self.room.width - 2)
         self._shown = [number for number, width in enumerate(widths) if width]
         for number in self._shown:
             widget.add_column(self._heading(table.columns[number], number, widths[number]), width=widths[number])
@@ -153,7 +155,7 @@ class ProfileTab(Tab):
 
     def _detail(self) -> None:
         row, profile = self._current(), self.state.profile
-        width = max(self.size.width - 1, 20)
+        width = max(self.room.width - 1, 20)
         lines: list[Text] = []
         if row is not None and profile is not None:
             root = self.state.started.cwd if self.state.started else None
@@ -167,8 +169,8 @@ class ProfileTab(Tab):
             ]
             lines += [styled(line) for line in wrap(" · ".join(said), width)] if said else []
             mean = profile.total_ns / max(profile.step_count, 1)
-            counted = f"{profile.step_count} step{'s' if profile.step_count > 1 else ''}"
-            lines.append(styled(f"per step, of {counted} of {format_ns(mean)} on average", FAINT))
+            counted = f"{named_count(profile.step_count, 'step')}{of_rank(self.state)}"
+            lines.append(styled(f"per step, mean of {counted}: {format_ns(mean)}", FAINT))
         self.query_one(Lines).show(lines)
 
 

@@ -62,8 +62,8 @@ class RanksTab(Tab):
     def fill(self) -> None:
         """Draw it."""
         state, numbers = self.state, rank_numbers(self.state)
-        scrolls = len(numbers) > self.size.height // 2  # the bar takes a column
-        width, most, solid = max(self.size.width - scrolls, _NARROWEST), len(numbers), not self.app.no_color
+        scrolls = len(numbers) > self.room.height // 2  # the bar takes a column
+        width, most, solid = max(self.room.width - scrolls, _NARROWEST), len(numbers), not self.app.no_color
         traced = traced_lines(state.diagnosis, width, most, solid) if state.diagnosis else []
         lines = traced or live_lines(state, width, most)
         self.query_one(Choices).show([(str(at), line) for at, line in enumerate(lines[: len(numbers)])])
@@ -72,7 +72,7 @@ class RanksTab(Tab):
     def _detail(self) -> None:
         choices, numbers = self.query_one(Choices), rank_numbers(self.state)
         at = int(choices.key) if choices.key is not None else 0
-        width = max(self.size.width - 1, _NARROWEST)
+        width = max(self.room.width - 1, _NARROWEST)
         lines = list(self._about(numbers[at], width)) if at < len(numbers) else []
         self.query_one("#rank-detail", Lines).show(lines)
 

@@ -26,6 +26,10 @@ class Choices(OptionList):
         super().__init__(id=id, compact=True)
         self._shown: dict[str, str] = {}
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's call
+        """An empty list has nothing to open, and the foot of the screen does not offer it."""
+        return action != "select" or self.option_count > 0
+
     def show(self, entries: Sequence[tuple[str, Text]]) -> None:
         """Replace the entries: (key, text) in order."""
         marked = {key: text.markup for key, text in entries}
@@ -38,7 +42,15 @@ class Choices(OptionList):
             for key, text in entries:
                 if marked[key] != self._shown[key]:
                     self.replace_option_prompt(key, text)
+        if bool(marked) != bool(self._shown):
+            self.app.refresh_bindings()
         self._shown = marked
+
+    def go_to(self, key: str) -> bool:
+        """Put the cursor on the entry with that key; False where there is none."""
+        if key in self._shown:
+            self.highlighted = list(self._shown).index(key)
+        return key in self._shown
 
     @property
     def key(self) -> str | None:

@@ -13,13 +13,13 @@ from textual.widget import Widget
 
 from diagnose.model import Finding, Lane, Timeline
 from diagnose.report.style.line_wrapping import wrap
-from diagnose.report.style.paths import clip
 from diagnose.report.style.span_looks import span_look
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import ACCENT, SEVERITIES
 from diagnose.report.wording.phrases import gain
+from diagnose.report.wording.run_title import of_rank
 from diagnose.session import State
-from diagnose.tui.drawing.lane_drawing import Window, axis_line, lane_lines, shown_label, spans_in, step_line
+from diagnose.tui.drawing.lane_drawing import Window, axis_line, lane_lines, lane_name, shown_label, spans_in, step_line
 from diagnose.tui.theme import FAINT, INK
 from diagnose.tui.widgets.panel import spread
 from diagnose.units import format_ns, format_share
@@ -64,7 +64,8 @@ class TimelineView(Widget, can_focus=True):
         self._length_ns = 0.0
         self._cursor_ns = 0.0
         self._lane = 0
-        self._finding: int | None = None
+        self.finding: int | None = None
+        """Which finding is shown."""
         self._high = 1
 
     @property
@@ -97,7 +98,7 @@ class TimelineView(Widget, can_focus=True):
         begin, end = span[0] - timeline.begin_ns, span[1] - timeline.begin_ns
         if begin < 0 or end > timeline.steps_ns[-1]:
             return False
-        self._finding = index
+        self.finding = index
         self._cursor_ns = (begin + end) / 2
         length = max((end - begin) * _AROUND, _CLOSEST_NS)
         self._look_at(self._cursor_ns - length / 2, length)
@@ -106,7 +107,7 @@ class TimelineView(Widget, can_focus=True):
     def action_whole(self) -> None:
         """Show all of it."""
         if self.timeline is not None:
-            self._finding = None
+            self.finding = None
             self._look_at(0.0, float(self.timeline.steps_ns[-1]))
 
     def action_zoom(self, factor: float) -> None:
@@ -163,7 +164,7 @@ class TimelineView(Widget, can_focus=True):
     def action_finding(self, by: int) -> None:
         """The next finding that has an example here."""
         findings = self.state.diagnosis.findings if self.state.diagnosis else ()
-        start = (-1 if by > 0 else 0) if self._finding is None else self._finding
+        start = (-1 if by > 0 else 0) if self.finding is None else self.finding
         for number in range(1, len(findings) + 1):
             index = (start + by * number) % len(findings)
             if self.show(findings[index], index):
@@ -238,7 +239,7 @@ class TimelineView(Widget, can_focus=True):
             mark, style = ("▸", f"bold {ACCENT}") if number == self._lane else (" ", FAINT)
             drawn = lane_lines(lane, timeline, window, high, plain=self.app.no_color)
             for row, line in enumerate(drawn):
-                named = f"{mark}{clip(lane.name, names - 2)}" if row == (high - 1) // 2 else ""
+                named = f"{mark}{lane_name(lane, names - 2)}" if row == (high - 1) // 2 else ""
                 whole = styled(f"{named:<{names}}", style).append_text(line)
                 if whole.cell_len > cursor:
                     whole.stylize("reverse", cursor, cursor + 1)
@@ -276,7 +277,7 @@ class TimelineView(Widget, can_focus=True):
 
     def _head(self, timeline: Timeline, width: int) -> Text:
         step = self._step(timeline)
-        left = styled(f"Step {timeline.first_step + step + 1}", "bold")
+        left = styled(f"Step {timeline.first_step + step + 1}", "bold").append(of_rank(self.state))
         left.append(f"  cursor at {format_ns(self._cursor_ns - timeline.steps_ns[step])}", FAINT)
         right = styled(format_ns(self._length_ns), "bold").append(" shown", FAINT)
         if timeline.joined_below_ns:
@@ -300,9 +301,9 @@ class TimelineView(Widget, can_focus=True):
 
     def _about_finding(self, width: int) -> list[Text]:
         diagnosis = self.state.diagnosis
-        if self._finding is None or diagnosis is None or self._finding >= len(diagnosis.findings):
+        if self.finding is None or diagnosis is None or self.finding >= len(diagnosis.findings):
             return []
-        finding = diagnosis.findings[self._finding]
+        finding = diagnosis.findings[self.finding]
         look = SEVERITIES[finding.severity]
         line = styled(f"{look.mark} {finding.rule}  ", f"bold {look.colour}").append(gain(finding), FAINT)
         line.truncate(width, overflow="ellipsis")

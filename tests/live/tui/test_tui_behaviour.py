@@ -64,6 +64,41 @@ async def test_enter_goes_to_the_details_and_escape_comes_back() -> None:
 
 
 @driven
+async def test_one_key_leads_from_a_finding_to_its_fix_and_back() -> None:
+    app = view(journals.fixed())
+    async with app.run_test() as pilot:
+        await pilot.press("2")
+        finding = app.query_one(FindingsPane).current_index
+        assert finding is not None and app.state.diagnosis is not None
+        await pilot.press("v")
+        fix = app.query_one(FixesPane).current
+        assert app.active == "fixes"
+        assert fix is not None and fix.name in app.state.diagnosis.findings[finding].fixers
+        await pilot.press("v")
+        assert app.active == "findings"
+        assert app.query_one(FindingsPane).current_index == finding
+
+
+@driven
+async def test_a_finding_of_a_recording_has_no_fix_to_lead_to() -> None:
+    app = DiagnoseApp(Feed(State(diagnosis=tinygpt.gpu_diagnosis())))
+    async with app.run_test() as pilot:
+        await pilot.press("2", "v")
+        assert app.active == "findings"
+
+
+@driven
+async def test_a_finding_that_a_search_has_hidden_is_found_again() -> None:
+    app = view(journals.diagnosed())
+    async with app.run_test() as pilot:
+        await pilot.press("2")
+        pane = app.query_one(FindingsPane)
+        pane.search("no finding has these words")
+        pane.select(1)
+        assert (pane.current_index, pane.searched) == (1, "")
+
+
+@driven
 async def test_copying_takes_the_place_of_a_finding_and_the_accepted_diff() -> None:
     app = view(journals.fixed())
     async with app.run_test() as pilot:

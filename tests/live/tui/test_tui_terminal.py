@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, cast
 
 import pytest
@@ -20,6 +21,7 @@ from diagnose.tui.app import DiagnoseApp
 from diagnose.tui.feed import Feed
 from diagnose.tui.terminal import TerminalDriver, Unheard
 
+SAMPLE = Path(__file__).resolve().parents[3] / "sample_traces" / "h200_naive_gpt"
 CHILD = """
 import os, sys
 from diagnose.cli.streams import talk
@@ -90,4 +92,20 @@ def test_nothing_that_is_said_afterwards_fails() -> None:
         finally:
             child.kill()
     assert told == "ended\n"
+    assert child.returncode == 0
+
+
+def test_the_screen_opens_in_a_browser_that_textual_serve_shows_it_to() -> None:
+    """It starts the command without a terminal, names Textual's driver for the web, and speaks to it over pipes."""
+    command = [sys.executable, "-m", "diagnose", "view", str(SAMPLE)]
+    web = {"TEXTUAL_DRIVER": "textual.drivers.web_driver:WebDriver", "COLUMNS": "100", "ROWS": "30"}
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | web)
+    assert child.stdin is not None and child.stdout is not None
+    drawn = b""
+    while b"Fix first" not in drawn and (more := os.read(child.stdout.fileno(), 1 << 16)):
+        drawn += more
+    leave = b'{"type": "quit"}'
+    child.communicate(b"M" + len(leave).to_bytes(4, "big") + leave, timeout=LIMIT_S)
+    assert drawn.startswith(b"__GANGLION__")
+    assert b"fp32-matmul" in drawn
     assert child.returncode == 0

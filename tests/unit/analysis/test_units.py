@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from diagnose.units import (
     format_bytes,
     format_count,
     format_ns,
+    format_ranks,
     format_share,
     format_times,
     format_value,
@@ -32,17 +35,30 @@ from diagnose.units import (
         (59_940_000_000, "59.9 s"),
         (59_960_000_000, "1 min"),
         (71_000_000_000, "1 min 11 s"),
-        (-90_000_000_000, "-1 min 30 s"),
+        (-90_000_000_000, "−1 min 30 s"),
         (600_000_000_000, "10 min"),
         (3_599_600_000_000, "1 h"),
         (3_930_000_000_000, "1 h 6 min"),
         (7_199_000_000_000, "2 h"),
         (100_000_000_000_000, "27 h 47 min"),
-        (-1_500_000, "-1.50 ms"),
+        (-1_500_000, "−1.50 ms"),
     ],
 )
 def test_durations(nanoseconds: int, text: str) -> None:
     assert format_ns(nanoseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([3], "rank 3"),
+        ([1, 0], "ranks 0, 1"),
+        ([7, 0, 2, 3, 4], "ranks 0, 2–4, 7"),
+        (range(0, 40, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"),
+    ],
+)
+def test_ranks(ranks: Iterable[int], text: str) -> None:
+    assert format_ranks(ranks) == text
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from nsight_exports import NAMES, export, training
 
 from diagnose.cli import main
 
-WORDS = ("is missing", "more than once", "of this job only")
+WORDS = ("missing: what", "more than once", "of this job only")
 
 
 def write(path: Path, rank: int | None, world_size: int | None = None) -> Path:
@@ -35,14 +35,14 @@ def test_ranks_that_the_files_say(tmp_path: Path, capsys: pytest.CaptureFixture[
     for number, rank in enumerate((0, 1, 1, 4)):
         write(tmp_path / f"{'abcd'[number]}.json", rank, world_size=8)
     missing, twice = warnings(capsys, tmp_path)
-    assert missing.startswith("rank 2, 3, 5, 6, 7 of 8 is missing")
+    assert missing.startswith("ranks 2, 3, 5–7 of 8 are missing: what they did, and who waited for them, is unknown")
     assert twice.startswith("rank 1 is given more than once")
 
 
 def test_ranks_that_only_the_names_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [write(tmp_path / f"rank-{rank}.json", None) for rank in (0, 3)]
     (missing,) = warnings(capsys, *paths)
-    assert missing.startswith("rank 1, 2 is missing")
+    assert missing.startswith("ranks 1, 2 are missing")
 
 
 def test_what_the_file_says_counts_more_than_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

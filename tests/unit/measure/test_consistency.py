@@ -273,7 +273,7 @@ def test_a_claim_to_doubtful_time_is_a_bound_and_the_user_is_told() -> None:
 def test_a_job_says_which_ranks_are_missing() -> None:
     ranks = [replace(SOUND, rank=rank, world_size=4) for rank in (0, 2)]
     assert any(
-        warning.startswith("rank 1, 3 of 4 is missing") for warning in diagnose(ranks, Catalogue({}, {})).warnings
+        warning.startswith("ranks 1, 3 of 4 are missing") for warning in diagnose(ranks, Catalogue({}, {})).warnings
     )
     assert diagnose(ranks[:1], Catalogue({}, {})).warnings == diagnose([SOUND], Catalogue({}, {})).warnings
 

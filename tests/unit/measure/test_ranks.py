@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -221,7 +222,7 @@ def test_missing_and_repeated_ranks_are_named() -> None:
     found = judged([traces[0], traces[2], traces[2]])
     assert (found.roll.missing, found.roll.duplicates, found.roll.world_size) == ((1, 3), (2,), 4)
     assert len(found.table) == 2
-    assert [warning.split(" is ")[0] for warning in found.roll.warnings] == ["rank 1, 3 of 4", "rank 2"]
+    assert [re.split(" are | is ", warning)[0] for warning in found.roll.warnings] == ["ranks 1, 3 of 4", "rank 2"]
 
 
 def test_one_rank_alone_waits_for_nobody_that_is_known() -> None:

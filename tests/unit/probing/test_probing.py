@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,13 @@ from diagnose.plugins import load_rules
 from diagnose.probing.bearing import bearing_on
 from diagnose.probing.choice import Probing, settling
 from diagnose.probing.trial import result_of
+from diagnose.report.export import markdown
+from diagnose.report.page import html
 from diagnose.report.terminal.probes import as_text
+from diagnose.session import State
 from diagnose.trial.ab.result import ORIGINAL, PATCHED, Comparison, Ending
 from diagnose.trial.process.arm import ArmFailed, Trouble
+from diagnose.tui.tabs.overview import Outcome
 from diagnose.units import NS_PER_MS
 from diagnose.verdict import Pair
 
@@ -33,6 +38,13 @@ def finding(rule: str, saves_ms: float, step_ms: float = 100) -> Finding:
 def saves(low_ms: float, high_ms: float, **fields: Any) -> ProbeResult:
     figures = {"step_ns": 100 * NS_PER_MS, "probed_ns": 50 * NS_PER_MS, "pairs": 8, "generations": 2} | fields
     return ProbeResult("one", saved_ns=(round(low_ms * NS_PER_MS), round(high_ms * NS_PER_MS)), **figures)
+
+
+def as_drawn(state: State) -> str:
+    """The overview's last panel."""
+    panel = Outcome()
+    panel.state = state
+    return "\n".join(line.plain for line in panel.draw(200, None))
 
 
 @pytest.mark.parametrize(
@@ -149,6 +161,14 @@ def test_the_report_tells_steps_bearings_and_what_was_left() -> None:
     assert "two with factor=2" in text
     assert "saves −2.00 ms to 1.00 ms" in text
     assert "three: no answer: no loader" in text
+
+
+@pytest.mark.parametrize("render", [markdown.render, html.render, as_drawn], ids=["markdown", "page", "screen"])
+def test_every_report_of_a_run_has_the_answers_of_its_probes(render: Callable[[State], str]) -> None:
+    answered = bearing_on(saves(9, 11, left=("a wait",)), WHOLE, [finding("input-bound", 10)])
+    said = render(State(probes=(answered,)))
+    for words in ("100 ms a step, 50.0 ms with the probe", answered.findings[0].summary, "left as it is: a wait"):
+        assert words in said
 
 
 @pytest.mark.parametrize(

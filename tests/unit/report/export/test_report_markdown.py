@@ -26,6 +26,11 @@ def test_verdicts_are_a_table_and_the_diff_a_block() -> None:
     assert "```diff\n--- a/train.py\n+++ b/train.py\n" in said
 
 
+def test_what_was_changed_comes_before_what_was_found() -> None:
+    said = markdown.render(fold(journals.fixed()))
+    assert said.index("## Fixes tried") < said.index("```diff") < said.index("## Fix this first")
+
+
 def test_text_of_a_trace_cannot_break_the_document() -> None:
     diagnosis = tinygpt.gpu_diagnosis()
     hostile = replace(diagnosis.findings[0], summary="a <script>\n# b | c", evidence=(), where=())

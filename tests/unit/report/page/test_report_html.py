@@ -72,7 +72,8 @@ def test_every_run_makes_a_page_that_needs_nothing_beside_it(journal: Callable[[
     page = Page(html.render(fold(journal())))
     assert page.tags[0] == "html"
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
-    assert [value for name, value in page.attributes if name in {"src", "href"}] == []
+    inside = {f"#{value}" for name, value in page.attributes if name == "id"}
+    assert {value for name, value in page.attributes if name in {"src", "href"}} <= inside
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
 
 
@@ -86,6 +87,13 @@ def test_the_answer_stands_before_all_else() -> None:
     answer = said[: said.index("Where a step's")]
     for words in (first.rule, gain(first), f"train.py:{first.where[0].line}", command[0]):
         assert words in answer
+
+
+def test_a_finding_and_its_fix_lead_to_each_other() -> None:
+    page = html.render(FIXED)
+    assert '<a href="#fix-loader-workers">' in page
+    assert '<tr id="fix-loader-workers"><th><a href="#finding-1">' in page
+    assert page.index('id="fix-loader-workers"') < page.index('id="finding-1"')
 
 
 def test_a_fixed_run_says_what_it_won_and_shows_the_diff() -> None:

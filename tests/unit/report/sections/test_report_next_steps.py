@@ -19,7 +19,7 @@ from diagnose.model import (
     Steps,
     Verdict,
 )
-from diagnose.report.export import markdown
+from diagnose.report.export import github, junit, markdown
 from diagnose.report.page import html
 from diagnose.report.sections.next_steps import next_command, next_commands
 from diagnose.report.sections.run_outcome import restless
@@ -50,6 +50,7 @@ QUIET = ControlMeasured(resolution=0.01, pairs=8, generations=2, step_ns=130_000
 RESTLESS = ControlMeasured(resolution=0.39, pairs=8, generations=2, step_ns=130_000_000)
 WIDE = Verdict("loader-workers", Decision.NO_CHANGE, "no measurable saving", saving=Interval(0.396, -0.222, 0.704))
 NARROW = replace(WIDE, saving=Interval(0.02, -0.02, 0.06))
+BY_HAND = ("diagnose explain input-bound", "says what helps by hand")
 
 
 def test_what_was_kept_is_written_first_and_what_was_left_comes_after() -> None:
@@ -79,6 +80,18 @@ def test_a_saving_that_the_last_runs_do_not_show_is_measured_again_first() -> No
     assert [command for command, _ in next_commands(confirmed)] == ["diagnose apply"]
 
 
+@pytest.mark.parametrize("decision", [Decision.SLOWER, Decision.CHANGES_NUMBERS, Decision.FAILED])
+def test_where_nothing_was_kept_the_next_step_is_what_helps_by_hand(decision: Decision) -> None:
+    state = State(started=STARTED, diagnosis=DIAGNOSIS, verdicts=(Verdict("a", decision, ""),), ended=ENDED)
+    assert next_commands(state) == [BY_HAND]
+
+
+def test_what_was_found_on_a_recording_and_has_no_fixer_is_explained() -> None:
+    alone = replace(DIAGNOSIS, findings=(replace(FINDING, fixers=()),))
+    assert next_commands(State(diagnosis=alone)) == [BY_HAND]
+    assert next_commands(State(started=STARTED, diagnosis=alone)) == []  # it goes on
+
+
 def test_of_many_fixers_two_are_named() -> None:
     state = State(started=RUN, diagnosis=DIAGNOSIS, ended=ENDED)
     assert next_command(state) == (
@@ -98,7 +111,7 @@ def test_a_program_that_failed_is_mended_first_unless_it_failed_for_want_of_memo
 def test_where_no_fixer_has_an_edit_the_same_command_is_not_named_again() -> None:
     state = State(started=STARTED, diagnosis=DIAGNOSIS, ended=ENDED)
     said = "No fixer has an edit for what was found here: your program stays as it is."
-    assert next_commands(state) == []
+    assert next_commands(state) == [BY_HAND]
     assert said in text.render(state)
     assert f"**{said}**" in markdown.render(state)
     assert said in html.render(state)
@@ -128,6 +141,8 @@ def test_on_a_restless_machine_what_may_well_help_is_called_undecided() -> None:
     assert "Undecided: loader-workers (up to 70 %)." in said
     assert "≈ undecided" in markdown.render(state)
     assert "undecided</span>" in html.render(state)
+    assert "undecided::" in github.render(state)
+    assert 'undecided"' in junit.render(state)
     assert "no change" not in said
     quiet = replace(state, control=QUIET, verdicts=(NARROW,))
     assert "no change" in text.render(quiet)
@@ -204,11 +219,11 @@ def test_one_fix_is_no_several() -> None:
     assert next_command(state) == ("diagnose fix train.py --big", "tries a on a copy, where it has an edit")
 
 
-def test_after_a_dry_run_there_is_only_a_next_step_where_there_is_something_to_try() -> None:
+def test_after_a_dry_run_a_trial_is_the_next_step_only_where_there_is_something_to_try() -> None:
     dry = RunStarted(command="fix", program="train.py --big", cwd="/home/user", version="0.1.0", dry=True)
     advice = Verdict("b", Decision.ADVICE, "do it by hand")
     would = Verdict("a", Decision.NOT_TRIED, "change this", diff="-x\n+y\n")
-    assert next_command(State(started=dry, diagnosis=DIAGNOSIS, verdicts=(advice,), ended=ENDED)) is None
+    assert next_command(State(started=dry, diagnosis=DIAGNOSIS, verdicts=(advice,), ended=ENDED)) == BY_HAND
     said = next_command(State(started=dry, diagnosis=DIAGNOSIS, verdicts=(would, advice), ended=ENDED))
     assert said == ("diagnose fix train.py --big", "tries it on a copy of your files and measures it")
 

@@ -77,6 +77,7 @@ def test_a_fixer_without_an_edit_is_no_fix_that_was_left_untried() -> None:
         said = render(beside)
         assert "Not tried" not in said
         assert "othing to change in the program as it stands for idle." in said
+        assert "explain idle" in " ".join(said.split())
     assert "No fix was kept (1 measured, 1 with nothing to change)" in text.render(beside)
     alone = State(started=STARTED, verdicts=(idle,), diagnosis=fold(journals.diagnosed()).diagnosis, ended=ENDED)
     assert "No fixer has an edit for what was found here" in text.render(alone)

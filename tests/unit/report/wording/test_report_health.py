@@ -76,7 +76,10 @@ def test_much_time_that_no_finding_claims_is_named_beside_the_findings() -> None
 
 def test_communication_that_may_be_waiting_is_an_open_question_and_what_answers_it_is_said() -> None:
     lacking = (CannotTell("straggler", "the recordings of the other 7 ranks"),)
-    asked = "Whether the 30.0 ms of exposed communication{} are waiting for other ranks, only their recordings tell."
+    asked = (
+        "Whether the 30.0 ms of exposed communication{} are waiting for other ranks, only their recordings tell: "
+        "`diagnose analyze FOLDER` reads those of all ranks."
+    )
     of_step = " (30 % of the average traced step)"
     assert unexplained(replace(waiting(exposed_comm=30), cannot_tell=lacking)) == asked.format(of_step)
     assert "No finding explains the 30.0 ms of exposed communication" in unexplained(waiting(exposed_comm=30))

@@ -54,6 +54,12 @@ def test_a_hint_shows_no_time_as_if_it_were_sure() -> None:
     assert "5.00 ms" not in said
 
 
+def test_a_finding_of_which_nothing_is_sure_shows_the_share_that_it_may_have() -> None:
+    said = finding_line(replace(LEAK, possible_ns=6_120_000, possible_share=0.15), None, 80).plain
+    assert "perhaps   15 %" in said
+    assert "0 ns" not in said
+
+
 def test_one_line_spends_no_room_on_the_step_that_stands_above_the_list() -> None:
     said = of_step(289_000_000, 390_000_000, 1, "traced step")
     line = finding_line(replace(LEAK, summary=f"{said} go to matrix products"), None, 120).plain
