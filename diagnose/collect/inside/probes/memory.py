@@ -64,7 +64,7 @@ class MemoryReadings:
             self.peak_bytes = max(self.peak_bytes or 0, figures.get("allocator.peak_allocated_bytes", 0))
             self.held_bytes = figures.get("allocator.allocated_bytes")
             self._new.append(encode({"t": now, "d": device, "v": figures}) + "\n")
-        resident = self._resident_bytes()
+        resident = self.resident_bytes()
         if resident:
             self._new.append(f'{{"t":{now},"d":{HOST},"v":{{"host.process_rss_bytes":{resident}}}}}\n')
 
@@ -77,7 +77,7 @@ class MemoryReadings:
         new, self._new = self._new, []
         yield COUNTERS, "".join(new)
 
-    def _resident_bytes(self) -> int:
+    def resident_bytes(self) -> int:
         """Resident memory of this process; 0 where the system does not tell."""
         if self._statm is None:
             try:
