@@ -1,15 +1,17 @@
 """Measures the overhead of watching: a small training step, watched and not, outside the profiler window.
 
-    python benchmarks/overhead.py [--device cuda] [--pairs 60] [--processes 4]
+    python benchmarks/overhead.py [--device cuda] [--pairs 60] [--processes 4] [--mode heartbeat]
 
 Two measurements. *Within* one process the watcher is switched on and off from block to block, in ABBA order, so that
 neighbours and clocks cancel: this is the cost of what happens at every step (hooks, log, sampler). *Across* processes,
-watched and unwatched runs alternate: this has everything in it, and the machine's noise.
+watched and unwatched runs alternate: this has everything in it, and the machine's noise. `--mode heartbeat` measures
+`diagnose watch` in the place of `diagnose run`, and the memory and the processor time that it takes beside the program.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -37,20 +39,54 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--pairs", type=int, default=60, help="pairs of blocks within one process")
     parser.add_argument("--processes", type=int, default=4, help="pairs of processes")
-    parser.add_argument("--child", choices=["within", "across"], help=argparse.SUPPRESS)
-    parser.add_argument("--size", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--mode", choices=["watch", "heartbeat"], default="watch", help="what runs in the process")
+    parser.add_argument(
+        "--clock",
+        choices=["wall", "processor"],
+        default="wall",
+        help="`processor`: what all threads of the process take, which a busy machine changes less",
+    )
+    parser.add_argument("--seconds", type=int, default=120, help="of the run beside which memory is measured")
+    parser.add_argument("--child", choices=["within", "across", "long"], help=argparse.SUPPRESS)
+    parser.add_argument("--size", type=int, default=0, help="layers (0: as many as make a step of 20 ms)")
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         options.out.write_text(json.dumps(train(options)))
         return
-    size = run_child(options, "across", watched=False, size=0)["size"]
+    size = options.size or run_child(options, "across", watched=False, size=0)["size"]
     within = run_child(options, "within", watched=True, size=size)
     across = [alternate(options, size, watched_first=bool(number % 2)) for number in range(options.processes)]
     print(f"{'':<18}{'step':>12}{'overhead':>12}{'95 % interval':>22}   n")
     report("within a process", within["off"], within["on"])
     if across:
         report("across processes", [off for off, _ in across], [on for _, on in across])
+    if options.mode == "heartbeat":
+        beside(options, size)
+
+
+def beside(options: argparse.Namespace, size: int) -> None:
+    """Run the child under `diagnose watch`, and print what that process takes, and what the child holds with it."""
+    import psutil
+
+    words = [__file__, "--child", "long", "--device", options.device, "--size", str(size)]
+    words += ["--seconds", str(options.seconds)]
+    with tempfile.TemporaryDirectory() as name:
+        held = {}
+        for watched in (False, True):
+            out = Path(name) / f"{watched}.json"
+            command = [sys.executable, *(["-m", "diagnose", "watch"] if watched else []), *words, "--out", str(out)]
+            path = {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+            running = psutil.Popen(command, cwd=name, env=os.environ | path)
+            begun, most, spent = time.monotonic(), 0, 0.0
+            while running.poll() is None:
+                with contextlib.suppress(psutil.Error):
+                    most, spent = max(most, running.memory_info().rss), sum(running.cpu_times()[:2])
+                time.sleep(0.5)
+            held[watched] = json.loads(out.read_text())["resident_bytes"]
+            seconds = time.monotonic() - begun
+    print(f"beside it: {most / 2**20:.0f} MiB, {100 * spent / seconds:.2f} % of a core")
+    print(f"within it: {(held[True] - held[False]) / 2**20:+.0f} MiB")
 
 
 def report(name: str, off: Sequence[float], on: Sequence[float]) -> None:
@@ -80,12 +116,23 @@ def run_child(options: argparse.Namespace, role: str, watched: bool, size: int) 
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        variables = environment(Recipe().to_json(folder / "run"), os.environ) if watched else dict(os.environ)
+        variables = (
+            environment(Recipe(mode=options.mode).to_json(folder / "run"), os.environ) if watched else dict(os.environ)
+        )
         words = [sys.executable, __file__, "--child", role, "--device", options.device, "--pairs", str(options.pairs)]
-        words += ["--size", str(size), "--out", str(folder / "out.json")]
+        words += [
+            "--mode",
+            options.mode,
+            "--clock",
+            options.clock,
+            "--size",
+            str(size),
+            "--out",
+            str(folder / "out.json"),
+        ]
         subprocess.run(words, env=variables, check=True, timeout=560)
         result: dict[str, Any] = json.loads((folder / "out.json").read_text())
-        if watched and not (folder / "run" / "rank0" / "window.json").exists():
+        if watched and options.mode == "watch" and not (folder / "run" / "rank0" / "window.json").exists():
             raise SystemExit("the profiler window was not over when the measurement began")
     return result
 
@@ -103,35 +150,45 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         step()
     synchronize()
     time.sleep(2)  # the trace is being written
+    if options.child == "long":
+        end = time.monotonic() + options.seconds
+        while time.monotonic() < end:
+            step()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return {"resident_bytes": pages * os.sysconf("SC_PAGE_SIZE")}
     if options.child == "within":
-        [watch] = sys.modules["_diagnose_collect.inside.modes.watch"].running
-        return measure_switching(step, synchronize, watch.set_enabled, options.pairs)
-    steps = [measure(step, synchronize) for _ in range(BLOCKS_ACROSS)]
+        [watch] = sys.modules[f"_diagnose_collect.inside.modes.{options.mode}"].running
+        return measure_switching(step, synchronize, watch.set_enabled, options)
+    steps = [measure(step, synchronize, options.clock) for _ in range(BLOCKS_ACROSS)]
     return {"size": size, "steps": steps}
 
 
 def measure_switching(
-    step: Callable[[], None], synchronize: Callable[[], None], switch: Callable[[bool], None], pairs: int
+    step: Callable[[], None],
+    synchronize: Callable[[], None],
+    switch: Callable[[bool], None],
+    options: argparse.Namespace,
 ) -> dict[str, Any]:
     """Blocks with the watcher on and off, the order alternating."""
     times: dict[bool, list[float]] = {True: [], False: []}
-    for pair in range(pairs):
+    for pair in range(options.pairs):
         for enabled in (True, False) if pair % 2 else (False, True):
             switch(enabled)
             step()
-            times[enabled].append(measure(step, synchronize))
+            times[enabled].append(measure(step, synchronize, options.clock))
     switch(True)
     return {"on": times[True], "off": times[False]}
 
 
-def measure(step: Callable[[], None], synchronize: Callable[[], None]) -> float:
+def measure(step: Callable[[], None], synchronize: Callable[[], None], clock: str = "wall") -> float:
     """Seconds a step, over a block."""
     synchronize()
-    begin = time.perf_counter()
+    now = time.process_time if clock == "processor" else time.perf_counter
+    begin = now()
     for _ in range(BLOCK):
         step()
     synchronize()
-    return (time.perf_counter() - begin) / BLOCK
+    return (now() - begin) / BLOCK
 
 
 def calibrated(device: str) -> int:

@@ -24,6 +24,7 @@ from diagnose.errors import Cancelled, DiagnoseError, UsageError
 
 COMMANDS = {
     "run": "programs.run",
+    "watch": "programs.watch",
     "fix": "programs.fix",
     "check": "programs.check",
     "probe": "programs.probe",
@@ -160,6 +161,6 @@ def _without_program(words: list[str]) -> list[str]:
 
     if words and words[0] in _NAMED:
         return [words[0], *split_named(words[1:], _NAMED[words[0]])[1].options]
-    if not words or words[0] not in ("run", "fix"):
+    if not words or words[0] not in ("run", "watch", "fix"):
         return words
     return [words[0], *split(words[1:]).options]

@@ -15,6 +15,7 @@ FOLDERS = {
     "diagnose/trial": "Trials",
     "diagnose/compose": "Which fixes are tried",
     "fixers": "Fixers",
+    "diagnose/watching": "Watching long runs",
 }
 """The folders whose constants decide, with the heading of each in the page."""
 _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")

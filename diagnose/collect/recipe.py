@@ -40,6 +40,12 @@ class Recipe:
     ranks: str | tuple[int, ...] = SOME
     """Which ranks of a job are traced: `some`, `all`, or these (`diagnose.collect.traced_ranks`)."""
 
+    mode: str = "watch"
+    """What runs in the process: `watch`, or `heartbeat` for runs of days (`collect.inside.modes`)."""
+
+    heartbeat_s: float = 1.0
+    """Seconds between two lines of mode `heartbeat`."""
+
     @classmethod
     def brief(cls) -> Recipe:
         """Just enough to know the program: its files, the calls that matter, the machine. No time of it is used."""
@@ -69,11 +75,12 @@ class Recipe:
     def to_json(self, folder: Path) -> dict[str, Any]:
         """Return the JSON that the watched process reads; `folder` is the run folder."""
         return {
-            "mode": "watch",
+            "mode": self.mode,
             "folder": str(folder.resolve()),
             "steps": self.steps,
             "warmup": self.warmup,
             "most_warmup_steps": self.most_warmup_steps,
             "most_warmup_ns": round(self.most_warmup_s * NS_PER_S),
+            "heartbeat_ns": round(self.heartbeat_s * NS_PER_S),
             "ranks": self.ranks if isinstance(self.ranks, str) else list(self.ranks),
         }

@@ -43,6 +43,11 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
     (`inside.modes.data_order`) stands           of a capture that began early, while it stands still between two steps
     (`inside.modes.capture_pause`); it
                      does so while the run folder has a file `stand`
+    heartbeats.jsonl {"t": time_ns, "i": steps, "e": end of the last step, "w": input_ns, "f": forward_ns (sums so far),
+                     "r": {kind: ns} (ranges since the line before), "l": [[file, line, samples], …] (likewise), "q": ns
+                     without progress, "m": resident bytes, "a": allocated bytes, "b": bytes of the device, "n": ranks,
+                     "x": being traced, "s": [[file, line, function, owned], …] while nothing goes on, "c":
+                     [collective, …] then, "end": true in the last line}, a line a second
     closing          nothing: the window is closed, and is being written until trace.json.gz is there
     end.json         {"reason": "exit" | "exception" | "stopped", "steps": n}, and of an exception "error":
                      "ValueError: … (train.py:41)"
@@ -62,6 +67,9 @@ SYNCS = "syncs.jsonl"
 COUNTERS = "counters.jsonl"
 MEMORY = "memory.pickle"
 FACTS = "facts.json"
+HEARTBEATS = "heartbeats.jsonl"
+REQUEST = "trace_request.json"
+"""Beside the ranks' folders: {"folder", "step", "steps", "ranks"}: trace so many steps from that one on, into there."""
 CLOSING = "closing"
 END = "end.json"
 CLAIM = "claim"

@@ -157,6 +157,22 @@ class Probed(Event, frozen=True, tag=True, kw_only=True):
     result: ProbeResult
 
 
+class Noticed(Event, frozen=True, tag=True, kw_only=True):
+    """Something changed in a run that `diagnose watch` follows."""
+
+    kind: str
+    """`slower`, `faster`, `memory`, `hang`, `goes on`, or `traced` for what the trace of a change says."""
+    since_ns: int
+    since_step: int
+    rank: int | None
+    """The rank that it is about; None where it is the job's."""
+    message: str
+    causes: list[str] = []
+    """What changed with the time of a step: `data`, `code`, `clocks`, `neighbours`, or `unknown`."""
+    stacks: dict[str, list[str]] = {}
+    """By rank, of a hang: where its training thread is, innermost first."""
+
+
 class Warned(Event, frozen=True, tag=True, kw_only=True):
     """Something the user should know that is no finding."""
 
@@ -188,6 +204,7 @@ AnyEvent = (
     | PatchAccepted
     | FinalMeasured
     | Probed
+    | Noticed
     | Warned
     | RunEnded
 )

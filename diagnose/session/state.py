@@ -15,6 +15,7 @@ from diagnose.session.events import (
     DiagnosisMade,
     FactsLearned,
     FinalMeasured,
+    Noticed,
     PatchAccepted,
     PhaseChanged,
     Probed,
@@ -200,6 +201,7 @@ _FOLD: dict[type, Callable[[State, Any], State]] = {
     PatchAccepted: lambda state, event: replace(state, patch=event),
     FinalMeasured: lambda state, event: replace(state, final=event),
     Probed: lambda state, event: replace(state, probes=(*state.probes, event.result)),
+    Noticed: lambda state, event: replace(state, warnings=(*state.warnings, event.message)),
     Warned: lambda state, event: replace(state, warnings=(*state.warnings, event.message)),
     RunEnded: lambda state, event: replace(state, ended=event),
 }

@@ -29,9 +29,11 @@ TAKES_VALUE = frozenset(
         "--skip",
         "--setting",
         "--probe",
+        "--keep",
+        "--prometheus",
     }
 )
-"""Options of `run`, `fix`, `check` and `probe` that are followed by a value; a test compares them with the parsers."""
+"""Options of the commands that start a program which are followed by a value; a test compares them with the parsers."""
 
 
 @dataclass(frozen=True)

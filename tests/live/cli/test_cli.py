@@ -170,6 +170,7 @@ def test_help_names_every_command_and_loads_nothing_heavy(tmp_path: Path) -> Non
     answer = diagnose("--help", cwd=tmp_path)
     for command in (
         "run",
+        "watch",
         "fix",
         "check",
         "apply",

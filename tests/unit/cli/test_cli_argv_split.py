@@ -40,7 +40,7 @@ def test_the_example_is_of_the_command_that_was_typed() -> None:
         program_of([], "fix")
 
 
-@pytest.mark.parametrize("command", ["run", "fix", "check", "probe"])
+@pytest.mark.parametrize("command", ["run", "watch", "fix", "check", "probe"])
 def test_the_options_that_take_a_value_are_known(command: str) -> None:
     """An option missing from the list would swallow the script's name as its value, or not swallow its own."""
     subparsers = argparse.ArgumentParser().add_subparsers()

@@ -44,6 +44,8 @@ class StepHooks:
         """Backward passes of the step that ended last."""
         self.step_input_ns = 0
         """Time in the loader during the step that ended last."""
+        self.forward_ns = 0
+        """Sum over the steps so far: from a step's beginning to its first backward pass, less waits for the loader."""
         self.on_range: Callable[[str, int, int, str], None] | None = None
         """Told of each wait for the loader: kind, start, end, name."""
         self.on_optimizer: Callable[[Any], None] = lambda _optimizer: None
@@ -164,6 +166,8 @@ class StepHooks:
         if self.passive or self._in_backward:
             return False
         self._in_backward = True
+        if not self._backwards and self.end_ns:
+            self.forward_ns += max(0, _clock() - self.end_ns - (self.input_ns - self._input_before))
         return True
 
     def leave_backward(self, done: bool) -> None:

@@ -83,14 +83,18 @@ class RangeLog:
 
     def drain(self) -> Iterator[tuple[str, str]]:
         """New ranges as lines of their file."""
-        new, self._new = self._new, []
         yield (
             RANGES,
             "".join(
                 f'{{"k":"{kind}","s":{start},"e":{end},"n":"{name}","t":{tid}}}\n'
-                for kind, start, end, name, tid in new
+                for kind, start, end, name, tid in self.take()
             ),
         )
+
+    def take(self) -> list[_Range]:
+        """Ranges since the last call: kind, start, end, name, thread."""
+        new, self._new = self._new, []
+        return new
 
     def _add(self, kind: str, start: int, end: int, name: str, thread: int) -> None:
         if self._hub.claimed or len(self._new) < _KEPT_UNCLAIMED:

@@ -34,8 +34,8 @@ again."""
 DEPTH = 64
 """Innermost frames kept of a stack."""
 _REVIEW_EVERY = 64
-_OURS = str(Path(__file__).parent.parent) + os.sep
-_WATCHING = _OURS + os.path.join("modes", "watch.py")  # noqa: PTH118 - beside `_OURS`, which is text
+OURS = str(Path(__file__).parent.parent) + os.sep
+_WATCHING = OURS + os.path.join("modes", "watch.py")  # noqa: PTH118 - beside `OURS`, which is text
 """What runs below a function of this file is the watcher's doing, such as opening its profiler, not the program's."""
 _NOT_THE_PROGRAM = -1
 _STACKS_KEPT = 20_000
@@ -48,8 +48,8 @@ for the next instruction."""
 class Sampler:
     """Samples one thread; `drain` gives what has been seen since it was last asked."""
 
-    def __init__(self, thread: int) -> None:
-        self.period_s = self._base_s = PERIOD_S
+    def __init__(self, thread: int, period_s: float = PERIOD_S) -> None:
+        self.period_s = self._base_s = period_s
         self.enabled = True
         self.cost_ns: int | None = None
         """What one sample takes; None before the first review."""
@@ -124,7 +124,7 @@ class Sampler:
         while inner is not None and len(frames) < DEPTH:
             code = inner.f_code
             self._codes.append(code)
-            if not code.co_filename.startswith(_OURS):
+            if not code.co_filename.startswith(OURS):
                 frames.append((code.co_filename, inner.f_lineno or code.co_firstlineno, code.co_qualname))
             elif code.co_filename == _WATCHING:
                 ours = True

@@ -1,0 +1,59 @@
+"""Counts at which of the user's lines the training thread is, and notices when its stack stands still.
+
+For runs of days: a few samples a second, of which only the counts are kept.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from types import CodeType, FrameType
+
+from ..source_ownership import Ownership
+from .stack_sampler import DEPTH, OURS, SLOWEST_S, Sampler
+
+Place = tuple[str, int]
+
+
+class StackWatch(Sampler):
+    """Samples one thread, ten times a second; `take` gives the counts since it was last asked."""
+
+    def __init__(self, thread: int, ownership: Ownership) -> None:
+        super().__init__(thread, SLOWEST_S)
+        self._ownership = ownership
+        self._counts: Counter[Place] = Counter()
+        self._stack: list[tuple[CodeType, int]] = []
+        self.moved_ns = time.time_ns()
+        """When the thread was last seen at another instruction than before."""
+
+    def take(self) -> dict[Place, int]:
+        """Samples by file and line."""
+        counts, self._counts = self._counts, Counter()
+        return counts
+
+    def stack(self) -> list[tuple[str, int, str, bool]]:
+        """The frames of the thread now, innermost first: file, line, function, whether the file is the user's."""
+        frames: list[tuple[str, int, str, bool]] = []
+        frame = sys._current_frames().get(self._watched)
+        while frame is not None and len(frames) < DEPTH:
+            code = frame.f_code
+            if not code.co_filename.startswith(OURS):
+                owned = self._ownership.owns(code.co_filename)
+                frames.append((code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_qualname, owned))
+            frame = frame.f_back
+        return frames
+
+    def _look(self) -> None:
+        frame = sys._current_frames().get(self._watched)
+        stack: list[tuple[CodeType, int]] = []
+        owned: FrameType | None = None
+        while frame is not None and len(stack) < DEPTH:
+            stack.append((frame.f_code, frame.f_lasti))
+            if owned is None and self._ownership.owns(frame.f_code.co_filename):
+                owned = frame
+            frame = frame.f_back
+        if owned is not None:
+            self._counts[owned.f_code.co_filename, owned.f_lineno or 0] += 1
+        if stack != self._stack:
+            self._stack, self.moved_ns = stack, time.time_ns()

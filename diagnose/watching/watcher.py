@@ -1,0 +1,263 @@
+"""Turns heartbeats and counters of a job's ranks into notices: the time of a step changed, memory grows, a rank hangs.
+
+Pure: times are those of the heartbeats, and of whoever asks (`look`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from diagnose.units import NS_PER_S, format_bytes, format_ns, format_seconds, format_share
+from diagnose.watching.blocks import BLOCK_NS, Block, BlockBuilder
+from diagnose.watching.causes import Cause, causes, described, step_ns
+from diagnose.watching.change_test import Change, ChangeTest, RateTest
+
+DAY_NS = 86_400 * NS_PER_S
+"""A day."""
+FALSE_ALARMS_A_DAY = 1.0
+"""Of all tests together: those of the step time and of memory, of all ranks."""
+LEAST_CHANGE = 0.05
+"""The smallest change of the step time that is looked for: the same part as `rules/throttled.py` takes for a clock."""
+KEPT = 120
+"""Blocks before a change, ten minutes, that it is compared with."""
+HANG_NS = 30 * NS_PER_S
+"""Without progress for so long, and for TIMES as long as ever before, a rank hangs: half of the minute within which
+that shall be told."""
+TIMES = 3
+"""What has once taken a while may take somewhat longer: an evaluation, a checkpoint on a slow disk."""
+BUSY_HANG_NS = 300 * NS_PER_S
+"""The same inside torch.save and torch.compile, which stand at one line while they work."""
+SILENT_NS = 600 * NS_PER_S
+"""Without the end of a step for so long, and for TIMES as long as ever before, a rank hangs though its stack moves."""
+_BUSY = (("torch/serialization.py", "save"), ("torch/_dynamo/", ""), ("torch/_inductor/", ""))
+_COLLECTIVE = "torch/distributed/"
+
+Kind = Literal["slower", "faster", "memory", "hang", "goes on"]
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that the user should know, once."""
+
+    kind: Kind
+    at_ns: int
+    """When it was noticed."""
+    since_ns: int
+    since_step: int
+    rank: int | None
+    """The rank that it is about; None where it is the job's."""
+    text: str
+    causes: tuple[Cause, ...] = ()
+    stacks: Mapping[int, Sequence[str]] | None = None
+    """By rank, of a hang: where each is, innermost first."""
+
+
+class _Rank:
+    def __init__(self, ranks: int, block_ns: int) -> None:
+        self.builder = BlockBuilder(block_ns)
+        self.blocks: deque[Block] = deque(maxlen=2 * KEPT)
+        self.last: Mapping[str, Any] = {}
+        self.longest_quiet_ns = 0
+        self.longest_step_ns = 0
+        self.hangs = False
+        self.leaks: set[str] = set()
+        # Four tests: of the step time, of slow steps, of resident and of allocated memory.
+        self.per_alarm = 4 * ranks * DAY_NS / block_ns / FALSE_ALARMS_A_DAY
+        self.test = ChangeTest(self.per_alarm, LEAST_CHANGE)
+        self.rate = RateTest(self.per_alarm)
+        self.memory: dict[str, ChangeTest] = {}
+
+
+class Watcher:
+    """Watches the ranks of one host."""
+
+    def __init__(self, room_bytes: Mapping[str, float] | None = None, block_ns: int = BLOCK_NS) -> None:
+        """`room_bytes`: how much more `resident` memory there is; empty where that is not known."""
+        self._room = dict(room_bytes or {})
+        self._block_ns = block_ns
+        self._ranks: dict[int, _Rank] = {}
+
+    @property
+    def last(self) -> Mapping[int, Mapping[str, Any]]:
+        """By rank, the newest heartbeat."""
+        return {rank: one.last for rank, one in self._ranks.items() if one.last}
+
+    @property
+    def hanging(self) -> tuple[int, ...]:
+        """The ranks that hang."""
+        return tuple(rank for rank, one in self._ranks.items() if one.hangs)
+
+    def step_ns(self, rank: int) -> float | None:
+        """Mean time of a step in the newest block."""
+        one = self._ranks.get(rank)
+        return one.blocks[-1].step_ns if one is not None and one.blocks else None
+
+    def counters(self, rank: int, values: Mapping[str, float]) -> None:
+        """Take one reading of a rank's counters."""
+        if rank in self._ranks:
+            self._ranks[rank].builder.counters(values)
+
+    def beat(self, rank: int, beat: Mapping[str, Any]) -> Iterator[Notice]:
+        """Take one heartbeat of a rank."""
+        one = self._ranks.setdefault(rank, _Rank(int(beat.get("n", 1)), self._block_ns))
+        before, one.last = one.last, beat
+        if beat.get("b"):
+            self._room.setdefault("allocated", float(beat["b"] - (beat.get("a") or 0)))
+        if before and beat["i"] > before["i"]:
+            # What went before the first step, and ends of the program, are no steps.
+            one.longest_step_ns = max(one.longest_step_ns, beat["e"] - before["e"])
+            if one.hangs:
+                one.hangs = False
+                one.builder.leave_out()
+                if not self.hanging:
+                    text = f"steps go on after {format_seconds((beat['e'] - before['e']) / NS_PER_S)}"
+                    yield Notice("goes on", beat["t"], beat["e"], beat["i"], None, text)
+        if before and beat.get("q", 0) < before.get("q", 0):
+            one.longest_quiet_ns = max(one.longest_quiet_ns, before["q"])
+        for block in one.builder.add(beat):
+            one.blocks.append(block)
+            yield from self._test_step(rank, one, block)
+            yield from self._test_memory(rank, one, block)
+
+    def look(self, now_ns: int, gone: frozenset[int] = frozenset()) -> Iterator[Notice]:
+        """Say which ranks hang; `gone` are those whose process has ended."""
+        alive = {r: one for r, one in self._ranks.items() if one.last and not one.last.get("end") and r not in gone}
+        new = [rank for rank, one in alive.items() if not one.hangs and self._hangs(one, now_ns)]
+        if not new:
+            return
+        for one in alive.values():
+            one.hangs = one.hangs or self._hangs(one, now_ns) or one.last.get("q", 0) >= HANG_NS / 2
+        yield self._hang(now_ns, gone)
+
+    # -- the time of a step ---------------------------------------------------------------------------------------
+
+    def _test_step(self, rank: int, one: _Rank, block: Block) -> Iterator[Notice]:
+        value = math.log(block.step_ns)
+        stands_out = one.test.stands_out(value)
+        level = one.test.add(value)
+        rate = one.rate.add(stands_out) if stands_out is not None else None
+        change = level or rate
+        if change is not None:
+            yield from self._changed(rank, one, change, level is not None)
+
+    def _changed(self, rank: int, one: _Rank, change: Change, of_level: bool) -> Iterator[Notice]:
+        """The time of all steps changed, or slow ones come more often."""
+        since_ns = one.blocks[-change.values].start_ns
+        spans = {}
+        for number, other in self._ranks.items():
+            before = [block for block in other.blocks if block.end_ns <= since_ns][-KEPT:]
+            after = [block for block in other.blocks if block.start_ns >= since_ns]
+            if before and after:
+                spans[number] = (_without_outliers(before), _without_outliers(after)) if of_level else (before, after)
+            other.test.restart(len(after))
+            other.rate.restart()
+        if rank not in spans:
+            return
+        before_ns, after_ns = (step_ns(blocks) for blocks in spans[rank])
+        if (after_ns > before_ns) != change.upwards:
+            return  # it was blocks that stood out which had moved the level
+        named = causes(spans, of_level)
+        first = spans[rank][1][0].first_step
+        kind: Kind = "slower" if change.upwards else "faster"
+        text = (
+            f"{'steps' if of_level else 'slow steps come more often, and steps'} take "
+            f"{format_share(abs(after_ns / before_ns - 1))} {'longer' if change.upwards else 'less'} since "
+            f"step {first}: {format_ns(before_ns)} → {format_ns(after_ns)}; "
+            + ("cause unknown: " if named[0].kind == "unknown" else "")
+            + "; ".join(map(described, named))
+        )
+        about = {cause.rank for cause in named}
+        yield Notice(
+            kind, one.blocks[-1].end_ns, since_ns, first, about.pop() if len(about) == 1 else None, text, named
+        )
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def _test_memory(self, rank: int, one: _Rank, block: Block) -> Iterator[Notice]:
+        if len(one.blocks) < 2:
+            return
+        previous = one.blocks[-2]
+        seconds = (block.end_ns - previous.end_ns) / NS_PER_S
+        for name in block.memory.keys() & previous.memory.keys() & self._room.keys():
+            rate = (block.memory[name] - previous.memory[name]) / seconds
+            # Growth that leaves room for a day is no matter for today.
+            test = one.memory.setdefault(name, ChangeTest(one.per_alarm, self._room[name] / (DAY_NS / NS_PER_S), 0.0))
+            change = test.add(rate)
+            if change is None or not change.upwards or name in one.leaks:
+                continue
+            one.leaks.add(name)
+            grown = list(one.blocks)[-change.values :]
+            rate = (grown[-1].memory[name] - grown[0].memory[name]) / ((grown[-1].end_ns - grown[0].end_ns) / NS_PER_S)
+            if rate <= 0:
+                continue
+            where = {"resident": "resident memory", "allocated": "tensors on the device"}[name]
+            text = (
+                f"{where} of rank {rank} grows by {format_bytes(rate * 60)} a minute since step {grown[0].first_step}: "
+                f"there is room for {format_seconds(self._room[name] / rate)} of that"
+            )
+            yield Notice("memory", block.end_ns, grown[0].end_ns, grown[0].first_step, rank, text)
+
+    # -- hangs ----------------------------------------------------------------------------------------------------
+
+    def _hangs(self, one: _Rank, now_ns: int) -> bool:
+        if one.last["i"] == 0:
+            return False
+        unheard_ns = now_ns - one.last["t"]
+        quiet_ns = one.last.get("q", 0) + unheard_ns
+        least_ns = BUSY_HANG_NS if _is_busy(one.last.get("s") or ()) else HANG_NS
+        if quiet_ns >= max(least_ns, TIMES * one.longest_quiet_ns):
+            return True
+        return bool(now_ns - one.last["e"] >= max(SILENT_NS, TIMES * one.longest_step_ns))
+
+    def _hang(self, now_ns: int, gone: frozenset[int]) -> Notice:
+        """All ranks, where they are, and which of them the others wait for."""
+        lines, stacks, waiting = [], {}, {}
+        for rank, one in sorted(self._ranks.items()):
+            stack, ended = one.last.get("s") or (), rank in gone or one.last.get("end")
+            stacks[rank] = [f"{file}:{line} {function}" for file, line, function, _ in stack]
+            waiting[rank] = not ended and bool(one.last.get("c") or _collective(stack))
+            lines.append(f"rank {rank}{f': {_whereabouts(one, now_ns)}' if not ended else ' has ended'}")
+        others = [rank for rank, waits in waiting.items() if not waits]
+        culprit = others[0] if len(others) == 1 and len(waiting) > 1 else None
+        hung = [one.last for one in self._ranks.values() if one.hangs]
+        since_ns, step = min(last["t"] - last.get("q", 0) for last in hung), min(last["i"] for last in hung)
+        text = f"no progress for {format_seconds((now_ns - since_ns) / NS_PER_S)}, in step {step}; " + "; ".join(lines)
+        if culprit is not None:
+            text += f"; the others wait for rank {culprit}"
+        return Notice("hang", now_ns, since_ns, step, culprit, text, (), stacks)
+
+
+def _without_outliers(blocks: Sequence[Block]) -> Sequence[Block]:
+    """Blocks but those that take more than twice the median time: an evaluation is not what steps usually take."""
+    usual = sorted(block.step_ns for block in blocks)[len(blocks) // 2]
+    return [block for block in blocks if block.step_ns <= 2 * usual]
+
+
+def _is_busy(stack: Sequence[Sequence[Any]]) -> bool:
+    return any(part in frame[0] and name in frame[2] for frame in stack for part, name in _BUSY)
+
+
+def _collective(stack: Sequence[Sequence[Any]]) -> str | None:
+    """The function of torch.distributed that the stack is in: the outermost of the innermost frames of torch."""
+    inner = [frame for frame in stack if _COLLECTIVE in frame[0]]
+    return str(inner[0][2]).rpartition(".")[2] if inner else None
+
+
+def _whereabouts(one: _Rank, now_ns: int) -> str:
+    last = one.last
+    unheard_ns = now_ns - last["t"]
+    if unheard_ns >= HANG_NS / 2:
+        return f"not heard of for {format_seconds(unheard_ns / NS_PER_S)}: stopped, or its interpreter is held"
+    stack = last.get("s") or ()
+    if not stack:
+        return "at work"
+    owned = next((frame for frame in stack if frame[3]), stack[-1])
+    place = f"{Path(owned[0]).name}:{owned[1]} ({owned[2]})"
+    collectives = last.get("c")
+    within = ", ".join(collectives) if collectives else _collective(stack)
+    return f"{place}{f', in {within}' if within else ''}"
