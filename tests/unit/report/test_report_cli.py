@@ -44,15 +44,6 @@ def test_the_latest_run_is_reported_when_none_is_named(capsys: pytest.CaptureFix
     assert capsys.readouterr().out.startswith("train.py --data shakespeare.txt · NVIDIA H200")
 
 
-def test_a_view_as_json_is_the_report_as_json(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call("--json", str(run_folder))
-    reported = capsys.readouterr().out
-    parser = argparse.ArgumentParser()
-    view.add_parser(parser.add_subparsers())
-    assert view.run(parser.parse_args(["view", "--json", str(run_folder)])) == 0
-    assert capsys.readouterr().out == reported
-
-
 def test_a_run_is_found_by_folder_and_by_name(run_folder: Path) -> None:
     assert run_of(run_folder) == run_folder
     named = run_of(Path(run_folder.name))
@@ -133,4 +124,4 @@ def test_a_file_that_cannot_be_written_is_said_plainly() -> None:
 
 def test_a_screen_needs_a_terminal(run_folder: Path) -> None:
     with pytest.raises(UsageError, match="needs a terminal"):
-        view.run(argparse.Namespace(target=run_folder, format=None))
+        view.run(argparse.Namespace(target=run_folder, json=False))
