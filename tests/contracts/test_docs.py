@@ -39,6 +39,7 @@ TUTORIAL, INSTALL, LAUNCHERS, AMD = (
     (ROOT / "docs" / f"{name}.md").read_text() for name in ("tutorial", "install", "launchers", "amd")
 )
 SCREEN = (ROOT / "docs" / "screen.md").read_text()
+WATCHING = (ROOT / "docs" / "watching.md").read_text()
 RULE_FILE, FIXER_FILE = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)
 
 PROGRAM = f"""
@@ -103,12 +104,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-TEXTS = (README, CONTRIBUTING, CI, FIXING, READING, PROBES, SCREEN, TUTORIAL, INSTALL, LAUNCHERS, AMD)
+TEXTS = (README, CONTRIBUTING, CI, FIXING, READING, PROBES, SCREEN, WATCHING, TUTORIAL, INSTALL, LAUNCHERS, AMD)
 ALL = list(dict.fromkeys(line for text in TEXTS for line in commands(text)))
 RUN_HERE = [line for line in ALL if line.startswith("diagnose ") and line not in TESTED_ELSEWHERE]
 
 
-STARTS_PROGRAMS = ("diagnose run", "diagnose fix", "diagnose check", "diagnose probe", "diagnose calibrate")
+STARTS_PROGRAMS = ("diagnose run", "diagnose watch", "diagnose fix", "diagnose check", "diagnose probe", "diagnose calibrate")
 ANSWERED_AT_ONCE = [line for line in RUN_HERE if not line.startswith((*NEEDS_A_TERMINAL, *STARTS_PROGRAMS))]
 
 
