@@ -109,7 +109,14 @@ ALL = list(dict.fromkeys(line for text in TEXTS for line in commands(text)))
 RUN_HERE = [line for line in ALL if line.startswith("diagnose ") and line not in TESTED_ELSEWHERE]
 
 
-STARTS_PROGRAMS = ("diagnose run", "diagnose watch", "diagnose fix", "diagnose check", "diagnose probe", "diagnose calibrate")
+STARTS_PROGRAMS = (
+    "diagnose run",
+    "diagnose watch",
+    "diagnose fix",
+    "diagnose check",
+    "diagnose probe",
+    "diagnose calibrate",
+)
 ANSWERED_AT_ONCE = [line for line in RUN_HERE if not line.startswith((*NEEDS_A_TERMINAL, *STARTS_PROGRAMS))]
 
 
