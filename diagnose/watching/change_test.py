@@ -181,7 +181,7 @@ class RateTest:
         """Begin anew."""
         self._seen = self._stood_out = 0
         self._pending = [0, 0]
-        """The same of the values since the sum was last zero, which may lie after a change."""
+        """How many values, and how many that stood out, since the sum was last zero: they may lie after a change."""
         self._sum = 0.0
 
     def add(self, stands_out: bool) -> Change | None:

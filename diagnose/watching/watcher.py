@@ -31,7 +31,7 @@ that shall be told."""
 TIMES = 3
 """What has once taken a while may take somewhat longer: an evaluation, a checkpoint on a slow disk."""
 BUSY_HANG_NS = 300 * NS_PER_S
-"""The same inside torch.save and torch.compile, which stand at one line while they work."""
+"""Without progress for so long a rank hangs inside torch.save and torch.compile, which stand at one line at work."""
 SILENT_NS = 600 * NS_PER_S
 """Without a step or a batch for so long, and for TIMES as long as ever before, a rank hangs though its stack moves."""
 _BUSY = (("torch/serialization.py", "save"), ("torch/_dynamo/", ""), ("torch/_inductor/", ""))
