@@ -37,6 +37,7 @@ from diagnose.program.atomic import write_atomic
 from diagnose.units import format_seconds
 
 LOOK_EVERY_S = 0.1
+"""A screen shows steps as they end; a run that heartbeats follow is looked at as often as they come."""
 COUNTERS_EVERY_S = 1.0
 
 
@@ -116,10 +117,11 @@ def _follow(
     read_counters_at, silence = time.monotonic() + COUNTERS_EVERY_S, StallNotice(time.monotonic())
     log = LogLength(recipe)
     stopped, slowest, told = False, Slowest(), None
+    look_every_s = recipe.heartbeat_s if recipe.mode == "heartbeat" else LOOK_EVERY_S
     ends_at = time.monotonic() + recipe.most_s if recipe.most_s is not None else math.inf
+    ended = _end_of(program)
     while True:
-        with suppress(subprocess.TimeoutExpired):
-            program.wait(timeout=LOOK_EVERY_S)
+        is_over = ended.wait(look_every_s)
         for record in tail.new():
             if isinstance(record, StepsEnded):
                 slowest.see(record.rank, record.ends_ns, record.input_ns)
@@ -132,7 +134,7 @@ def _follow(
             told = slowest.rank
             with suppress(OSError):  # a full disk must not end the program
                 write_atomic(folder / SLOWEST, json.dumps(told).encode())
-        if program.returncode is not None:
+        if is_over:
             return stopped
         if time.monotonic() >= read_counters_at:
             read_counters_at = time.monotonic() + COUNTERS_EVERY_S
@@ -142,6 +144,18 @@ def _follow(
         if not stopped and (stop.is_set() or enough or time.monotonic() >= ends_at):
             stopped = True
             processes.end_all(program.pid, folder)
+
+
+def _end_of(program: subprocess.Popen[bytes]) -> threading.Event:
+    """Return what is set once the program has ended: to wait for it with a timeout, Popen looks 20 times a second."""
+    ended = threading.Event()
+
+    def wait() -> None:
+        program.wait()
+        ended.set()
+
+    threading.Thread(target=wait, name="program end", daemon=True).start()
+    return ended
 
 
 def _read(counters: Counters) -> dict[int, dict[str, float]]:

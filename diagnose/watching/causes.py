@@ -51,13 +51,15 @@ class Cause:
     """Something that changed with the time of a step."""
 
     kind: str
-    """`data`, `code`, `clocks`, `neighbours`, `rank` or `unknown`."""
+    """`data`, `code`, `clocks`, `neighbours` or `unknown`."""
     text: str
     explains: float | None = None
     """The part of the change, where it is a time."""
     rank: int | None = None
     """The only rank of several of which it holds."""
 
+
+_UNKNOWN = (Cause("unknown", "nothing that is watched changed with it"),)
 
 Span = tuple[Sequence[Block], Sequence[Block]]
 """Blocks before and after the change."""
@@ -70,6 +72,8 @@ def causes(spans: Mapping[int, Span], of_level: bool = True) -> tuple[Cause, ...
     What holds of one rank among several is that rank's; of what holds of several, the clearest is given.
     """
     change_ns = sum(step_ns(after) - step_ns(before) for before, after in spans.values()) / len(spans)
+    if not change_ns:
+        return _UNKNOWN
     late = _late_ranks(spans, change_ns, of_level)
     found: dict[str, dict[int, Cause]] = {}
     for rank, span in spans.items():
@@ -86,7 +90,7 @@ def causes(spans: Mapping[int, Span], of_level: bool = True) -> tuple[Cause, ...
         [rank, cause], *_ = sorted(by.items(), key=lambda one: -(one[1].explains or 1.0))
         named.append(replace(cause, rank=rank if alone else None))
     named.sort(key=lambda cause: -(cause.explains or 0.0))
-    return tuple(named[:_MOST_NAMED]) or (Cause("unknown", "nothing that is watched changed with it"),)
+    return tuple(named[:_MOST_NAMED]) or _UNKNOWN
 
 
 def step_ns(blocks: Sequence[Block]) -> float:
@@ -137,7 +141,9 @@ def _clocks(before: Sequence[Block], after: Sequence[Block], change_ns: float) -
     clock, was = _counter(after, "gpu.sm_clock_mhz"), _counter(before, "gpu.sm_clock_mhz")
     if clock is None or was is None or min(clock, was) <= 0:
         return
-    share = math.log(was / clock) / math.log(1 + change_ns / step_ns(before))
+    # Of the rank's own change: ranks that do not wait for each other may change differently.
+    slowed = math.log(step_ns(after) / step_ns(before))
+    share = math.log(was / clock) / slowed if slowed * change_ns > 0 else 0.0
     if share < HARDLY:
         return
     new = _bits(after) & ~_bits(before) & ~_IDLE_REASON
@@ -149,7 +155,7 @@ def _clocks(before: Sequence[Block], after: Sequence[Block], change_ns: float) -
 def _neighbours(before: Sequence[Block], after: Sequence[Block], change_ns: float) -> Iterator[tuple[str, Cause]]:
     others, were = _counter(after, "gpu.foreign_processes"), _counter(before, "gpu.foreign_processes")
     if others is not None and were is not None and change_ns * (round(others) - round(were)) > 0:
-        yield "device", Cause("neighbours", f"{round(others)} other processes use the device, {round(were)} before")
+        yield "device", Cause("neighbours", f"other processes use the device: {round(others)}, {round(were)} before")
     queued, was = _counter(after, "host.queued"), _counter(before, "host.queued")
     if queued is None or was is None:
         return

@@ -93,7 +93,7 @@ class ChangeTest:
         the unit of the values. `level`: the level where it is given and not learnt.
         """
         self._values_per_alarm = values_per_alarm
-        self._least = least
+        self.least = least
         self._given = level
         self._values: list[float] = []
         self._sums, self._since = [0.0, 0.0], [0, 0]
@@ -144,7 +144,7 @@ class ChangeTest:
     def _restart(self, values: Sequence[float]) -> None:
         self._values = list(values)
         self._level = None
-        self._scale = self._least / 2
+        self._scale = self.least / 2
         self._learnt, self._learn_at, self._allowance = 0, FEWEST, ALLOWANCE
         self._thresholds = [math.inf, math.inf]
         self._sums, self._since = [0.0, 0.0], [0, 0]
@@ -154,7 +154,7 @@ class ChangeTest:
         centre, scale = huber(values)
         self._level = centre if self._given is None else self._given
         # Twice the scale is the shift that is found soonest: below the least that matters, none is looked for.
-        self._scale = max(scale * _inflation(values, centre, scale), self._least / 2)
+        self._scale = max(scale * _inflation(values, centre, scale), self.least / 2)
         # A level that is learnt from few values is itself uncertain: by two standard errors.
         self._allowance = ALLOWANCE + (0.0 if self._given is not None else 2 / math.sqrt(self._learnt))
         residuals = [_residual(value, centre, self._scale) for value in values]
@@ -181,7 +181,7 @@ class RateTest:
         """Begin anew."""
         self._seen = self._stood_out = 0
         self._pending = [0, 0]
-        """The same of the values since the sum was last zero, which may lie after a change."""
+        """How many values, and how many that stood out, since the sum was last zero: they may lie after a change."""
         self._sum = 0.0
 
     def add(self, stands_out: bool) -> Change | None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -24,7 +23,8 @@ from diagnose.collect.traced_ranks import MOST_TRACED_WHOLE
 from diagnose.errors import InputError
 from diagnose.program import Program
 from diagnose.program.atomic import write_atomic
-from diagnose.session import Noticed, Session
+from diagnose.session import Noticed, Session, Warned
+from diagnose.trial.process.host_memory import free_bytes
 from diagnose.units import NS_PER_S, format_share, printable
 from diagnose.watching import metrics_file
 from diagnose.watching.blocks import BLOCK_NS
@@ -43,10 +43,10 @@ METRICS_EVERY_S = 15.0
 """Prometheus scrapes every 15 s to 60 s as a rule."""
 TRACES_APART_S = 600.0
 """A trace costs a job some seconds: at most one part in a hundred of its time."""
-TRACE_WAIT_S = 300.0
-"""So long a requested trace may take; a rank that hangs writes none."""
 READING_S = 30.0
 """So long the end of a program waits for its trace to be read."""
+_NICE = 19
+"""The lowest priority: reading a trace must not slow the steps that are watched."""
 _DIAGNOSIS = "diagnosis.json"
 _FINDINGS = 3
 """Findings of a trace that are told."""
@@ -58,7 +58,6 @@ class _Pending:
 
     folder: Path
     ranks: tuple[int, ...]
-    asked_s: float
     reader: subprocess.Popen[bytes] | None = None
 
 
@@ -80,7 +79,7 @@ class Watching:
         self._most_bytes = most_bytes
         self._metrics = metrics
         self._tell = tell
-        self._watcher = Watcher({"resident": float(psutil.virtual_memory().available)}, block_ns)
+        self._watcher = Watcher(block_ns=block_ns)
         self._recipe = Recipe(mode="heartbeat", heartbeat_s=min(1.0, block_ns / NS_PER_S))
         self._counters: dict[int, Mapping[str, float]] = {}
         self._lock = threading.Lock()
@@ -97,7 +96,13 @@ class Watching:
         return max((int(beat["i"]) for beat in self._watcher.last.values()), default=0)
 
     def run(self) -> launch.Outcome:
-        """Run the program to its end."""
+        """Run the program to its end. Raises InputError where the file for Prometheus cannot be written."""
+        if self._metrics is not None:
+            try:
+                self._write_metrics(self._metrics)
+            except OSError as error:
+                said = f"cannot be written ({error.strerror}); name another file for --prometheus"
+                raise InputError(self._metrics, said) from error
         following = threading.Thread(target=self._follow, name="heartbeats", daemon=True)
         following.start()
         try:
@@ -109,6 +114,7 @@ class Watching:
             if self._pending is not None and self._pending.reader is not None:
                 with suppress(subprocess.TimeoutExpired):
                     self._pending.reader.wait(READING_S)
+                self._pending.reader.kill()
                 self._go_on_with_trace()
 
     def _progressed(self, record: Progress) -> None:
@@ -118,10 +124,17 @@ class Watching:
 
     def _follow(self) -> None:
         files = HeartbeatFiles(self._session.path)
+        failed = False
         while True:
             ended = self._ended.wait(LOOK_S)
-            with suppress(OSError, InputError):  # a full disk must not end the watching
+            try:
                 self._look(files)
+            except OSError:  # a full disk
+                pass
+            except Exception as error:  # noqa: BLE001 - what goes wrong once must not end the watching of days
+                if not failed:
+                    self._session.record(Warned(message=f"watching goes on after an error of diagnose: {error!r}"))
+                failed = True
             if ended:
                 return
 
@@ -133,6 +146,7 @@ class Watching:
         for rank, beat in files.new():
             for notice in self._watcher.beat(rank, beat):
                 self._notice(notice)
+        self._watcher.room["resident"] = float(free_bytes())
         if not self._ended.is_set():
             for notice in self._watcher.look(time.time_ns(), self._gone()):
                 self._notice(notice)
@@ -141,17 +155,18 @@ class Watching:
         if self._metrics is not None and (
             self._ended.is_set() or time.monotonic() - self._metrics_s >= METRICS_EVERY_S
         ):
-            self._metrics_s = time.monotonic()
-            write_atomic(self._metrics, self._as_metrics().encode(), 0o644)
+            self._write_metrics(self._metrics)
 
     def _gone(self) -> frozenset[int]:
         found = claims(self._session.path)
         return frozenset(rank for rank, claim in found.items() if not psutil.pid_exists(int(claim.get("pid", -1))))
 
-    def _as_metrics(self) -> str:
+    def _write_metrics(self, path: Path) -> None:
+        self._metrics_s = time.monotonic()
         beats = self._watcher.last
         steps = {rank: self._watcher.step_ns(rank) for rank in beats}
-        return metrics_file.render(self._program.name, beats, steps, self._watcher.hanging, self.notices)
+        text = metrics_file.render(self._program.name, beats, steps, self._watcher.hanging, self.notices)
+        write_atomic(path, text.encode(), 0o644)
 
     def _notice(self, notice: Notice) -> None:
         self.notices[notice.kind] += 1
@@ -177,9 +192,10 @@ class Watching:
 
     def _ask_for_trace(self, notice: Notice) -> None:
         now = time.monotonic()
-        if self._pending is not None or now - self._traced_s < TRACES_APART_S or self._ended.is_set():
+        beats = {rank: beat for rank, beat in self._watcher.last.items() if not beat.get("end")}
+        is_reading = self._pending is not None and self._pending.reader is not None
+        if is_reading or not beats or now - self._traced_s < TRACES_APART_S or self._ended.is_set():
             return
-        beats = self._watcher.last
         ranks = tuple(sorted(beats))
         if len(ranks) > MOST_TRACED_WHOLE:
             ranks = tuple(sorted({ranks[0], ranks[-1], *({notice.rank} if notice.rank is not None else ())}))
@@ -187,7 +203,7 @@ class Watching:
         last = max(int(beat["i"]) for beat in beats.values())
         self._traces += 1
         folder = request_trace(self._session.path, self._traces, last, longest, ranks)
-        self._pending, self._traced_s = _Pending(folder, ranks, now), now
+        self._pending, self._traced_s = _Pending(folder, ranks), now
 
     def _go_on_with_trace(self) -> None:
         pending = self._pending
@@ -196,30 +212,36 @@ class Watching:
         if pending.reader is None:
             if is_traced(pending.folder, pending.ranks):
                 with (pending.folder / _DIAGNOSIS).open("wb") as answer:
+                    # -P: no module of the working directory stands in for one of diagnose's.
                     pending.reader = subprocess.Popen(
-                        [sys.executable, "-m", "diagnose", "analyze", str(pending.folder), "--json"],
+                        [sys.executable, "-P", "-m", "diagnose", "analyze", str(pending.folder), "--json"],
                         stdin=subprocess.DEVNULL,
                         stdout=answer,
                         stderr=subprocess.DEVNULL,
                     )
-            elif time.monotonic() - pending.asked_s > TRACE_WAIT_S:
-                self._pending = None
+                with suppress(psutil.Error):
+                    psutil.Process(pending.reader.pid).nice(_NICE)
             return
         if pending.reader.poll() is None:
             return
         self._pending = None
         keep_within(self._session.path, self._most_bytes)
-        with suppress(OSError, ValueError):
-            diagnosis = json.loads((pending.folder / _DIAGNOSIS).read_text())
-            self._record(_of_trace(pending.folder, diagnosis))
+        self._record(_of_trace(pending.folder))
 
 
-def _of_trace(folder: Path, diagnosis: Mapping[str, Any]) -> Noticed:
+def _of_trace(folder: Path) -> Noticed:
     """What the trace says of the steps as they are now."""
+    try:
+        diagnosis = json.loads((folder / _DIAGNOSIS).read_bytes())
+    except (OSError, ValueError):
+        return _traced(f"traced, but the trace was not read: diagnose analyze {folder}")
     findings = [
         f"{one['summary']} ({format_share(one['share'])} of the step)" if one.get("share") else str(one["summary"])
         for one in diagnosis["findings"][:_FINDINGS]
     ]
     said = "; ".join(findings) or "no finding"
-    message = printable(f"traced: {said}. All of it: diagnose analyze {folder}")
-    return Noticed(kind="traced", since_ns=time.time_ns(), since_step=0, rank=None, message=message)
+    return _traced(f"traced: {said}. All of it: diagnose analyze {folder}")
+
+
+def _traced(words: str) -> Noticed:
+    return Noticed(kind="traced", since_ns=time.time_ns(), since_step=0, rank=None, message=printable(words))

@@ -31,9 +31,9 @@ that shall be told."""
 TIMES = 3
 """What has once taken a while may take somewhat longer: an evaluation, a checkpoint on a slow disk."""
 BUSY_HANG_NS = 300 * NS_PER_S
-"""The same inside torch.save and torch.compile, which stand at one line while they work."""
+"""Without progress for so long a rank hangs inside torch.save and torch.compile, which stand at one line at work."""
 SILENT_NS = 600 * NS_PER_S
-"""Without the end of a step for so long, and for TIMES as long as ever before, a rank hangs though its stack moves."""
+"""Without a step or a batch for so long, and for TIMES as long as ever before, a rank hangs though its stack moves."""
 _BUSY = (("torch/serialization.py", "save"), ("torch/_dynamo/", ""), ("torch/_inductor/", ""))
 _COLLECTIVE = "torch/distributed/"
 
@@ -64,7 +64,10 @@ class _Rank:
         self.last: Mapping[str, Any] = {}
         self.longest_quiet_ns = 0
         self.longest_step_ns = 0
-        self.hangs = False
+        self.fetched_ns = 0
+        """When it was last seen to have taken a batch, be it for a step or for an evaluation."""
+        self.hangs_since_ns: int | None = None
+        self.room: dict[str, float] = {}
         self.leaks: set[str] = set()
         # Four tests: of the step time, of slow steps, of resident and of allocated memory.
         self.per_alarm = 4 * ranks * DAY_NS / block_ns / FALSE_ALARMS_A_DAY
@@ -77,10 +80,11 @@ class Watcher:
     """Watches the ranks of one host."""
 
     def __init__(self, room_bytes: Mapping[str, float] | None = None, block_ns: int = BLOCK_NS) -> None:
-        """`room_bytes`: how much more `resident` memory there is; empty where that is not known."""
-        self._room = dict(room_bytes or {})
+        self.room = dict(room_bytes or {})
+        """Bytes of `resident` memory that are free now; empty where that is not known."""
         self._block_ns = block_ns
         self._ranks: dict[int, _Rank] = {}
+        self._looked_ns = self._awake_ns = 0
 
     @property
     def last(self) -> Mapping[int, Mapping[str, Any]]:
@@ -90,7 +94,7 @@ class Watcher:
     @property
     def hanging(self) -> tuple[int, ...]:
         """The ranks that hang."""
-        return tuple(rank for rank, one in self._ranks.items() if one.hangs)
+        return tuple(rank for rank, one in self._ranks.items() if one.hangs_since_ns is not None)
 
     def step_ns(self, rank: int) -> float | None:
         """Mean time of a step in the newest block."""
@@ -107,12 +111,14 @@ class Watcher:
         one = self._ranks.setdefault(rank, _Rank(int(beat.get("n", 1)), self._block_ns))
         before, one.last = one.last, beat
         if beat.get("b"):
-            self._room.setdefault("allocated", float(beat["b"] - (beat.get("a") or 0)))
+            one.room["allocated"] = float(beat["b"] - (beat.get("a") or 0))
+        if before and beat["w"] != before["w"]:
+            one.fetched_ns = beat["t"]
         if before and beat["i"] > before["i"]:
             # What went before the first step, and ends of the program, are no steps.
             one.longest_step_ns = max(one.longest_step_ns, beat["e"] - before["e"])
-            if one.hangs:
-                one.hangs = False
+            if one.hangs_since_ns is not None:
+                one.hangs_since_ns = None
                 one.builder.leave_out()
                 if not self.hanging:
                     text = f"steps go on after {format_seconds((beat['e'] - before['e']) / NS_PER_S)}"
@@ -125,13 +131,23 @@ class Watcher:
             yield from self._test_memory(rank, one, block)
 
     def look(self, now_ns: int, gone: frozenset[int] = frozenset()) -> Iterator[Notice]:
-        """Say which ranks hang; `gone` are those whose process has ended."""
-        alive = {r: one for r, one in self._ranks.items() if one.last and not one.last.get("end") and r not in gone}
-        new = [rank for rank, one in alive.items() if not one.hangs and self._hangs(one, now_ns)]
+        """Say which ranks hang; `gone` are those whose process has ended. To be called every few seconds."""
+        if not 0 <= now_ns - self._looked_ns < HANG_NS / 2:
+            self._awake_ns = now_ns  # the clock was set, or the machine stood still, and the ranks with it
+        self._looked_ns = now_ns
+        new = False
+        for rank, one in self._ranks.items():
+            if one.last.get("end") or rank in gone:
+                one.hangs_since_ns = None
+            elif one.hangs_since_ns is None:
+                one.hangs_since_ns = self._hangs_since_ns(one, now_ns, 1)
+                new |= one.hangs_since_ns is not None
         if not new:
             return
-        for one in alive.values():
-            one.hangs = one.hangs or self._hangs(one, now_ns) or one.last.get("q", 0) >= HANG_NS / 2
+        for rank, one in self._ranks.items():
+            # What stands still for half as long hangs with it.
+            if one.hangs_since_ns is None and not one.last.get("end") and rank not in gone:
+                one.hangs_since_ns = self._hangs_since_ns(one, now_ns, 2)
         yield self._hang(now_ns, gone)
 
     # -- the time of a step ---------------------------------------------------------------------------------------
@@ -147,7 +163,8 @@ class Watcher:
 
     def _changed(self, rank: int, one: _Rank, change: Change, of_level: bool) -> Iterator[Notice]:
         """The time of all steps changed, or slow ones come more often."""
-        since_ns = one.blocks[-change.values].start_ns
+        # A small change may have begun before the blocks that are kept.
+        since_ns = one.blocks[-min(change.values, KEPT)].start_ns
         spans = {}
         for number, other in self._ranks.items():
             before = [block for block in other.blocks if block.end_ns <= since_ns][-KEPT:]
@@ -183,36 +200,43 @@ class Watcher:
             return
         previous = one.blocks[-2]
         seconds = (block.end_ns - previous.end_ns) / NS_PER_S
-        for name in block.memory.keys() & previous.memory.keys() & self._room.keys():
+        room = self.room | one.room
+        for name in block.memory.keys() & previous.memory.keys() & room.keys():
             rate = (block.memory[name] - previous.memory[name]) / seconds
             # Growth that leaves room for a day is no matter for today.
-            test = one.memory.setdefault(name, ChangeTest(one.per_alarm, self._room[name] / (DAY_NS / NS_PER_S), 0.0))
+            least = max(1.0, room[name]) / (DAY_NS / NS_PER_S)
+            if name not in one.memory:
+                one.memory[name] = ChangeTest(one.per_alarm, least, 0.0)
+            test = one.memory[name]
+            test.least = least
             change = test.add(rate)
             if change is None or not change.upwards or name in one.leaks:
                 continue
-            one.leaks.add(name)
-            grown = list(one.blocks)[-change.values :]
+            grown = [block for block in one.blocks if name in block.memory][-change.values :]
             rate = (grown[-1].memory[name] - grown[0].memory[name]) / ((grown[-1].end_ns - grown[0].end_ns) / NS_PER_S)
             if rate <= 0:
                 continue
+            one.leaks.add(name)
             where = {"resident": "resident memory", "allocated": "tensors on the device"}[name]
             text = (
                 f"{where} of rank {rank} grows by {format_bytes(rate * 60)} a minute since step {grown[0].first_step}: "
-                f"there is room for {format_seconds(self._room[name] / rate)} of that"
+                f"there is room for {format_seconds(room[name] / rate)} of that"
             )
             yield Notice("memory", block.end_ns, grown[0].end_ns, grown[0].first_step, rank, text)
 
     # -- hangs ----------------------------------------------------------------------------------------------------
 
-    def _hangs(self, one: _Rank, now_ns: int) -> bool:
-        if one.last["i"] == 0:
-            return False
-        unheard_ns = now_ns - one.last["t"]
-        quiet_ns = one.last.get("q", 0) + unheard_ns
-        least_ns = BUSY_HANG_NS if _is_busy(one.last.get("s") or ()) else HANG_NS
-        if quiet_ns >= max(least_ns, TIMES * one.longest_quiet_ns):
-            return True
-        return bool(now_ns - one.last["e"] >= max(SILENT_NS, TIMES * one.longest_step_ns))
+    def _hangs_since_ns(self, one: _Rank, now_ns: int, part: int) -> int | None:
+        """Since when a rank hangs, None where it does not; it counts as standing still after one `part` of the time."""
+        last = one.last
+        if last["i"] == 0:
+            return None
+        still_ns = max(last["t"] - last.get("q", 0), self._awake_ns)
+        least_ns = BUSY_HANG_NS if _is_busy(last.get("s") or ()) else HANG_NS
+        if now_ns - still_ns >= max(least_ns, TIMES * one.longest_quiet_ns) / part:
+            return int(still_ns)
+        active_ns = max(last["e"], one.fetched_ns, self._awake_ns)
+        return int(active_ns) if now_ns - active_ns >= max(SILENT_NS, TIMES * one.longest_step_ns) else None
 
     def _hang(self, now_ns: int, gone: frozenset[int]) -> Notice:
         """All ranks, where they are, and which of them the others wait for."""
@@ -224,8 +248,8 @@ class Watcher:
             lines.append(f"rank {rank}{f': {_whereabouts(one, now_ns)}' if not ended else ' has ended'}")
         others = [rank for rank, waits in waiting.items() if not waits]
         culprit = others[0] if len(others) == 1 and len(waiting) > 1 else None
-        hung = [one.last for one in self._ranks.values() if one.hangs]
-        since_ns, step = min(last["t"] - last.get("q", 0) for last in hung), min(last["i"] for last in hung)
+        hung = [(one.hangs_since_ns, one.last["i"]) for one in self._ranks.values() if one.hangs_since_ns is not None]
+        since_ns, step = min(since for since, _ in hung), min(steps for _, steps in hung)
         text = f"no progress for {format_seconds((now_ns - since_ns) / NS_PER_S)}, in step {step}; " + "; ".join(lines)
         if culprit is not None:
             text += f"; the others wait for rank {culprit}"
@@ -252,10 +276,11 @@ def _whereabouts(one: _Rank, now_ns: int) -> str:
     last = one.last
     unheard_ns = now_ns - last["t"]
     if unheard_ns >= HANG_NS / 2:
-        return f"not heard of for {format_seconds(unheard_ns / NS_PER_S)}: stopped, or its interpreter is held"
+        silent = format_seconds(unheard_ns / NS_PER_S)
+        return f"not heard of for {silent}: stopped, its interpreter is held, or its disk is full"
     stack = last.get("s") or ()
     if not stack:
-        return "at work"
+        return "at work, but no step ends"
     owned = next((frame for frame in stack if frame[3]), stack[-1])
     place = f"{Path(owned[0]).name}:{owned[1]} ({owned[2]})"
     collectives = last.get("c")

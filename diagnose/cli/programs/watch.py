@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.cli.programs.argv_split import program_of
     from diagnose.cli.programs.preconditions import require_torch
     from diagnose.cli.streams import result, standard_output_to_stderr, talk
-    from diagnose.errors import Cancelled, ProgramFailed
+    from diagnose.errors import Cancelled, DiagnoseError, ProgramFailed
     from diagnose.program import Program
     from diagnose.report.style.vocabulary import how_it_ended, named_count
     from diagnose.session import Noticed, RunEnded, RunStarted, Session, Warned
@@ -74,12 +74,15 @@ def run(args: argparse.Namespace) -> int:
         returncode = outcome.returncode
         code = Cancelled.exit_code if outcome.interrupted else ProgramFailed.exit_code if returncode else 0
         message = f"the program failed with {how_it_ended(returncode)}" if code == ProgramFailed.exit_code else ""
+        if not code and not watching.steps:
+            message = "no training step was seen: name the script that trains, or put its launcher after --"
+    except DiagnoseError as error:
+        code, message = error.exit_code, str(error)
+        raise
     finally:
         session.record(RunEnded(returncode=returncode, exit_code=code, message=message))
         session.close()
         os.close(kept)
-    if not watching.steps and not message:
-        message = "no training step was seen: name the script that trains, or put its launcher after --"
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(watching.notices.items())) or "no change"
     summary = f"Watched {named_count(watching.steps, 'step')}: {told}. Run folder: {session.path}"
     (talk if args.json else result)(f"{message}\n{summary}" if message else summary)

@@ -142,7 +142,7 @@ class ProcessHooks:
         # Exit hooks run last in, first out: from here on ours comes before those of whatever torch loaded so far.
         atexit.unregister(self._at_exit)
         atexit.register(self._at_exit)
-        with self._at_its_device():
+        with self.at_its_device():
             for callback in self._on_claim:
                 callback()
         return True
@@ -151,7 +151,7 @@ class ProcessHooks:
         if not self.claimed and (self._passive or not guarded(self.claim)()):
             self.steps.passive = True
             return
-        with self._at_its_device():
+        with self.at_its_device():
             if restarted:
                 self._index = 0
                 for restart in self._on_restart:
@@ -160,8 +160,8 @@ class ProcessHooks:
             for callback in self._on_step:
                 callback(index)
 
-    def _at_its_device(self) -> AbstractContextManager[object]:
-        """With the device that the program trains on as the current one, so that what is read is read of that one."""
+    def at_its_device(self) -> AbstractContextManager[object]:
+        """With the device that the program trains on as this thread's, so that what is read is read of that one."""
         if self.torch is None or not self._devices:
             return nullcontext()
         device: AbstractContextManager[object] = self.torch.cuda.device(self._devices[0])

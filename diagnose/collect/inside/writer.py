@@ -35,8 +35,10 @@ def write_whole(path: Path, text: str) -> None:
 class Writer:
     """The files of one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, gaps: bool = False) -> None:
+        """`gaps`: lines may lack, so that writing goes on once a full disk takes them again."""
         self._folder = folder
+        self._gaps = gaps
         self._sources: list[Source] = []
         self._torn: set[str] = set()
         """Files that the disk took only a part of: more would make a line of two halves."""
@@ -69,7 +71,7 @@ class Writer:
         with self._draining, unsignalled():
             for source in self._sources:
                 for name, lines in guarded(_all_of)(source) or ():
-                    if lines and name not in self._torn:
+                    if lines and (self._gaps or name not in self._torn):
                         guarded(self._append)(name, lines.encode())
 
     def close(self) -> None:
@@ -87,6 +89,8 @@ class Writer:
 
     def _append(self, name: str, data: bytes) -> None:
         """Opened each time: a program may close descriptors that are not its own, and then gets their numbers."""
+        if name in self._torn:
+            data = b"\n" + data  # what was cut off is a line of its own
         self._torn.add(name)
         with (self._folder / name).open("ab", buffering=0) as file:
             written = file.write(data)

@@ -1,4 +1,4 @@
-"""How much memory of this host a trial may take: in a container no more than that was given."""
+"""How much memory of this host is free: in a container no more than that was given."""
 
 from __future__ import annotations
 

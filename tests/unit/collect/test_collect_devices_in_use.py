@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from diagnose.collect.inside.hooks.devices_in_use import in_use
+from diagnose.collect.inside.modes.heartbeat import Heartbeat
 from diagnose.collect.inside.process_hooks import ProcessHooks
 
 
@@ -50,7 +52,10 @@ class Devices:
         self.current = before
 
     def get_device_properties(self, ordinal: int) -> Any:
-        return SimpleNamespace(uuid=f"uuid of {ordinal}")
+        return SimpleNamespace(uuid=f"uuid of {ordinal}", total_memory=100 + ordinal)
+
+    def memory_stats_as_nested_dict(self) -> dict[str, Any]:
+        return {"allocated_bytes": {"all": {"current": self.held[self.current]}}}
 
 
 @pytest.mark.parametrize(
@@ -92,3 +97,11 @@ def test_callbacks_see_the_device_that_is_trained_on_and_the_program_its_own(hub
     hub.synchronize()
     assert cuda.waited_for == [1, 0]
     assert '"uuid of 1"' in (tmp_path / "rank0" / "claim").read_text()
+
+
+def test_a_heartbeat_has_the_memory_of_the_device_that_is_trained_on(hub: ProcessHooks) -> None:
+    hub.torch = SimpleNamespace(cuda=Devices(0, 7))  # type: ignore[assignment]  # what a module would be
+    assert hub.claim()
+    [(_, line)] = Heartbeat(hub, 1)._beat()  # on a thread of its own, whose current device is the first
+    beat = json.loads(line)
+    assert (beat["a"], beat["b"]) == (7, 101)

@@ -6,6 +6,7 @@ import gc
 import json
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,8 @@ import pytest
 
 from diagnose.collect.inside.modes import watch
 from diagnose.collect.inside.probes.stack_sampler import Sampler
+from diagnose.collect.inside.probes.stack_watch import StackWatch
+from diagnose.collect.inside.source_ownership import Ownership
 
 DEPTH = 50
 
@@ -102,3 +105,18 @@ def test_what_the_watcher_does_for_itself_is_no_sample_of_the_program() -> None:
     sampler._look()
     (_, _), (_, samples) = sampler.drain()
     assert len(json.loads(samples)["s"]) == 1
+
+
+def test_a_stack_that_stands_still_has_its_lines_and_no_move() -> None:
+    with deep_thread() as thread:
+        assert thread.ident is not None
+        watch = StackWatch(thread.ident, Ownership())
+        watch.sample()
+        moved_ns = watch.moved_ns
+        watch.sample()
+        assert watch.moved_ns == moved_ns
+        expected = [
+            (frame.f_code.co_filename, line, frame.f_code.co_name)
+            for frame, line in traceback.walk_stack(sys._current_frames()[thread.ident])
+        ]
+    assert [(file, line, name.rpartition(".")[2]) for file, line, name, _ in watch.stack()] == expected

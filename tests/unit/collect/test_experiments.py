@@ -170,9 +170,25 @@ def test_sequence_sweep_cuts_or_repeats_what_is_as_long_as_the_tokens(factor: fl
     assert change.reasons == []
 
 
+class OnDevice(torch.Tensor):
+    """Takes indices on its own device only, as tensors on an accelerator do."""
+
+    def index_select(self, place: int, index: torch.Tensor) -> torch.Tensor:
+        assert index.device == self.device
+        return super().index_select(place, index)
+
+
+def test_sequence_sweep_cuts_a_batch_on_a_device() -> None:
+    change = Standing()
+    change.torch, change.setting = torch, {"length": 0.5}  # type: ignore[attr-defined]
+    batch = torch.zeros(2, 4, dtype=torch.int64, device="meta").as_subclass(OnDevice)
+    assert sequence_sweep.resized(change, batch).shape == (2, 2)  # type: ignore[arg-type]
+
+
 def test_sequence_sweep_refuses_a_batch_without_tokens() -> None:
     change = Standing()
-    sequence_sweep.resized(change, (torch.zeros(2, 4), torch.arange(2)))  # type: ignore[arg-type]
+    # Labels in a column are no sequences of one.
+    sequence_sweep.resized(change, (torch.zeros(2, 4), torch.arange(2), torch.arange(2).view(2, 1)))  # type: ignore[arg-type]
     assert "no tensor of a batch has whole numbers in two dimensions" in change.reasons[0]
 
 

@@ -85,3 +85,17 @@ def test_a_file_that_lost_a_part_of_a_line_gets_no_more(tmp_path: Path, writer: 
     writer.flush()
     assert (tmp_path / "long.jsonl").read_text() == "-" * 100
     assert (tmp_path / "steps.jsonl").read_text() == "0\n1\n"
+
+
+def test_a_file_that_may_lack_lines_goes_on_once_the_disk_takes_them(tmp_path: Path) -> None:
+    writer, numbers = Writer(tmp_path, gaps=True), iter("abcd")
+    writer.add(lambda: [("heartbeats.jsonl", next(numbers) * 40 + "\n")])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60, limits[1]))
+        for _ in range(3):  # the second is cut off, the third finds no room at all
+            writer.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    writer.flush()
+    assert (tmp_path / "heartbeats.jsonl").read_text().splitlines() == ["a" * 40, "b" * 19, "d" * 40]

@@ -137,6 +137,49 @@ def test_checkpoints_that_come_often_are_told() -> None:
     assert found[0].since_ns >= _ns(1_700)
 
 
+def blocks(watcher: Watcher, count: int, slower: float, change: Callable[[int, dict[str, Any]], None]) -> list[Notice]:
+    """What is told of so many blocks of five seconds, without any noise, whose second half takes `slower` times."""
+    end, found = 0.0, list[Notice]()
+    for number in range(count):
+        end += 5 * (slower if 2 * number >= count else 1)
+        beat: dict[str, Any] = {"t": _ns(end), "i": 10 * number, "e": _ns(end), "w": 0, "f": 0}
+        change(number, beat)
+        found += watcher.beat(0, beat)
+    return found
+
+
+def test_a_small_change_that_shows_after_twenty_minutes_ends_no_watching() -> None:
+    watcher = Watcher()
+    blocks(watcher, 1_600, 1.0277, lambda _number, _beat: None)
+    assert watcher.last[0]["i"] == 15_990
+
+
+def test_ranks_that_do_not_wait_for_each_other_may_change_differently() -> None:
+    watcher = Watcher()
+    for second in range(600):
+        for rank in (0, 1):
+            steps = (second // 10 if second < 300 else second - 270) if rank == 0 else second
+            at = second - second % 10 if rank == 0 and second < 300 else second
+            watcher.counters(rank, {"gpu.sm_clock_mhz": 1500.0 if second < 300 else 1980.0})
+            beat = {"t": _ns(second), "i": steps, "e": _ns(at), "w": 0, "f": 0}
+            found = list(watcher.beat(rank, beat))
+            if found:
+                assert found[0].kind == "faster"
+                assert rank == 0
+                return
+    raise AssertionError("nothing was told")
+
+
+def test_the_device_memory_that_is_left_is_that_of_the_newest_heartbeat() -> None:
+    def leaks(number: int, beat: dict[str, Any]) -> None:
+        beat |= {"a": 8 * GIB + (GIB // 2) * max(0, number - 60), "b": 80 * GIB}
+
+    notice = only(blocks(Watcher(), 100, 1.0, leaks))
+    assert notice.kind == "memory"
+    # At least five of the 72 GiB are gone when it is told, at 0.1 GiB a second.
+    assert "there is room for 11 min" in notice.text
+
+
 def test_memory_that_runs_out_within_a_day_is_told_once() -> None:
     def leaks(beat: dict[str, Any], _rank: int, after_s: float) -> None:
         beat["m"] += after_s * 20e6
@@ -209,6 +252,36 @@ def test_a_rank_that_is_not_heard_of_hangs() -> None:
 
 def test_a_rank_that_ended_does_not_hang() -> None:
     assert list(silent(lambda second: frozenset({0}) if second >= 60 else frozenset())) == []
+
+
+def test_a_clock_that_is_set_or_a_machine_that_stood_still_is_no_hang() -> None:
+    watcher, found, gap = Watcher(), list[Notice](), 0
+    for second in range(200):
+        gap = 3_600 if second >= 100 else 0
+        found += watcher.look(_ns(second + gap))  # just before the ranks are heard of again
+        found += watcher.beat(0, {"t": _ns(second + gap), "i": second, "e": _ns(second + gap), "w": 0, "f": 0})
+    assert found == []
+
+
+def stepless(second: int, watcher: Watcher, **more: int) -> list[Notice]:
+    """A second of a rank whose stack moves, and whose steps end after a minute."""
+    last = min(second, 60)
+    beat = {"t": _ns(second), "i": last, "e": _ns(last), "w": 0, "f": 0, "q": 0}
+    return [*watcher.beat(0, beat | more), *watcher.look(_ns(second))]
+
+
+def test_a_program_that_is_busy_but_ends_no_step_for_ten_minutes_hangs() -> None:
+    watcher = Watcher()
+    notice = only([one for second in range(800) for one in stepless(second, watcher)])
+    assert "no progress for 10 min, in step 60; rank 0: at work, but no step ends" in notice.text
+    assert list(watcher.hanging) == [0]
+    list(watcher.look(_ns(800), frozenset({0})))
+    assert list(watcher.hanging) == []
+
+
+def test_an_evaluation_that_takes_batches_is_no_hang() -> None:
+    watcher = Watcher()
+    assert [one for second in range(2_000) for one in stepless(second, watcher, w=second)] == []
 
 
 def test_metrics_say_what_is_known_and_nothing_else() -> None:

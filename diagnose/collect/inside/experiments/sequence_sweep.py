@@ -44,11 +44,11 @@ def resized(change: Change, batch: Any) -> Any:
     def of_tensor(tensor: Any) -> Any:
         for place in range(1, tensor.dim()):
             if tensor.shape[place] == length:
-                tensor = tensor.index_select(place, wanted)
+                tensor = tensor.index_select(place, wanted.to(tensor.device))
         return tensor
 
     return remade(batch, of_tensor)
 
 
 def _has_tokens(tensor: Any) -> bool:
-    return tensor.dim() == 2 and not tensor.is_floating_point() and not tensor.is_complex()
+    return tensor.dim() == 2 and tensor.shape[1] > 1 and not tensor.is_floating_point() and not tensor.is_complex()

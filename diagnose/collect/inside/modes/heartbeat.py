@@ -18,7 +18,7 @@ from typing import Any
 
 from ...records import HEARTBEATS
 from ..guard import guarded
-from ..probes.memory import MemoryReadings, statistics
+from ..probes.memory import statistics
 from ..probes.ranges import RangeLog
 from ..probes.stack_watch import StackWatch
 from ..process_hooks import ProcessHooks
@@ -47,7 +47,7 @@ def start(recipe: dict[str, Any], hub: ProcessHooks) -> None:
     hub.on_torch(heartbeat.torch_arrived)
     hub.on_claim(heartbeat.claimed)
     hub.on_step(heartbeat.step_ended)
-    hub.on_exit(heartbeat.exiting)
+    hub.on_exit(heartbeat.end)
 
 
 class Heartbeat:
@@ -57,7 +57,6 @@ class Heartbeat:
         self._hub = hub
         self._every_ns = every_ns
         self._ranges = RangeLog(hub)
-        self._memory = MemoryReadings(hub)
         self._stacks: StackWatch | None = None
         self._window: RequestedWindow | None = None
         self._writer: Writer | None = None
@@ -75,9 +74,9 @@ class Heartbeat:
     def claimed(self) -> None:
         """The first step ended, and this is the process that trains."""
         ownership = Ownership()
-        self._writer = Writer(self._hub.folder)
+        self._writer = Writer(self._hub.folder, gaps=True)
         self._stacks = StackWatch(self._hub.steps.thread, ownership)
-        self._window = RequestedWindow(self._hub, ownership, lambda: self._end())
+        self._window = RequestedWindow(self._hub, ownership, self.end)
         self._ranges.thread_claimed()
         self._writer.add(self._beat)
         self._writer.start()
@@ -97,11 +96,8 @@ class Heartbeat:
         if self._stacks is not None:
             self._stacks.enabled = enabled
 
-    def exiting(self) -> None:
-        """Close and write everything. Called at the interpreter's exit."""
-        self._end()
-
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Close and write everything, at the interpreter's exit or before SIGTERM ends the process."""
         if self._stacks is not None:
             guarded(self._stacks.stop)()
         guarded(self._ranges.set_enabled)(False)
@@ -129,10 +125,7 @@ class Heartbeat:
         beat["r"] = ranges
         beat |= self._where(now)
         beat["m"] = resident_bytes()
-        figures = guarded(statistics)(self._hub.torch)
-        if figures:
-            beat["a"] = figures.get("allocator.allocated_bytes")
-            beat["b"] = guarded(self._device_bytes)()
+        beat |= guarded(self._device_memory)() or {}
         if self._window is not None and self._window.busy:
             beat["x"] = True
         if self._stacks is None:
@@ -154,9 +147,14 @@ class Heartbeat:
             found["c"] = guarded(waiting_collectives)()
         return found
 
-    def _device_bytes(self) -> int:
-        cuda = self._hub.torch.cuda  # type: ignore[union-attr]  # it has figures
-        return int(cuda.get_device_properties(cuda.current_device()).total_memory)
+    def _device_memory(self) -> dict[str, Any]:
+        with self._hub.at_its_device():
+            figures = statistics(self._hub.torch)
+            if not figures:
+                return {}
+            cuda = self._hub.torch.cuda  # type: ignore[union-attr]  # it has figures
+            whole = cuda.get_device_properties(cuda.current_device()).total_memory
+        return {"a": figures.get("allocator.allocated_bytes"), "b": int(whole)}
 
     def _notice_compilation(self) -> None:
         """Count what torch.compile takes, and keep the hooks that it takes off."""

@@ -61,7 +61,8 @@ class RequestedWindow:
             self._advance(index, self._request)
         except Exception:
             self._request = None
-            self.close()
+            guarded(self._window.stop)()
+            self._termination.disarm()
             raise
 
     def close(self) -> None:
@@ -74,6 +75,7 @@ class RequestedWindow:
     def _advance(self, index: int, request: dict[str, Any]) -> None:
         end_ns = self._hub.end_ns()
         if not self._window.is_open:
+            self._termination.disarm()  # the program's own profiler may have ended a window
             if index < request["step"] or Window.other_is_recording(self._hub.torch):
                 return
             self._record = {}

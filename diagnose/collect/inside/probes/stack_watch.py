@@ -33,16 +33,14 @@ class StackWatch(Sampler):
         return counts
 
     def stack(self) -> list[tuple[str, int, str, bool]]:
-        """The frames of the thread now, innermost first: file, line, function, whether the file is the user's."""
-        frames: list[tuple[str, int, str, bool]] = []
-        frame = sys._current_frames().get(self._watched)
-        while frame is not None and len(frames) < DEPTH:
-            code = frame.f_code
-            if not code.co_filename.startswith(OURS):
-                owned = self._ownership.owns(code.co_filename)
-                frames.append((code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_qualname, owned))
-            frame = frame.f_back
-        return frames
+        """Return the frames that were last seen, innermost first: file, line, function, whether the file is the
+        user's.
+        """
+        return [
+            (code.co_filename, _line(code, at), code.co_qualname, self._ownership.owns(code.co_filename))
+            for code, at in self._stack
+            if not code.co_filename.startswith(OURS)
+        ]
 
     def _look(self) -> None:
         frame = sys._current_frames().get(self._watched)
@@ -57,3 +55,9 @@ class StackWatch(Sampler):
             self._counts[owned.f_code.co_filename, owned.f_lineno or 0] += 1
         if stack != self._stack:
             self._stack, self.moved_ns = stack, time.time_ns()
+
+
+def _line(code: CodeType, instruction: int) -> int:
+    """The line of an instruction, that of the function where it has none."""
+    lines = (line for begin, end, line in code.co_lines() if begin <= instruction < end)
+    return next(lines, None) or code.co_firstlineno

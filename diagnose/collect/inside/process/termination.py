@@ -20,13 +20,14 @@ class Termination:
     def __init__(self, close: Callable[[], object]) -> None:
         self._close = guarded(close)
         self._armed = False
+        self._process = 0
 
     def arm(self) -> None:
         """Stand in for the default action."""
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
-            self._armed = True
+            self._armed, self._process = True, os.getpid()
 
     def disarm(self) -> None:
         """Put the default action back, unless the program has set its own meanwhile."""
@@ -36,7 +37,8 @@ class Termination:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _terminated(self, number: int, _frame: FrameType | None) -> None:
-        self._close()
+        if os.getpid() == self._process:  # a child that was forked meanwhile has nothing open
+            self._close()
         self._armed = False
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
