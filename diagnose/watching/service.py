@@ -95,6 +95,11 @@ class Watching:
         """Steps of the rank that took the most."""
         return max((int(beat["i"]) for beat in self._watcher.last.values()), default=0)
 
+    @property
+    def settled(self) -> bool:
+        """Whether the usual time of a step is known, so that a change of it would be told."""
+        return self._watcher.settled
+
     def run(self) -> launch.Outcome:
         """Run the program to its end. Raises InputError where the file for Prometheus cannot be written."""
         if self._metrics is not None:

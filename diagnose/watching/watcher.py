@@ -96,6 +96,11 @@ class Watcher:
         """The ranks that hang."""
         return tuple(rank for rank, one in self._ranks.items() if one.hangs_since_ns is not None)
 
+    @property
+    def settled(self) -> bool:
+        """Whether the usual time of a step is known of any rank, so that a change of it would be told."""
+        return any(one.test.level is not None for one in self._ranks.values())
+
     def step_ns(self, rank: int) -> float | None:
         """Mean time of a step in the newest block."""
         one = self._ranks.get(rank)

@@ -83,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
         session.record(RunEnded(returncode=returncode, exit_code=code, message=message))
         session.close()
         os.close(kept)
-    told = ", ".join(f"{count} {kind}" for kind, count in sorted(watching.notices.items())) or "no change"
+    quiet = "no change" if watching.settled else "too short a run to tell of changes"
+    told = ", ".join(f"{count} {kind}" for kind, count in sorted(watching.notices.items())) or quiet
     summary = f"Watched {named_count(watching.steps, 'step')}: {told}. Run folder: {session.path}"
     (talk if args.json else result)(f"{message}\n{summary}" if message else summary)
     return code

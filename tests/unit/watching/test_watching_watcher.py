@@ -67,6 +67,15 @@ def test_steady_steps_are_no_notice() -> None:
     assert told(nothing) == []
 
 
+@pytest.mark.parametrize(("seconds", "settled"), [(60, False), (150, True)])
+def test_the_usual_time_of_a_step_is_known_after_two_minutes(seconds: int, settled: bool) -> None:
+    watcher = Watcher()
+    for second in range(seconds):
+        beat = {"t": _ns(second), "i": STEPS * second, "e": _ns(second), "w": 0, "f": 0, "q": 0}
+        assert list(watcher.beat(0, beat)) == []
+    assert watcher.settled == settled
+
+
 def test_a_loader_that_became_slow_is_named_with_its_step() -> None:
     def waits(beat: dict[str, Any], _rank: int, _after_s: float) -> None:
         beat["dw"] = 0.4
