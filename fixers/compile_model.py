@@ -47,11 +47,12 @@ from diagnose.source.models.lightning import lightning_models
 from diagnose.source.models.model_construction import Built
 from diagnose.source.models.model_loss import computes_loss
 from diagnose.source.models.model_methods import CalledMethods, called_methods, shared_whole
+from diagnose.source.models.unused_classes import unused_classes
 from diagnose.source.models.wrapped_uses import use_of_wrapper
 from diagnose.source.rewrite.hooks import module_hook
 from diagnose.source.training.repeated_forward import forward_effect, makes_once, method_effect
 from diagnose.source.training.training_loop import training_steps
-from diagnose.source.tree.built_classes import Classes, unbuilt_classes
+from diagnose.source.tree.built_classes import Classes
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, insert_after
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.text_lines import any_matches
@@ -73,9 +74,9 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     if models and all(_blocks(request, built) for built in models):
         tried.append({"compile": "blocks"})
     waits = request.finding.rule == "launch-bound" and request.facts.device_name is not None
-    unbuilt = unbuilt_classes(request.sources, request.sites)
+    unused = unused_classes(request.sources, request.sites)
     # Graphs of launches write over what an earlier one has left.
-    if waits and not _lengths_vary(request) and not makes_once(request.sources, unbuilt):
+    if waits and not _lengths_vary(request) and not makes_once(request.sources, unused):
         tried.append({"compile": "whole", "mode": "reduce-overhead"})
     return tried
 
@@ -98,18 +99,18 @@ def _in_place(request: Request, own: Compiled | None = None) -> Answer:
     """`model.compile()`; where the program's own use of torch.compile is switched off, in place of that."""
     if _records_graphs(request):
         return None
-    unbuilt = unbuilt_classes(request.sources, request.sites)
+    unused = unused_classes(request.sources, request.sites)
     optimizers = {str(site.arguments.get("name")) for site in request.sites if site.kind == "optimizer"}
-    if (twice := second_derivative(request.sources, unbuilt, optimizers)) is not None:
+    if (twice := second_derivative(request.sources, unused, optimizers)) is not None:
         return Advice(
             f"{twice} takes gradients of gradients, which do not go through compiled code. {_BY_HAND} "
             "Leave those parts out of it."
         )
-    if (hook := module_hook(request.sources, unbuilt)) is not None:
+    if (hook := module_hook(request.sources, unused)) is not None:
         return Advice(f"{hook} hooks modules, and compiled code may leave hooks out. Compile the rest by hand.")
     models = _models(request)
-    if (effect := forward_effect(request.sources, unbuilt)) is not None:
-        models = _inner_models(request, models, unbuilt)
+    if (effect := forward_effect(request.sources, unused)) is not None:
+        models = _inner_models(request, models, unused)
         if not models:
             return Advice(
                 f"{effect} in a forward pass, which compiled code may do otherwise. Take it out, then compile."
@@ -192,14 +193,14 @@ def _models(request: Request) -> list[Built]:
     return list(found.values())
 
 
-def _inner_models(request: Request, models: Sequence[Built], unbuilt: Classes) -> list[Built]:
+def _inner_models(request: Request, models: Sequence[Built], unused: Classes) -> list[Built]:
     """The module that each model keeps and calls, where the forward passes of the models themselves alone do more than
     compute; none where others do as well.
     """
     outer = [model_class(built, request.sources) for built in models]
     inner = [inner_model(made, request.sources) for made in outer if made is not None]
     found = [built for built in inner if built is not None]
-    left_out = unbuilt | {(made.path, made.name) for made in outer if made is not None}
+    left_out = unused | {(made.path, made.name) for made in outer if made is not None}
     clean = len(found) == len(models) and forward_effect(request.sources, left_out) is None
     return found if clean else []
 

@@ -32,11 +32,11 @@ from diagnose.source.models.compilation import Compiled, compilations, model_cla
 from diagnose.source.models.construction_end import after_build
 from diagnose.source.models.model_construction import Built, built_model
 from diagnose.source.models.model_loss import computes_loss
+from diagnose.source.models.unused_classes import unused_classes
 from diagnose.source.rewrite.hooks import module_hook
 from diagnose.source.training.repeated_forward import forward_effect
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.arguments import argument, has_star, set_keywords
-from diagnose.source.tree.built_classes import unbuilt_classes
 from diagnose.source.tree.edits import Splice, ensure_from_import
 from diagnose.source.tree.text_lines import matches
 
@@ -81,10 +81,10 @@ def _named(request: Request, present: Sequence[Compiled]) -> Answer:
 
 def _added(request: Request) -> Answer:
     """A call after each model of a training step is built."""
-    unbuilt = unbuilt_classes(request.sources, request.sites)
-    if (hook := module_hook(request.sources, unbuilt)) is not None:
+    unused = unused_classes(request.sources, request.sites)
+    if (hook := module_hook(request.sources, unused)) is not None:
         return Advice(f"{hook} hooks modules, and a graph of the model may leave hooks out.")
-    if (effect := forward_effect(request.sources, unbuilt)) is not None:
+    if (effect := forward_effect(request.sources, unused)) is not None:
         return Advice(f"{effect} in a forward pass, which a graph of the model may do otherwise.")
     models: dict[tuple[str, str], Built] = {}
     for step in training_steps(request.sources, request.sites):

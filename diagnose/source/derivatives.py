@@ -22,11 +22,11 @@ _HINTS = ("create_graph", "torch.func", "functorch", "autograd.functional", "for
 
 
 def second_derivative(
-    sources: Mapping[str, str], unbuilt: Classes = frozenset(), optimizers: Collection[str] = ()
+    sources: Mapping[str, str], unused: Classes = frozenset(), optimizers: Collection[str] = ()
 ) -> str | None:
     """The file and line of the first call that asks for gradients of gradients, or transforms a function for others.
 
-    What `unbuilt` classes do does not count. `optimizers` are the names of the classes of all optimizers of a run: what
+    What `unused` classes do does not count. `optimizers` are the names of the classes of all optimizers of a run: what
     is asked for where an optimizer wants it does not count unless one of them does.
     """
     wanted = not optimizers or not _SECOND_ORDER.isdisjoint(optimizers)
@@ -36,7 +36,7 @@ def second_derivative(
             keeps = asked is not None and not _is_never(asked.value, source, sources, wanted)
             names = source.names(call.func) - _PLAIN
             asks = keeps or any(name.startswith(_TRANSFORMS) for name in names)
-            if asks and not in_class_of(source, call, path, unbuilt):
+            if asks and not in_class_of(source, call, path, unused):
                 return f"{path}:{source.lines_of(call)[0]}"
     return None
 

@@ -10,6 +10,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.exception_handlers import Place, ways_to, ways_to_any
 from diagnose.source.dataflow.flow import Loop, loops_around
+from diagnose.source.tree.built_classes import Classes, in_class_of
 from diagnose.source.tree.definitions import instances_of
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -21,23 +22,37 @@ _OF_MODULES = frozenset({"train", "eval", "to", "cuda", "cpu", "step", "zero_gra
 
 
 class Reached:
-    """Pieces of code, and the functions of the program that may run in them. By name, so rather too many."""
+    """Pieces of code, and the functions of the program that may run in them. By name, so rather too many.
 
-    def __init__(self, sources: Mapping[str, Source], begins: Sequence[Place]) -> None:
+    What leads to the code that begins is not run by it, unless it is called `again`. `without`: classes that have no
+    instance, and whose methods do not run.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Source],
+        begins: Sequence[Place],
+        *,
+        again: bool = False,
+        without: Classes = frozenset(),
+    ) -> None:
         self._sources = sources
+        self._again = again
         self._around = {above for _, other, place in ways_to_any(sources, begins) for above in other.ancestors(place)}
-        """What leads to that code is not run by it."""
+        """What leads to that code."""
         self.pieces: dict[cst.CSTNode, Place] = {}
-        self._aliases = {
+        self.aliases = {
             source.code(alias.asname.name): source.code(alias.name)
             for source in sources.values()
             for alias in source.every(cst.ImportAlias)
             if alias.asname is not None
         }
+        """What imports call by other names, by these."""
         self._functions = [
             (path, source, function, source.inside(function, cst.ClassDef))
             for path, source in sources.items()
             for function in source.every(cst.FunctionDef)
+            if not without or not in_class_of(source, function, path, without)
         ]
         self._known_as: dict[str, list[int]] = {}
         """Which of them a name may mean: one of its own, or that of its class where it sets up instances."""
@@ -105,12 +120,12 @@ class Reached:
                 (own if of_self else parts).add(name.value)
                 called_on.setdefault(name.value, set()).add(source.code(above.value).rpartition(".")[2])
             else:
-                plain.add(self._aliases.get(name.value, name.value))
+                plain.add(self.aliases.get(name.value, name.value))
         around = source.inside(piece, cst.ClassDef)
         may_mean = {at for name in plain | parts | own for at in self._known_as.get(name, ())}
         for path, other, function, owner in (self._functions[at] for at in sorted(may_mean)):
             name_of = function.name.value
-            if function in self._around or function is piece:
+            if (function in self._around and not self._again) or function is piece:
                 continue
             if owner is None:
                 named = name_of in plain | parts

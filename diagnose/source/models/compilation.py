@@ -157,16 +157,20 @@ def model_class(built: Built, sources: Mapping[str, str], left: int = _MOST_NAME
 
 def inner_model(outer: ModelClass, sources: Mapping[str, str]) -> Built | None:
     """Where the module is built that a class keeps as an attribute and calls; None unless it is the one of a class of
-    the program's.
+    the program's, and no class is derived from that which keeps it.
     """
     source = outer.source
+    for _, other in files_with(sources, outer.name):
+        bases = (other.code(base.value) for made in other.every(cst.ClassDef) for base in made.bases)
+        if any(base.rpartition(".")[2] == outer.name for base in bases):
+            return None
     calls = (call.func for call in source.every(cst.Call, outer.definition) if isinstance(call.func, cst.Attribute))
     names = dict.fromkeys(code for code in map(source.code, calls) if re.fullmatch(r"self\.\w+", code))
     scopes = [each for each in source.every(cst.FunctionDef, outer.definition) if each.name.value == "__init__"]
     traced = (built_as(outer.path, source, scope, name, sources) for scope in scopes[:1] for name in names)
     found = {(built.path, built.name): built for built in traced if built is not None and _is_module(built, sources)}
     inner = next(iter(found.values())) if len(found) == 1 else None
-    return inner if inner is not None and model_class(inner, sources) is not None else None
+    return inner if inner is not None and model_class(inner, sources) not in (None, outer) else None
 
 
 def models_of(step: TrainingStep, sources: Mapping[str, str]) -> Iterator[Built]:

@@ -46,19 +46,19 @@ def forward_hook(sources: Mapping[str, str]) -> str | None:
     return _first_call(sources, _ON_CALLS | _EXTRACTS, frozenset())
 
 
-def module_hook(sources: Mapping[str, str], unbuilt: Classes = frozenset()) -> str | None:
-    """The file and line of the first hook on calls or gradients of modules; hooks on tensors, and what `unbuilt`
+def module_hook(sources: Mapping[str, str], unused: Classes = frozenset()) -> str | None:
+    """The file and line of the first hook on calls or gradients of modules; hooks on tensors, and what `unused`
     classes do, do not count.
     """
     hooking = {path: text for path, text in sources.items() if "_hook" in text}
-    return _first_call(hooking, _ON_MODULES, unbuilt)
+    return _first_call(hooking, _ON_MODULES, unused)
 
 
-def _first_call(sources: Mapping[str, str], names: Collection[str], unbuilt: Classes) -> str | None:
+def _first_call(sources: Mapping[str, str], names: Collection[str], unused: Classes) -> str | None:
     """The file and line of the first call of one of these names; a file without any of them is not parsed."""
     for path, source in files_with(sources, *names):
         for call in source.calls_named(*names):
-            if not in_class_of(source, call, path, unbuilt):
+            if not in_class_of(source, call, path, unused):
                 return f"{path}:{source.lines_of(call)[0]}"
     return None
 

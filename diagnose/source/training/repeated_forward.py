@@ -56,24 +56,24 @@ def repeated_effect(sources: Mapping[str, str], callers: Collection[tuple[str, i
     return None
 
 
-def forward_effect(sources: Mapping[str, str], unbuilt: Classes = frozenset()) -> str | None:
+def forward_effect(sources: Mapping[str, str], unused: Classes = frozenset()) -> str | None:
     """The file, line and kind of the first thing that a forward pass does besides computing with tensors.
 
-    Values that are made once (a mask of the newest length) are none, and `unbuilt` classes do not count.
+    Values that are made once (a mask of the newest length) are none, and `unused` classes do not count.
     """
-    return _forward_effects(sources, unbuilt)[0]
+    return _forward_effects(sources, unused)[0]
 
 
-def makes_once(sources: Mapping[str, str], unbuilt: Classes = frozenset()) -> bool:
+def makes_once(sources: Mapping[str, str], unused: Classes = frozenset()) -> bool:
     """Whether a forward pass does more than compute with tensors, values that it makes once included."""
-    return _forward_effects(sources, unbuilt)[1]
+    return _forward_effects(sources, unused)[1]
 
 
 @per_program
-def _forward_effects(sources: Mapping[str, str], unbuilt: Classes) -> tuple[str | None, bool]:
+def _forward_effects(sources: Mapping[str, str], unused: Classes) -> tuple[str | None, bool]:
     """The first effect that is more than a value that is made once, and whether there is one of either kind."""
     found = False
-    for place, effect in _effects(sources, (), unbuilt):
+    for place, effect in _effects(sources, (), unused):
         found = True
         if not effect.made_once:
             return f"{place} {effect.what}", True
@@ -94,11 +94,11 @@ def method_effect(sources: Mapping[str, str], names: Collection[str]) -> str | N
 
 
 def _effects(
-    sources: Mapping[str, str], callers: Collection[tuple[str, int]], unbuilt: Classes = frozenset()
+    sources: Mapping[str, str], callers: Collection[tuple[str, int]], unused: Classes = frozenset()
 ) -> Iterator[tuple[str, _Effect]]:
     """The effects of all forward passes, each behind its file and line."""
     parsed = parse_all(sources)
-    for path, source, forward in _repeated(sources, callers, unbuilt):
+    for path, source, forward in _repeated(sources, callers, unused):
         around = source.inside(forward, cst.ClassDef)
         assert around is not None  # it is a method
         for file, other, method in _with_called(parsed, path, source, around, forward):
@@ -107,13 +107,13 @@ def _effects(
 
 
 def _repeated(
-    sources: Mapping[str, str], callers: Collection[tuple[str, int]], unbuilt: Classes = frozenset()
+    sources: Mapping[str, str], callers: Collection[tuple[str, int]], unused: Classes = frozenset()
 ) -> Iterator[tuple[str, Source, cst.FunctionDef]]:
-    """The forward passes of all classes but those around the callers and `unbuilt` ones."""
+    """The forward passes of all classes but those around the callers and `unused` ones."""
     for path, source, around in _modules(parse_all(sources)):
         first, last = source.lines_of(around)
         calls = any(file == path and first <= line <= last for file, line in callers)
-        if not calls and (path, around.name.value) not in unbuilt:
+        if not calls and (path, around.name.value) not in unused:
             yield path, source, next(each for each in _methods(source, around) if each.name.value == "forward")
 
 

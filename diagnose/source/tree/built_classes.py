@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import libcst as cst
 
@@ -23,14 +23,17 @@ def unbuilt_classes(sources: Mapping[str, str], sites: Iterable[Site]) -> Classe
 
 
 def in_class_of(source: Source, node: cst.CSTNode, path: str, classes: Classes) -> bool:
-    """Whether a node of a file is part of one of these classes."""
-    around = (above.name.value for above in source.ancestors(node) if isinstance(above, cst.ClassDef))
-    return any((path, name) in classes for name in around)
+    """Whether the class that a node of a file is part of, the innermost one, is one of these."""
+    around = source.inside(node, cst.ClassDef)
+    return around is not None and (path, around.name.value) in classes
 
 
 @per_program
 def _module_classes(sources: Mapping[str, str]) -> Classes:
-    """The classes derived from one whose name ends in `Module`, or from such a class of the program's."""
+    """The classes derived from one whose name ends in `Module`, or from such a class of the program's.
+
+    A name that other classes of the program have as well tells nothing of what is derived from it.
+    """
     bases: dict[tuple[str, str], set[str]] = {}
     for path, source in files_with(sources, "class "):
         for made in source.outline.every(ast.ClassDef):
@@ -38,10 +41,16 @@ def _module_classes(sources: Mapping[str, str]) -> Classes:
             bases.setdefault((path, made.name), set()).update(names)
     found: Classes = frozenset()
     while True:
-        named = {name for _, name in found}
+        others = {name for path, name in bases if (path, name) not in found}
+        named = {name for _, name in found} - others
         more = frozenset(
-            each for each, above in bases.items() if any(name.endswith("Module") or name in named for name in above)
+            each for each, above in bases.items() if any(_is_module(name, others) or name in named for name in above)
         )
         if more == found:
             return found
         found = more
+
+
+def _is_module(name: str, others: Collection[str]) -> bool:
+    """Whether a class's name is that of a library's modules; Lightning's data modules are none."""
+    return name.endswith("Module") and not name.endswith("DataModule") and name not in others

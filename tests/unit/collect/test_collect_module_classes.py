@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import json
 from pathlib import Path
 
@@ -43,6 +44,18 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> Sites:
 def test_classes_with_instances_are_noted_with_those_they_are_derived_from(sites: Sites) -> None:
     model = nn.Sequential(Net(), nn.Linear(2, 2))
     assert noted(ModuleClasses(sites), sites) == {__file__: ["Base", "Net"]}, model
+
+
+def test_a_class_of_a_file_that_was_loaded_under_the_name_of_another_is_noted(sites: Sites, tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text("from torch import nn\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n        return x\n")
+    spec = importlib.util.spec_from_file_location("json", path)
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    sites.ownership.owns = lambda file: file == str(path)  # type: ignore[method-assign]
+    model = loaded.Net()
+    assert noted(ModuleClasses(sites), sites) == {str(path): ["Net"]}, model
 
 
 def test_nothing_is_noted_where_the_program_hides_objects_from_the_collector(sites: Sites) -> None:

@@ -92,3 +92,11 @@ def test_a_model_is_left_alone_where_others_do_more_than_compute_or_the_inner_on
     answer = rewritten(**case)
     assert isinstance(answer, Advice)
     assert "train.py:" in answer.text and "in a forward pass" in answer.text
+
+
+def test_a_model_is_left_alone_where_the_inner_one_is_of_a_class_derived_from_its_own() -> None:
+    text = PROGRAM.format(inner="pass", other="pass", given="net")
+    asked = request(text.replace("class Net(nn.Module)", "class Net(Diffusion)"))
+    answer = FIXER.rewrite(asked)
+    assert isinstance(answer, Advice)
+    assert "in a forward pass" in answer.text

@@ -48,6 +48,21 @@ def test_classes_of_modules_without_an_instance_are_unbuilt_and_plain_classes_ar
     assert unbuilt_classes(program(), built("Base", "Net")) == {("net.py", "Other")}
 
 
+def test_classes_derived_from_what_may_be_no_module_are_not_unbuilt() -> None:
+    engine = (
+        "class Base:\n    pass\n\n\nclass Trainer(Base):\n    pass\n\n\nclass Data(LightningDataModule):\n    pass\n"
+    )
+    assert unbuilt_classes({**program(), "engine.py": engine}, built("Base", "Net")) == frozenset()
+
+
+def test_a_class_within_an_unbuilt_one_may_be_built() -> None:
+    text = NET.format(effect="pass", plain="pass") + "\n\nclass Zoo(nn.Module):\n    class Net(nn.Module):\n"
+    text += "        def __init__(self):\n            self.register_forward_hook(print)\n"
+    unbuilt = unbuilt_classes({"net.py": text}, built("Base", "Net"))
+    assert ("net.py", "Zoo") in unbuilt
+    assert module_hook({"net.py": text}, unbuilt) == "net.py:29"
+
+
 def test_without_a_run_that_tells_none_is_unbuilt() -> None:
     assert unbuilt_classes(program(), built()) == frozenset()
 

@@ -7,6 +7,7 @@ garbage collection hides them from that look, and nothing is noted.
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 from typing import Any
 
@@ -30,10 +31,19 @@ class ModuleClasses:
             return
         kinds = {type(each) for each in gc.get_objects()}
         modules = {above for kind in kinds if issubclass(kind, torch.nn.Module) for above in kind.__mro__}
-        by_file: dict[str, list[str]] = {}
+        by_file: dict[str, set[str]] = {}
         for kind in modules:
-            file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-            if isinstance(file, str) and self._sites.ownership.owns(file):
-                by_file.setdefault(file, []).append(kind.__name__)
+            for file in filter(self._sites.ownership.owns, _files(kind)):
+                by_file.setdefault(file, set()).add(kind.__name__)
         for file, names in by_file.items():
             self._sites.add(BUILT, file, 1, None, {"classes": ", ".join(sorted(names))})
+
+
+def _files(kind: type) -> set[str]:
+    """Where a class may be defined: the file of its module, of which there may be another of that name by now, and
+    those of its methods.
+    """
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    methods = (inspect.unwrap(each) for each in vars(kind).values() if inspect.isfunction(each))
+    files = {each.__code__.co_filename for each in methods if inspect.isfunction(each)}
+    return files | ({file} if isinstance(file, str) else set())
