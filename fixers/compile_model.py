@@ -25,7 +25,7 @@ Fix safety
     record CUDA graphs of their own; a loss that is computed beside the model, which does not have it; models that step
     through time in Python, which the compiler would write out moment by moment, for minutes; gradients of gradients,
     which compiled code does not have; hooks on modules; a forward pass that prints, counts, keeps values or draws
-    numbers that are not torch's, unless it is of a class of modules that the run had no instance of; models that are
+    numbers that are not torch's, unless it is of a class of modules that no part of the run builds; models that are
     called by another name than their own, and those that a library trains; methods, where the program copies modules
     or pickles this one. Values that a forward pass makes once, such as a mask, are kept as in eager code; CUDA graphs,
     which write over them, are not tried then.
@@ -74,9 +74,8 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     if models and all(_blocks(request, built) for built in models):
         tried.append({"compile": "blocks"})
     waits = request.finding.rule == "launch-bound" and request.facts.device_name is not None
-    unused = unused_classes(request.sources, request.sites)
     # Graphs of launches write over what an earlier one has left.
-    if waits and not _lengths_vary(request) and not makes_once(request.sources, unused):
+    if waits and not _lengths_vary(request) and not _makes_once(request):
         tried.append({"compile": "whole", "mode": "reduce-overhead"})
     return tried
 
@@ -99,8 +98,14 @@ def _in_place(request: Request, own: Compiled | None = None) -> Answer:
     """`model.compile()`; where the program's own use of torch.compile is switched off, in place of that."""
     if _records_graphs(request):
         return None
-    unused = unused_classes(request.sources, request.sites)
     optimizers = {str(site.arguments.get("name")) for site in request.sites if site.kind == "optimizer"}
+    unused: Classes = frozenset()
+    if (
+        second_derivative(request.sources, unused, optimizers)
+        or module_hook(request.sources)
+        or forward_effect(request.sources)
+    ):
+        unused = unused_classes(request.sources, request.sites)
     if (twice := second_derivative(request.sources, unused, optimizers)) is not None:
         return Advice(
             f"{twice} takes gradients of gradients, which do not go through compiled code. {_BY_HAND} "
@@ -174,6 +179,12 @@ def _scripted(request: Request, models: Sequence[Built]) -> str | None:
         if "torch.jit." in text:
             return f"{path}:{text[: text.index('torch.jit.')].count(chr(10)) + 1}"
     return None
+
+
+def _makes_once(request: Request) -> bool:
+    """Whether a forward pass that may run does more than compute with tensors, values that it makes once included."""
+    sources = request.sources
+    return makes_once(sources) and makes_once(sources, unused_classes(sources, request.sites))
 
 
 def _records_graphs(request: Request) -> bool:

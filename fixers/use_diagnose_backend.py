@@ -81,7 +81,8 @@ def _named(request: Request, present: Sequence[Compiled]) -> Answer:
 
 def _added(request: Request) -> Answer:
     """A call after each model of a training step is built."""
-    unused = unused_classes(request.sources, request.sites)
+    stands = module_hook(request.sources) or forward_effect(request.sources)
+    unused = unused_classes(request.sources, request.sites) if stands else frozenset()
     if (hook := module_hook(request.sources, unused)) is not None:
         return Advice(f"{hook} hooks modules, and a graph of the model may leave hooks out.")
     if (effect := forward_effect(request.sources, unused)) is not None:

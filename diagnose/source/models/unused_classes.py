@@ -13,9 +13,6 @@ import libcst as cst
 from diagnose.model import Site
 from diagnose.source.dataflow.exception_handlers import Place
 from diagnose.source.dataflow.reachable_code import Reached, runs_after
-from diagnose.source.derivatives import second_derivative
-from diagnose.source.rewrite.hooks import module_hook
-from diagnose.source.training.repeated_forward import makes_once
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.built_classes import Classes, unbuilt_classes
 from diagnose.source.tree.edits import call_name
@@ -28,11 +25,10 @@ _TESTS = frozenset({"isinstance", "issubclass"})
 def unused_classes(sources: Mapping[str, str], sites: Sequence[Site]) -> Classes:
     """Return the classes of modules that no part of a run builds; none where no run or no training step tells.
 
-    None are looked for where all classes only compute: to follow a large program takes seconds.
+    Following a large program takes seconds: ask where the code of some class decides.
     """
     unbuilt = unbuilt_classes(sources, sites)
-    matters = unbuilt and (second_derivative(sources) or module_hook(sources) or makes_once(sources))
-    steps = training_steps(sources, sites) if matters else ()
+    steps = training_steps(sources, sites) if unbuilt else ()
     return _never_built(sources, unbuilt, tuple((step.path, step.backward) for step in steps))
 
 
