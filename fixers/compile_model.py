@@ -99,13 +99,9 @@ def _in_place(request: Request, own: Compiled | None = None) -> Answer:
     if _records_graphs(request):
         return None
     optimizers = {str(site.arguments.get("name")) for site in request.sites if site.kind == "optimizer"}
-    unused: Classes = frozenset()
-    if (
-        second_derivative(request.sources, unused, optimizers)
-        or module_hook(request.sources)
-        or forward_effect(request.sources)
-    ):
-        unused = unused_classes(request.sources, request.sites)
+    matters = second_derivative(request.sources, optimizers=optimizers) or module_hook(request.sources)
+    matters = matters or forward_effect(request.sources)
+    unused = unused_classes(request.sources, request.sites) if matters else frozenset()
     if (twice := second_derivative(request.sources, unused, optimizers)) is not None:
         return Advice(
             f"{twice} takes gradients of gradients, which do not go through compiled code. {_BY_HAND} "
@@ -239,11 +235,7 @@ def _lengths_vary(request: Request) -> bool:
 def _lines(request: Request, built: Built) -> list[str] | Advice:
     """What to insert, without indentation."""
     made = model_class(built, request.sources)
-    own = made is not None and any(
-        isinstance(each, cst.FunctionDef) and each.name.value == "compile" for each in made.definition.body.body
-    )
-    if own:
-        assert made is not None  # it has a method
+    if made is not None and made.has_compile:
         return Advice(f"{made.name} has a method `compile` of its own. Wrap the model: `torch.compile({built.name})`.")
     if any(site.kind == "DataParallel" and site.arguments.get("devices") not in (0, 1) for site in request.sites):
         return Advice(
@@ -286,9 +278,9 @@ def _switched_on(request: Request, present: Sequence[Compiled]) -> Answer:
                 f"{asked} asks the model for what `torch.compile(…)` changes: names of parameters get "
                 f"`_orig_mod.`, and its class is another. Use `{compiled.target}.compile()` behind the switch."
             )
-        where = f"{compiled.path}:{compiled.source.lines_of(compiled.node)[0]}"
-        only_if = f"{where} compiles {compiled.target} only if `{compiled.source.code(condition.test)}`"
-        return Advice(f"{only_if}: run it so.")
+        source = compiled.source
+        where = f"{compiled.path}:{source.lines_of(compiled.node)[0]}"
+        return Advice(f"{where} compiles {compiled.target} only if `{source.code(condition.test)}`: run it so.")
     return None
 
 

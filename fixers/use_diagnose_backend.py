@@ -81,8 +81,8 @@ def _named(request: Request, present: Sequence[Compiled]) -> Answer:
 
 def _added(request: Request) -> Answer:
     """A call after each model of a training step is built."""
-    stands = module_hook(request.sources) or forward_effect(request.sources)
-    unused = unused_classes(request.sources, request.sites) if stands else frozenset()
+    matters = module_hook(request.sources) or forward_effect(request.sources)
+    unused = unused_classes(request.sources, request.sites) if matters else frozenset()
     if (hook := module_hook(request.sources, unused)) is not None:
         return Advice(f"{hook} hooks modules, and a graph of the model may leave hooks out.")
     if (effect := forward_effect(request.sources, unused)) is not None:
@@ -90,7 +90,8 @@ def _added(request: Request) -> Answer:
     models: dict[tuple[str, str], Built] = {}
     for step in training_steps(request.sources, request.sites):
         built = built_model(step, request.sources)
-        if built is None or _has_a_method_compile(request, built):
+        made = model_class(built, request.sources) if built is not None else None
+        if built is None or (made is not None and made.has_compile):
             return None
         models.setdefault((built.path, built.name), built)
     if len({path for path, _ in models}) < len(models):
@@ -102,12 +103,6 @@ def _added(request: Request) -> Answer:
         edits.append((built.path, [*imports, after_build(built, [line], filled=True)]))
     done = f"rewrite the model's graph with fused operators, otherwise run as it is; {_INSTALLED}"
     return request.answer(edits, done)
-
-
-def _has_a_method_compile(request: Request, built: Built) -> bool:
-    made = model_class(built, request.sources)
-    methods = made.definition.body.body if made is not None else ()
-    return any(isinstance(each, cst.FunctionDef) and each.name.value == "compile" for each in methods)
 
 
 _HEAD = "import torch\n{imports}from torch import nn\n\n\nclass Net(nn.Module):\n    pass\n\n\n"

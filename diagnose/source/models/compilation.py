@@ -125,6 +125,12 @@ class ModelClass:
         """The name of the class."""
         return self.definition.name.value
 
+    @property
+    def has_compile(self) -> bool:
+        """Whether it has a method `compile` of its own, in the place of `Module.compile`."""
+        own = self.definition.body.body
+        return any(isinstance(each, cst.FunctionDef) and each.name.value == "compile" for each in own)
+
     def repeated_blocks(self, sources: Mapping[str, str]) -> str | None:
         """The attribute path of the one list of blocks of a class of the program's own: `blocks`, `transformer.h`."""
         classes = _classes(sources)
