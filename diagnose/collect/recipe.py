@@ -41,7 +41,7 @@ class Recipe:
     """Which ranks of a job are traced: `some`, `all`, or these (`diagnose.collect.traced_ranks`)."""
 
     mode: str = "watch"
-    """What runs in the process: `watch`, or `heartbeat` for runs of days (`collect.inside.modes`)."""
+    """The mode of the watched process: `watch`, or `heartbeat` for runs of days (`collect.inside.modes`)."""
 
     heartbeat_s: float = 1.0
     """Seconds between two lines of mode `heartbeat`."""

@@ -168,7 +168,7 @@ class Noticed(Event, frozen=True, tag=True, kw_only=True):
     """The rank that it is about; None where it is the job's."""
     message: str
     causes: list[str] = []
-    """What changed with the time of a step: `data`, `code`, `clocks`, `neighbours`, or `unknown`."""
+    """The part that changed with the time of a step: `data`, `code`, `clocks`, `neighbours`, or `unknown`."""
     stacks: dict[str, list[str]] = {}
     """By rank, of a hang: where its training thread is, innermost first."""
 

@@ -37,7 +37,7 @@ THROTTLE_REASONS = {
 _MOST_NAMED = 3
 """Causes in a notice."""
 _PLACE = "place"
-"""What the keys of causes begin with that name a place in the program, and not why it takes longer there."""
+"""The first part of the keys of causes that name a place in the program, and not why it takes longer there."""
 _PHASES = {
     "input": ("data", "waiting for the data loader"),
     "checkpoint": ("code", "torch.save on the training thread"),

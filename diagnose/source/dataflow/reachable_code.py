@@ -39,7 +39,7 @@ class Reached:
         self._sources = sources
         self._again = again
         self._around = {above for _, other, place in ways_to_any(sources, begins) for above in other.ancestors(place)}
-        """What leads to that code."""
+        """The nodes around each way that leads to that code."""
         self.pieces: dict[cst.CSTNode, Place] = {}
         self.aliases = {
             source.code(alias.asname.name): source.code(alias.name)
@@ -47,7 +47,7 @@ class Reached:
             for alias in source.every(cst.ImportAlias)
             if alias.asname is not None
         }
-        """What imports call by other names, by these."""
+        """The imported name of each `as` name."""
         self._functions = [
             (path, source, function, source.inside(function, cst.ClassDef))
             for path, source in sources.items()

@@ -13,7 +13,7 @@ from diagnose.source.tree.syntax import Source, parse
 
 _CLASSES = frozenset({"Embedding", "EmbeddingBag"})
 _SPARSE_POSITION = {**dict.fromkeys(_CLASSES, 6), "embedding": 6, "embedding_bag": 7}
-"""Of `sparse` among the parameters of torch's classes and functions of embeddings."""
+"""The place of `sparse` among the parameters of torch's classes and functions of embeddings."""
 
 
 def has_sparse_gradients(sources: Mapping[str, str]) -> bool:

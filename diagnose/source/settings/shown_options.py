@@ -259,7 +259,7 @@ def _last(node: cst.BaseExpression) -> str:
 
 
 def _part(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | None:
-    """What has an attribute or an entry, and its name: `args` and `workers` of `args.get("workers")`."""
+    """The owner of an attribute or an entry, and its name: `args` and `workers` of `args.get("workers")`."""
     if isinstance(node, cst.Attribute):
         return node.value, node.attr.value
     if isinstance(node, cst.Subscript):

@@ -61,7 +61,7 @@ class Heartbeat:
         self._window: RequestedWindow | None = None
         self._writer: Writer | None = None
         self._ended = (0, 0, 0, 0)
-        """Of the last step, in one object that threads exchange whole: steps, end, sums of input and of forward."""
+        """Steps, the last one's end, sums of input and of forward: one object, which threads exchange whole."""
         self._last_ns = 0
         self._fetched_ns = 0
         """Time in the loader at the heartbeat before."""
