@@ -235,7 +235,7 @@ class Watching:
 
 
 def _of_trace(folder: Path) -> Noticed:
-    """What the trace says of the steps as they are now."""
+    """Return the event that tells what a trace says of the steps now."""
     try:
         diagnosis = json.loads((folder / _DIAGNOSIS).read_bytes())
     except (OSError, ValueError):
