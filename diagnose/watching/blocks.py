@@ -49,12 +49,7 @@ class BlockBuilder:
 
     def __init__(self, block_ns: int = BLOCK_NS) -> None:
         self._block_ns = block_ns
-        self._start: dict[str, Any] | None = None
-        self._phases: Counter[str] = Counter()
-        self._lines: Counter[Place] = Counter()
-        self._samples = 0
-        self._counters: list[Mapping[str, float]] = []
-        self._traced = False
+        self._begin(None)
 
     def leave_out(self) -> None:
         """Make no block of the steps that go on: they were held up."""
@@ -81,9 +76,14 @@ class BlockBuilder:
             yield self._block(begun, beat)
         self._begin(beat)
 
-    def _begin(self, beat: Mapping[str, Any]) -> None:
-        self.__init__(self._block_ns)  # type: ignore[misc]  # all of it begins anew
-        self._start, self._traced = dict(beat), bool(beat.get("x"))
+    def _begin(self, beat: Mapping[str, Any] | None) -> None:
+        """Forget what was added; steps from this heartbeat on make the next block."""
+        self._start = dict(beat) if beat is not None else None
+        self._traced = beat is not None and bool(beat.get("x"))
+        self._phases: Counter[str] = Counter()
+        self._lines: Counter[Place] = Counter()
+        self._samples = 0
+        self._counters: list[Mapping[str, float]] = []
 
     def _block(self, begun: Mapping[str, Any], beat: Mapping[str, Any]) -> Block:
         phases = {kind: self._phases.get(kind, 0) for kind in ("checkpoint", "gc", "compile")}

@@ -32,7 +32,7 @@ unnoticed must not become usual."""
 _GROWTH = 10
 """The baseline is learnt again whenever a tenth of it is new."""
 _MOST_CORRELATION = 0.5
-"""What is correlated more is a drift, which shall be told, and not noise, which shall not."""
+"""The most that noise is taken to be correlated: more is a drift, which shall be told."""
 OFTEN = 0.25
 """The part of values that stand out, one in four, from which on these make a change of their own."""
 _ROUNDS = 30

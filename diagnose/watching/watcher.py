@@ -20,7 +20,7 @@ from diagnose.watching.change_test import Change, ChangeTest, RateTest
 DAY_NS = 86_400 * NS_PER_S
 """A day."""
 FALSE_ALARMS_A_DAY = 1.0
-"""Of all tests together: those of the step time and of memory, of all ranks."""
+"""The false alarms of all tests together: those of the step time and of memory, of all ranks."""
 LEAST_CHANGE = 0.05
 """The smallest change of the step time that is looked for: the same part as `rules/throttled.py` takes for a clock."""
 KEPT = 120
@@ -29,7 +29,7 @@ HANG_NS = 30 * NS_PER_S
 """Without progress for so long, and for TIMES as long as ever before, a rank hangs: half of the minute within which
 that shall be told."""
 TIMES = 3
-"""What has once taken a while may take somewhat longer: an evaluation, a checkpoint on a slow disk."""
+"""An evaluation or a checkpoint on a slow disk may take somewhat longer than it once did."""
 BUSY_HANG_NS = 300 * NS_PER_S
 """Without progress for so long a rank hangs inside torch.save and torch.compile, which stand at one line at work."""
 SILENT_NS = 600 * NS_PER_S
