@@ -1,4 +1,4 @@
-"""What a watched run does, in Prometheus' text format, for the textfile collector of its node exporter. Pure."""
+"""Renders what a watched run does in Prometheus' text format, for the textfile collector of its node exporter. Pure."""
 
 from __future__ import annotations
 
