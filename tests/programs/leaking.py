@@ -1,5 +1,6 @@
 """Collects outputs with their graphs, and at the end of `lack` asks for more memory than there is."""
 
+import _thread
 import sys
 
 import light  # noqa: F401 - before torch
@@ -20,7 +21,12 @@ def train(steps: int) -> None:
         values.append(output.detach())
 
 
+def no_room_for_a_thread(*_arguments: object) -> int:
+    raise RuntimeError("can't start new thread")
+
+
 def ask() -> None:
+    _thread.start_new_thread = no_room_for_a_thread
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 2 GiB")
 
 

@@ -40,6 +40,8 @@ class ProcessHooks:
         self.steps = StepHooks(self._step_ended)
         self.torch: ModuleType | None = None
         self.claimed = False
+        self.exiting = False
+        """The interpreter exits: what is claimed now starts no thread, for which there may be no memory left."""
         self.is_child = any(_CHILD_SIGN in word for word in sys.orig_argv[1:4])
         self._root = Path(str(recipe["folder"]))
         self.pid = os.getpid()
@@ -204,6 +206,7 @@ class ProcessHooks:
     def _exit(self) -> None:
         if os.getpid() != self.pid:
             return
+        self.exiting = True
         known = guarded(ended_for_want_of_memory)() or guarded(ended_by_it)()
         if not self.claimed and not self._passive and (self.steps.saw_training or known):
             guarded(self.claim)()

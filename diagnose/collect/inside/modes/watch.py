@@ -93,8 +93,9 @@ class Watch:
             self._writer.add(source)
         self._writer.add(self._memory.drain)
         self._writer.add(self._drain_rest)
-        self._writer.start()
-        self._sampler.start()
+        if not self._hub.exiting:
+            self._writer.start()
+            self._sampler.start()
 
     def restarted(self) -> None:
         """Discard what was counted so far: those were no steps."""
