@@ -196,7 +196,7 @@ def lines_with(text: str, code: str) -> list[int]:
 
 _COMPILATION = 6
 _COMPILING = frozenset({_COMPILATION, 9})
-"""Of an order class, the tens: compilation, graph capture."""
+"""Tens digit of the order classes for fixes that compile or capture a graph."""
 
 
 @dataclass(frozen=True)
@@ -232,10 +232,11 @@ class Fixer:
     """Rules that tell what each line costs, and of whose findings it saves no more than the lines cost that it writes
     anew or calls there."""
     uncounted: bool = False
-    """It makes work faster or slower that no finding counts: what they promise of it is an estimate, and no limit."""
+    """Whether it speeds work up or slows it down in a way that no finding counts: the predicted saving is then an
+    estimate, not a bound."""
     whole_step: bool = False
-    """It may speed up all that a device computes: where that is most of the step it is tried even where no finding
-    names it, or its finding went with another fix."""
+    """Whether it may speed up all that a device computes: where that is most of the step, it is tried even if no
+    finding names it, or if another fix removed its finding."""
     rules: tuple[str, ...] = ()
     """Rules whose findings it is tried for although they do not name it: for fixers that lie beside the project."""
     doc: str = ""

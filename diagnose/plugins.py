@@ -48,7 +48,7 @@ class Catalogue:
     unloaded: frozenset[str] = frozenset()
     """Fixers of which only the name is known."""
     training: frozenset[str] = frozenset()
-    """Those of them that change the training."""
+    """The names among them of fixers that change the training."""
 
     def offers(self, fixer: str) -> bool:
         """Whether there is a fixer of that name."""

@@ -75,7 +75,7 @@ LEDGER = (
     Trial("pageable_copies", "nonblocking-copies", _BOUND, 6.1, 3.9),
     Trial("periodic_checkpoint", "async-checkpoint", _ESTIMATE, 41.9, 44.4),
 )
-"""As `benchmarks/RESULTS.md` has them, by what the prediction rested on."""
+"""Predicted and measured savings from `benchmarks/RESULTS.md`, by what the prediction rested on."""
 
 
 def interval_of(predicted_ns: int, prediction: Confidence) -> tuple[int, int]:

@@ -96,7 +96,8 @@ class Claim:
     """Rules whose ailments hide this one: it costs nothing while they stand, and is no finding, but is foreseen where
     they are treated (`diagnose.what_if`)."""
     least_step_ns: int = 0
-    """Of one that is foreseen: while its cause stands, a step is no shorter, whatever else is treated."""
+    """For a claim about what is to come: the shortest step possible while its cause stands, whatever else is
+    treated."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,11 @@ class JobClaim:
     rank: int | None
     """The rank at fault."""
     member: int
-    """Its row of the job's table."""
+    """The rank's row in the job's table."""
     recoverable_ns: int
     """Per step."""
     share: float
-    """Of the step."""
+    """The rank's share of the step (0 to 1)."""
     sure: float = 1.0
     """The part of it (0 to 1) that is no doing of the profiler's, which severity goes by."""
     confidence: Confidence = Confidence.MEASURED
@@ -166,6 +167,6 @@ class Rule:
     nearness: int = 50
     """How near the ailment is to its source: of two claims to the same time, the one with the smaller number wins."""
     symptom: Symptom = Symptom.OTHER
-    """Under which of what a user sees `diagnose explain` lists it."""
+    """The symptom under which `diagnose explain` lists the rule."""
     doc: str = ""
     """Filled by the loader from the module's docstring."""

@@ -43,7 +43,7 @@ _PROFILER = re.compile(r"^torch\.(profiler|autograd\.profiler)\.profile$")
 _VARIABLES = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG", "AMD_SERIALIZE_KERNEL", "HIP_LAUNCH_BLOCKING")
 _CHECKS = ("isnan", "isinf", "isfinite", "allclose", "equal")
 _SWITCHES = ("detect_anomaly", "emit_nvtx", "emit_itt", "profile", "_hook", *_VARIABLES)
-"""Of these a file holds one that has anything to switch off."""
+"""The words of which a file that has a debug switch holds one."""
 _ABOUT = r"debug|anomal|\bnan\b|launch|blocking|check|hook|profil"
 
 

@@ -48,7 +48,7 @@ _OPTION = "reshard_after_forward"
 _ALL = "keep the parameters of blocks from forward to backward pass"
 _WRAPPER = r"torch\..*\bFullyShardedDataParallel"
 _ROOM = 0.9
-"""Of the device's memory that may be planned with: fragments and libraries need the rest."""
+"""The share of the device's memory that may be planned with: fragments and libraries need the rest."""
 
 
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:

@@ -56,10 +56,10 @@ _FOREACH_ONLY = ("Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rpr
 _COMPLEX = frozenset(
     {"cfloat", "cdouble", "chalf", "complex32", "complex64", "complex128", "complex", "view_as_complex"}
 )
-"""Of torch: number formats, and functions that make complex tensors."""
+"""Torch's complex number formats, and functions that make complex tensors."""
 _FOREACH_POSITION = {"Adagrad": 6}
 _MOMENTUM_POSITION = 2
-"""Of `momentum` among the parameters of `torch.optim.SGD`."""
+"""The position of `momentum` among the parameters of `torch.optim.SGD`."""
 _FORMS = frozenset({"fused", "foreach"})
 _FUSES = re.compile(r"""dict\(fused=True\)|\{["']fused["']: *True\}""")
 _DOES_NOT = re.compile(r"""dict\(\)|\{\}|dict\(foreach=\w+\)|\{["']foreach["']: *\w+\}""")

@@ -62,7 +62,8 @@ from diagnose.source.samples.dataset_rng import Draw
 from diagnose.source.tree.edits import Splice, parse, splice
 
 MARGIN = 2.0
-"""Of the workers that would suffice if each were as fast as the training thread is by itself."""
+"""The number of workers to add, as a multiple of those that would suffice if each were as fast as the training
+thread alone."""
 _CORES_ASSUMED = 4  # where the run did not record how many there are; chosen, not measured
 _FEW_CORES = 4  # with more, one is left to the training thread; chosen, not measured
 _SHIM = '''

@@ -33,7 +33,7 @@ from diagnose.source.tree.syntax import only_statement
 from diagnose.source.tree.text_lines import any_matches
 
 _KEEP = frozenset({"Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "RMSprop", "SGD"})
-"""Of torch's own, what keeps tensors of a parameter's size; SGD where it has momentum."""
+"""Torch's own optimizers that keep tensors of a parameter's size; SGD where it has momentum."""
 _OTHERWISE = re.compile(
     r"\boffload_state\(|\bCPUOffload|cpu_offload|offload_optimizer|ZeroRedundancyOptimizer|\bdeepspeed\b|\bbitsandbytes\b"
     r"|CUDAGraph\(|make_graphed_callables\(|cuda\.graph\(|\.state\b(?!_dict)\s*[\[.]|compile\(\s*[\w.]*\.step\b"

@@ -48,7 +48,7 @@ class _State:
     assign: cst.Assign
     element: cst.BaseExpression
     name: str
-    """As code: `self.kept`."""
+    """The tensor's name as code: `self.kept`."""
     fetched: list[str] = field(default_factory=list)
     """What a step calls the tensors, or a list of them, once they are on the device."""
     taken_back: list[str] = field(default_factory=list)

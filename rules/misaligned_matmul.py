@@ -63,7 +63,7 @@ _PADS = re.compile(
     r"(?:_?(?:constant_pad_nd|_to_copy|_unsafe_view|view|permute|transpose|clone|slice|mm|t)(?=_))+_\d+"
 )
 _MULTIPLES = (4, 8)
-"""To which Inductor rounds: 16 bytes of 32 or of 16 bits."""
+"""The multiples to which Inductor rounds: 16 bytes of 32 or of 16 bits."""
 VOCABULARY = 4096
 LEFT_IN_TF32 = 0.5
 

@@ -102,7 +102,7 @@ _GAIN = 0.02
 """A share of the step: a rank whose lateness costs the job less is not late."""
 
 _ISSUED_SLOWLY = "launch-bound"
-"""That the host issues its work slowly: no reason why it does."""
+"""The words for a host that issues its work slowly, which is no reason why it does."""
 
 _OF_THE_HOST = "cpu-contention"
 """What all ranks of a host share: no reason for one to be later than others that find the same."""

@@ -38,7 +38,7 @@ class AttributedClaim:
     rule: Rule
     claim: Claim
     recoverable_ns: int
-    """Of all counted steps together."""
+    """The recoverable time of all counted steps together."""
     alone_ns: int
     """What it would be if nothing else claimed its time."""
     shared: tuple[tuple[str, int], ...] = ()

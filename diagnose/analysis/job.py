@@ -39,7 +39,7 @@ class JobFindings:
     own: tuple[tuple[Finding, ...], ...]
     """Per digest."""
     joint: tuple[Finding, ...]
-    """Of all ranks together."""
+    """The measures of all ranks together."""
     unknown: tuple[CannotTell, ...]
     failures: tuple[str, ...]
     waits: tuple[tuple[RankWait, ...], ...] = ()

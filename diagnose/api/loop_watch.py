@@ -46,7 +46,7 @@ Batch = TypeVar("Batch")
 
 _UNKNOWN = -1
 _SAVING_S = 60.0
-"""To wait for the trace to be written when the loop is over."""
+"""Seconds to wait for the trace to be written when the loop is over."""
 
 
 @overload
@@ -93,7 +93,7 @@ class LoopWatch(Generic[Batch]):
         self._marker: object = None
         """The optimizer whose steps are counted."""
         self._ends: list[tuple[int, int]] = []
-        """Of each step its end, and what it waited for input; nanoseconds."""
+        """Per step its end, and how long it waited for input; nanoseconds."""
         self._input_ns = _UNKNOWN
         self._ranges: list[dict[str, Any]] = []
         self._gc_start_ns = 0

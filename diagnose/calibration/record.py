@@ -79,9 +79,10 @@ class Device:
     """The measured ceilings of one device, with the other devices idle."""
 
     name: str | None
-    """As torch calls it; None for the processor."""
+    """The device's name in torch; None for the processor."""
     flops_per_s: dict[str, float] = field(default_factory=dict)
-    """Of large matrix products, by number format; those that the device or torch does not multiply are absent."""
+    """The rate of large matrix products by number format; formats that the device or torch does not multiply are
+    absent."""
     copy_bytes_per_s: float = 0.0
     """Read and written, of a copy within the device's memory."""
     launch_ns: int = 0
@@ -108,7 +109,7 @@ class Calibration:
     left_out: tuple[str, ...] = ()
     """What could not be measured, and why."""
     host: str | None = None
-    """Of rank 0."""
+    """The host of rank 0."""
     schema: int = SCHEMA
 
 

@@ -26,7 +26,7 @@ class Rules:
     folder: Path | None
     """Further rules of the user's."""
     fingerprint: str
-    """Of the sources of this package and of those rules."""
+    """The digest of the sources of this package and of those rules."""
 
 
 def fingerprint(extra_rules: Path | None) -> str:

@@ -31,7 +31,7 @@ class Cluster:
     """The Dask cluster that reads and reduces the ranks."""
 
     address: str | None = None
-    """Of a scheduler that runs; None: two workers on this machine, for as long as they are needed."""
+    """The address of a running scheduler; None: two workers on this machine, for as long as they are needed."""
 
 
 def parse(text: str) -> Cluster:

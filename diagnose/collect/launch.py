@@ -48,7 +48,8 @@ class Outcome:
     returncode: int
     """The program's own; negative for the signal that ended it."""
     stopped: bool
-    """It was ended by us: after its trace, or because the caller asked for it. No failure of the program's."""
+    """Whether `diagnose` ended the program, after its trace or because the caller asked: no failure of the
+    program's."""
     interrupted: bool
     """The user pressed Ctrl-C (or sent SIGINT) while it ran."""
     ranks: tuple[int, ...]

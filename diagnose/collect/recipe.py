@@ -14,7 +14,7 @@ WAITING = 6
 LOGGING = 40
 """One part in so many, while the log grows."""
 ENDING_S = 4.0
-"""To end the program and to read what it left, before a budget is over that its watching has used up."""
+"""Seconds kept to end the program and to read what it left, before the end of a budget that watching has used up."""
 
 
 @dataclass(frozen=True)

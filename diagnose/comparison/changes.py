@@ -23,10 +23,10 @@ from diagnose.model import Accounting, Finding
 PROCESSES = 0.01
 """Runs of one program that differ by less than this part of the step are alike: what a fix must bring to be kept."""
 _PARTS = 8
-"""Of a run: fewer tell their spread badly."""
+"""The number of parts of a run: fewer estimate their spread badly."""
 _FEWEST_OF_A_PART = 20
 _WORTH_TELLING = 0.002
-"""Of the step: kernels and operators that moved by less are left out."""
+"""The share of the step by which a kernel or operator has to move to be listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,10 @@ class Comparison:
     step: StepChange | None
     """None without steps, or where they cannot be compared."""
     classes: tuple[TimeChange, ...] = ()
-    """Of the accounting, in its order; those that took no time in either are left out."""
+    """The classes of the accounting, in its order, without those that took no time in either."""
     kernels: tuple[TimeChange, ...] = ()
     operators: tuple[TimeChange, ...] = ()
-    """Those that moved by something that matters, the farthest first."""
+    """The operators that moved by something that matters, the farthest first."""
     resolved: tuple[Finding, ...] = ()
     new: tuple[Finding, ...] = ()
     lasting: tuple[tuple[Finding, Finding], ...] = ()

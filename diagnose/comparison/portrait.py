@@ -50,7 +50,7 @@ class Portrait:
     traced: bool
     """Whether these are the counted steps of a recording, lengthened by whatever recording costs."""
     accounting: Accounting
-    """Of the mean counted step."""
+    """The accounting of the mean counted step."""
     kernels: Mapping[str, TimeSpent] = field(default_factory=dict)
     """By name; their time is that of the device, overlap counted twice."""
     operators: Mapping[str, TimeSpent] = field(default_factory=dict)

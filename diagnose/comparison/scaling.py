@@ -40,7 +40,7 @@ class Run:
     exposed_ns: float
     """Communication that nothing hides."""
     waited_ns: float | None
-    """Of that, waiting for other ranks; None where the ranks' collectives could not be matched."""
+    """The part of that spent waiting for other ranks; None where the ranks' collectives could not be matched."""
     other_ns: float
     flop: float | None = None
     """The arithmetic of a rank's step, where shapes were recorded."""

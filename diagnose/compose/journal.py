@@ -25,7 +25,7 @@ class Journal:
         self.record = record
         self.verdicts: tuple[Verdict, ...] = ()
         self.together: list[Verdict] = []
-        """On fixes that were kept together, of each trial that was not only for now."""
+        """Per trial that was not provisional, the fixes that were kept together."""
 
     def tell(self, verdict: Verdict) -> None:
         """A verdict; on a fix that was judged before it is the new last word."""

@@ -30,7 +30,7 @@ class SiteRecord:
     found_ns: int | None = None
     """What a forward and a backward pass took as found, in eager code; None where that was not timed."""
     fused_ns: int | None = None
-    """Its time with the fused operator."""
+    """The time with the fused operator."""
 
     @property
     def rewritten(self) -> bool:

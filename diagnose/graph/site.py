@@ -26,7 +26,7 @@ class Site:
     inputs: tuple[fx.Node, ...]
     """The tensors read from outside, in the order of `fused`'s arguments."""
     outputs: tuple[fx.Node, ...]
-    """Those of `removed` that are read outside, in the order of `fused`'s results."""
+    """The outputs of `removed` that are read outside, in the order of `fused`'s results."""
     fused: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]
     constants: Mapping[str, Any] = field(default_factory=dict)
     rows: tuple[int, ...] = ()

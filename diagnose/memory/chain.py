@@ -32,13 +32,13 @@ class Split:
     operators: tuple[str, ...]
     """Names as torch has them: `aten.addmm.default`."""
     held_bytes: int
-    """Their results, but for the block's own output."""
+    """Bytes of the operators' results, without the block's own output."""
     recompute_ns: int
     """The rest of the forward pass."""
     extra_bytes: int = 0
     """The part of what is held that autograd would not have kept."""
     torn_bytes: int = 0
-    """Of the allocator's pages that these results keep in use, the rest: no tensor's, and no room for any."""
+    """The rest of the allocator's pages that these results keep in use: no tensor's, and no room for any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Block:
     kept_bytes: int
     """What stays after its forward pass until its backward pass, its output included."""
     boundary_bytes: int
-    """Its output, which stays in any case."""
+    """Bytes of the block's output, which stays in any case."""
     recompute_ns: int
-    """Its forward pass once more."""
+    """The time of its forward pass once more."""
     forward_peak_bytes: int = 0
     """The most that the whole process held during its forward pass."""
     backward_peak_bytes: int = 0

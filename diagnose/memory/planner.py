@@ -23,13 +23,13 @@ class Plan:
     """Blocks to compute again."""
 
     again: tuple[int, ...]
-    """Their numbers, rising; empty where everything fits as it is."""
+    """The numbers of the blocks that are computed again, rising; empty where everything fits as it is."""
     peak_bytes: int
     """The most that a step will hold."""
     recompute_ns: int
     """What it costs per forward pass."""
     keeping: tuple[int, ...] = ()
-    """Those of them that keep the results of the operators."""
+    """The blocks among these that keep the results of the operators."""
     operators: tuple[str, ...] = ()
 
 

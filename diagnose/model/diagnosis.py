@@ -57,7 +57,7 @@ class ComputePart:
     """The line of the program's own that it comes from; in a backward pass that of the forward operator."""
     time_ns: int
     known_ns: int
-    """Of that time, what belongs to kernels whose operations and bytes are known."""
+    """The part of that time in kernels whose operations and bytes are known."""
     least_ns: int
     """What those would take at the device's ceilings."""
 
@@ -123,7 +123,7 @@ class RankAccounting:
     accounting: Accounting
     """All counted steps together: sums to `steps.total_ns`."""
     waits: tuple[RankWait, ...] = ()
-    """For other ranks, computing nothing; the longest first."""
+    """The time in which ranks compute nothing and wait for other ranks; the longest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +146,9 @@ class Diagnosis:
     has_device: bool | None = None
     """Whether any rank recorded work of a device, named or not; None where nobody looked."""
     work: StepWork | None = None
-    """Of the slowest rank; None where operators have no shapes or the device's ceilings are unknown."""
+    """The slowest rank's work; None where operators have no shapes or the device's ceilings are unknown."""
     memory: MemoryPeak | None = None
-    """Of the rank whose device is fullest; None where no allocator's history was recorded."""
+    """The memory of the rank whose device is fullest; None where no allocator's history was recorded."""
     step_ns: int | None = None
     """What the shares of findings are shares of: the mean step of the slowest rank, without the profiler where its cost
     is known, and of the whole run where a live one was seen to lose time in steps that were not recorded."""

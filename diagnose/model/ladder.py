@@ -36,11 +36,11 @@ class Rung:
     rule: str
     rank: int | None
     fixers: Mapping[str, bool]
-    """Those that treat it, and whether each changes the training; empty where no fixer does."""
+    """The fixers that treat it, each with whether it changes the training; empty where no fixer does."""
     likely_ns: int
     """The step that is predicted with this rung and all before it."""
     step_ns: tuple[int, int]
-    """The same as an interval: nine of ten measured savings were as far from their predictions, or nearer."""
+    """The step as it is now: `Diagnosis.step_ns`."""
     utilisation: float | None
     """Model FLOP utilisation of `likely_ns`; None where the model's arithmetic is not known."""
 
@@ -50,9 +50,9 @@ class Ladder:
     """The ladder from a mean step to the practical ceiling."""
 
     step_ns: int
-    """As it is: `Diagnosis.step_ns`."""
+    """The step as it is now: `Diagnosis.step_ns`."""
     utilisation: float | None
-    """Of it, as `Rung.utilisation`."""
+    """The utilisation of the step as it is now; see `Rung.utilisation`."""
     rungs: tuple[Rung, ...] = ()
     ceiling: PracticalCeiling | None = None
     apart: Mapping[str, int] = field(default_factory=dict)

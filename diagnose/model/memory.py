@@ -49,9 +49,9 @@ class MemoryPeak:
     reserved_bytes: int | None = None
     """What the allocator has of the device."""
     fragments_bytes: int | None = None
-    """Of that, what is free in segments of which a part is held, so that it cannot be given back."""
+    """The part of that which is free in segments that hold something else too, so that it cannot be given back."""
     capacity_bytes: int | None = None
-    """Of the device."""
+    """The device's memory."""
     wanted_bytes: int | None = None
     """What an allocation asked for that found no room at this moment; None where there was none."""
     timeline: MemoryTimeline | None = None

@@ -15,7 +15,7 @@ class Bearing(enum.StrEnum):
     CONFIRMS = "confirms"
     """The two intervals overlap."""
     CONTRADICTS = "contradicts"
-    """They do not: the trace or the probe is wrong about this program."""
+    """Trace and probe disagree: one of them is wrong about this program."""
     OPEN = "leaves open"
     """The probe takes away more than the finding's cause, or not all of it, and does not refute the finding."""
 
@@ -53,5 +53,5 @@ class ProbeResult:
     peak_memory_bytes: tuple[int, int] | None = None
     """Without and with the probe."""
     delay_ns: int | None = None
-    """Of a probe that delays a part of the step: by how much."""
+    """The delay that the probe adds to a part of the step, where it adds one."""
     findings: tuple[ProbedFinding, ...] = ()

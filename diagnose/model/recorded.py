@@ -47,7 +47,7 @@ class CollectiveCurve:
     size_bytes: tuple[int, ...]
     """Whole messages, rising: all that is gathered, all that is scattered."""
     time_ns: tuple[int, ...]
-    """Of the slowest rank; the median of several measurements."""
+    """The time on the slowest rank; the median of several measurements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Facts:
     world_size: int | None = None
     """Ranks of the job."""
     local_world_size: int | None = None
-    """Those of them that are on this process's host, where its launcher says so."""
+    """The number of ranks on this process's host, where its launcher says so."""
     torch_threads: int | None = None
     deterministic: bool | None = None
     step_ns_watched: int | None = None

@@ -16,9 +16,9 @@ class KernelRow:
     """All launches of one kernel, or all copies or sets of one kind, in the counted steps."""
 
     name: str
-    """As the profiler wrote it."""
+    """The kernel's name as the profiler wrote it."""
     kind: str
-    """Its class: `matmul`, `pointwise`, `copy`, …"""
+    """The kernel's class: `matmul`, `pointwise`, `copy`, …"""
     total_ns: int
     """Device time of all counted steps; overlap counts twice."""
     count: int
@@ -31,7 +31,7 @@ class KernelRow:
     flops: int | None = None
     """Floating-point operations of the launches whose operations and bytes are known; None where none's are."""
     moved_bytes: int | None = None
-    """Of the same launches, read from memory and written to it."""
+    """Bytes that the same launches read from memory and write to it."""
     known_ns: int = 0
     """Device time of the same launches."""
     format: str | None = None
@@ -45,7 +45,7 @@ class Roof:
     flops_per_s: Mapping[str, float]
     """By number format."""
     bytes_per_s: float
-    """Of its memory."""
+    """The device's memory bandwidth."""
     source: str
     """`data sheet of …`, or `measured`."""
 
@@ -84,9 +84,9 @@ class OperatorRow:
 
     name: str
     host_ns: int
-    """On the host, without the operators in it."""
+    """Time on the host, without that of operators called within."""
     device_ns: int
-    """Of the device work that it launched itself."""
+    """Time of the device work that it launched itself."""
     count: int
     module: str | None = None
     place: Place | None = None
@@ -115,7 +115,7 @@ class Timeline:
     """A few counted steps, span by span."""
 
     begin_ns: int
-    """On the recording's clock."""
+    """Its begin on the recording's clock."""
     steps_ns: tuple[int, ...]
     """The borders of the steps from the begin: one more than there are steps; the first is 0."""
     first_step: int
@@ -139,7 +139,7 @@ class StepProfile:
     kernels: tuple[KernelRow, ...] = ()
     """The longest first."""
     operators: tuple[OperatorRow, ...] = ()
-    """Those with the most device time first, or with the most host time where no device was recorded."""
+    """The operators with the most device time first; with the most host time where no device was recorded."""
     timeline: Timeline | None = None
     roof: Roof | None = None
     """None where the device's ceilings are unknown."""

@@ -44,7 +44,7 @@ _PATHS_WRITTEN = {
 _FOLDER_DESCRIPTORS = {"os.remove": (1,), "os.rmdir": (1,), "os.mkdir": (2,), "os.rename": (2, 3)}
 """Where these events carry an open folder to which a path is relative (-1: none)."""
 _TOLD = frozenset({"os.remove", "os.rename", "os.truncate", "os.link", "os.symlink", "shutil.rmtree"})
-"""Of these, the events after which a file holds something else, or is gone."""
+"""The events among these after which a file holds something else, or is gone."""
 _MOST_TOLD = 1000
 """Files elsewhere that one process tells of; after these it says that there are more."""
 _OF_THE_SYSTEM = ("/dev", "/proc", "/run", "/sys")

@@ -27,7 +27,7 @@ _HERE = re.compile(r"(localhost|127\.0\.0\.1|0\.0\.0\.0|\[?::1\]?):\d+")
 _MEETS = re.compile(r"--(?:standalone|rdzv[-_]\w+|node[-_]rank)")
 """With any of these torch's own launcher was told where ranks meet, or that there are more hosts."""
 _HOSTS = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)")
-"""Of torch, accelerate and DeepSpeed: how many hosts."""
+"""The options of torch, accelerate and DeepSpeed for the number of hosts."""
 _HOSTS_OF_SLURM = re.compile(r"--nodes|-N")
 """The same of `srun` alone: Open MPI's `-N` is a number of ranks on each host."""
 _ATTACHED = re.compile(r"-N(\d.*)")

@@ -26,7 +26,7 @@ class RunStarted(Event, frozen=True, tag=True, kw_only=True):
     version: str
     pid: int = 0
     dry: bool = False
-    """Of `fix`: what would be tried is told, and nothing is tried."""
+    """Whether `fix` only says what it would try, and tries nothing."""
 
 
 class PhaseChanged(Event, frozen=True, tag=True, kw_only=True):

@@ -22,7 +22,7 @@ from diagnose.units import printable_lines
 
 RUNS = Path(".diagnose") / "runs"
 CHECKS = Path(".diagnose") / "checks"
-"""For what is gone once it is answered: it is not among the runs that other commands open."""
+"""The folder of runs that are gone once they are answered: other commands do not open them."""
 JOURNAL = "journal.jsonl"
 
 _SAME_VERSION = "read it with the diagnose that wrote it, or run the program again"

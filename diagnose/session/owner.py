@@ -23,7 +23,7 @@ TRIALS = "trials"
 """The folder of a run that holds what only its trials need."""
 _REMOVE = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
 _REMOVING: list[subprocess.Popen[bytes]] = []
-"""Those that were not waited for to their end."""
+"""Processes that remove a folder and have not been waited for."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _STARTED = 19
 """The field of /proc/PID/stat, counted from the one behind the command's name."""

@@ -31,7 +31,7 @@ from diagnose.session.events import (
 )
 
 STEPS_KEPT = 10_000
-"""Of a rank, at least: what a screen or a page draws. Twice as many are kept at most."""
+"""The least number of steps that are kept per rank: what a screen or a page draws. Twice as many are kept at most."""
 
 
 @dataclass(frozen=True)

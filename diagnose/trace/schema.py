@@ -104,7 +104,7 @@ class MemoryAction(enum.IntEnum):
     SEGMENT_UNMAP = 7
     OUT_OF_MEMORY = 8
     PREEXISTING = 9
-    """It was there before recording began."""
+    """The allocation was there before recording began."""
     RECATEGORIZED = 10
     """What it serves as changed: one row takes its size from the old category, one gives it to the new."""
 

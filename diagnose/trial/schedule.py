@@ -19,14 +19,15 @@ LONG_STEP_NS = NS_PER_S
 """Beside a step that takes this long the noise of clocks, caches and neighbours is small: what pairs of shorter steps
 say together, half as many pairs of these say. What differs between processes, only more processes tell."""
 LONG_WARM_UP_STEPS = 3
-"""Of such steps: memory and choices of kernels have settled after two, and clocks after seconds."""
+"""Warm-up steps where steps are long: memory and choices of kernels have settled after two, and clocks after
+seconds."""
 EARLY_TIMES = 1.5
 """What starts early may take this many times as long as what starts beside it, and `EARLY_MORE_NS`."""
 EARLY_MORE_NS = 2 * NS_PER_S  # see EARLY_TIMES; chosen, not measured
 
 
 CLEARING_NS = 2 * NS_PER_S
-"""For clearing away once the time is up: a budget is exceeded by no more than 5 s, and a report follows."""
+"""The time for clearing away once the time is up: a budget is exceeded by no more than 5 s, and a report follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class Schedule:
     generations: int = 2
     """Each with fresh processes, started in swapped order."""
     alternating_pairs: int = 2
-    """Of a generation whose processes follow each other, as two do not fit on the device: starts take most of the time
-    then. The fewest pairs of a trial are still two generations."""
+    """Pairs of a generation whose processes run one after the other, as two do not fit on the device: starts take
+    most of the time then. The fewest pairs of a trial are still two generations."""
     warmup_steps: int = 5
     drop_steps: int = 2
     """Unmeasured steps at the head of each block: caches, clocks and prefetch queues recover from the rest. Of steps
@@ -55,7 +56,7 @@ class Schedule:
     sure_every: int = 3
     """Pairs of the first generation between looks at whether its saving is beyond all luck."""
     sweep_pairs: int = 4
-    """For each setting of a knob, before the full trial of the chosen one."""
+    """Pairs for each setting of a knob, before the full trial of the chosen one."""
     trace_steps: int = 4
     start_limit_ns: int = 600 * NS_PER_S
     """From the start of a process to the end of its warm-up."""
@@ -64,7 +65,7 @@ class Schedule:
     extra_generations: int = 4
     """May be started when programs end before there are enough pairs."""
     final_runs: int = 2
-    """Of the original and of the patched program alone, at the end."""
+    """Runs of the original and of the patched program alone, at the end."""
 
     @classmethod
     def quick(cls) -> Schedule:

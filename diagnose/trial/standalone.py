@@ -16,7 +16,7 @@ from diagnose.units import NS_PER_S
 from diagnose.verdict import Ruling
 
 _LONGEST_NS = 300 * NS_PER_S
-"""For the steps that a program has to get through; of a budget, no more than half of what is left."""
+"""The longest time for the steps that a program has to get through; of a budget, no more than half of what is left."""
 
 
 @dataclass(frozen=True)

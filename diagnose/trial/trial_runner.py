@@ -112,7 +112,7 @@ class Shown:
     fits: bool | None = None
     """Whether two copies fit side by side; None until that is known."""
     original: Program | None = None
-    """As found."""
+    """The program as found."""
     baseline: Program | None = None
     """What the newest fix was put on, or the newest that was kept."""
     keeps: bool = False
@@ -120,7 +120,7 @@ class Shown:
     runs: bool = False
     """Whether a copy has run, with or without a fix in it."""
     windows: dict[Path, Sequence[Path]] = field(default_factory=dict)
-    """Of programs that have had a profiler window, by root."""
+    """The profiler windows of programs that have had one, by root."""
 
 
 @dataclass(frozen=True)

@@ -20,17 +20,17 @@ class WatchedProgram:
     """Times are nanoseconds; zero is not known."""
 
     memory: Memory = field(default_factory=Memory)
-    """Of one process."""
+    """The memory of one process."""
     window_ns: int = 0
-    """To write its profiler window."""
+    """The time to write its profiler window."""
     start_ns: int = 0
     step_ns: int = 0
     ranks: int = 1
-    """Of one run."""
+    """The number of ranks of one run."""
     compiles: bool = False
-    """It was seen to compile something."""
+    """Whether it was seen to compile something."""
     mortal: bool = False
-    """It was seen to hold more from step to step, until memory runs out."""
+    """Whether it was seen to hold more from step to step, until memory runs out."""
 
     @classmethod
     def of(

@@ -24,7 +24,7 @@ class Left(NamedTuple):
     code: int
     state: State
     wants_fix: bool
-    """To have fixes tried on the program that was shown."""
+    """Whether fixes are to be tried on the program that was shown."""
     goes_on: bool = False
     """The work goes on without the screen: the user detached, or the screen failed."""
 

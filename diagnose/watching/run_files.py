@@ -17,7 +17,7 @@ CHANGES = "changes"
 ROTATE_BYTES = 8 << 20
 """A file of lines that has become so long begins anew; one more of that length is kept."""
 TRACED_STEPS = 4
-"""As many as `diagnose run` traces."""
+"""Steps to trace, as many as `diagnose run` traces."""
 AHEAD_S, AHEAD_STEPS = 3, 3
 """Between a request and the step to trace: a rank looks once a second, and none is more steps ahead than these."""
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 PERFETTO = "perfetto"
 FORMATS = ("text", "github", "html", "json", "junit", "markdown", "sarif")
-"""As `diagnose.report.formats` finds them, written out so that `--help` need not import them; a test compares."""
+"""The formats that `diagnose.report.formats` finds, written out so that `--help` need not import them; a test
+compares."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

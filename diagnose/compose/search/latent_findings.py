@@ -30,7 +30,7 @@ LEAST_SHARE = 0.0025
 """A share of the step that is left, for all that a fix treats: half of what makes a finding. A replay takes causes out
 and is blind to what else fixes do: of 77 ms that it foresaw of a GPT of 385 ms on an H200, trials left 41."""
 MOST_LINES = 16
-"""That an edit may write: a saving of less than a percent is not worth more to review."""
+"""The most lines that an edit may write: a saving of less than a percent is not worth more to review."""
 
 
 def with_foreseen(

@@ -26,8 +26,8 @@ it. No budget is worth more elsewhere."""
 PROMISING_SHARE = 4
 """One such fixer may take one part in so many of a budget."""
 LATE_NS = 2 * NS_PER_S
-"""Nobody is asked any more so long after the budget's end, whatever is promised: it is exceeded by no more than 5 s,
-and a report follows."""
+"""The time after the budget's end at which no fixer is asked any more, whatever it promises: the budget is exceeded
+by no more than 5 s, and a report follows."""
 
 
 @dataclass
@@ -35,9 +35,9 @@ class AskingTime:
     """The time that is left for asking."""
 
     left_ns: int | None = None
-    """For all fixers; None: no limit but that of each."""
+    """The time left for all fixers; None: no limit but that of each."""
     promising_ns: int = EACH_NS
-    """For one that promises much."""
+    """The time limit of a fixer that promises much."""
     clock: Callable[[], int] = field(default=time.monotonic_ns, repr=False)
     over: dict[str, str] = field(default_factory=dict)
     """Fixers that are not asked again, with what is told of them."""

@@ -29,11 +29,11 @@ class Kept:
     below: Stack
     """What it was put on."""
     together: bool = False
-    """It was tried with others at once."""
+    """Whether it was tried together with others."""
     foreseen: bool = False
     """What it treats was no finding yet: the others brought it to light."""
     tuned: bool = False
-    """Its setting is the best of those that there was time for, or not to be chosen by time."""
+    """Whether its setting is final: the best of those that there was time for, or not to be chosen by time."""
 
     @property
     def where(self) -> tuple[Place, ...]:
@@ -59,7 +59,7 @@ class Stack:
 
     program: Program
     known: RunContext
-    """Its sources stay those of the original; its sites move with the edits."""
+    """What is known of the program: its sources stay those of the original, its sites move with the edits."""
     texts: Mapping[str, str]
     kept: tuple[Kept, ...] = field(default=())
 

@@ -23,7 +23,8 @@ from typing import Any
 PART = 0.75
 """The part of the room that is seen and used; the rest is for what is held between two looks."""
 NEAR = 0.1
-"""Of what a pass holds beyond the level after a step: gradients that end within it end before the forward pass."""
+"""The share of what a pass holds above the level after a step within which the end of the gradients counts as before
+the forward pass."""
 
 
 class Ahead:

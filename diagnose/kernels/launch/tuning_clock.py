@@ -31,7 +31,7 @@ CYCLES_PER_NS = 2.0
 """The rate of a device's clock, about: for how long it is held while the host runs ahead."""
 
 LONGEST_HELD_NS = 20_000_000
-"""For which a device is held at most: a host that needs longer is part of what is measured."""
+"""The longest time for which a device is held: a host that needs longer is part of what is measured."""
 
 
 def device_times_ns(launches: Sequence[Callable[[], object]]) -> list[float]:

@@ -38,13 +38,13 @@ class ShardedModule:
     late_ns: int
     """In gathers that nothing hides, waiting for other ranks included."""
     waited_ns: int
-    """Of `gather_ns`, what the fastest of the same size does not take: waiting for other ranks."""
+    """The part of `gather_ns` that the fastest of the same size does not take: waiting for other ranks."""
     early_ns: int
     """Gathered and not yet unpacked."""
     reduce_ns: int
     reduce_exposed_ns: int
     again_late_ns: int
-    """Of `late_ns`, what falls to gathers that repeat one."""
+    """The part of `late_ns` in gathers that repeat one."""
 
 
 def sharded_modules(measures: RankCollectives) -> tuple[ShardedModule, ...]:

@@ -30,7 +30,7 @@ class RedundantCollectives:
     gain_ns: int
     """Over all counted steps together."""
     claims: Intervals
-    """Their time, and that of the copies that pack and unpack them."""
+    """The time of the collectives, and of the copies that pack and unpack them."""
     exposed: Intervals
     """The part of their time in which nothing was computed."""
     packing_ns: int

@@ -71,9 +71,9 @@ class JobRow:
     hosts_most_ns: tuple[int, ...] | None = None
     """Per step, what its host has to do by itself, with what may be a wait."""
     queue_unknown: bool = False
-    """Nobody recorded how long it waited for a core."""
+    """Whether nobody recorded how long it waited for a core."""
     cores_unknown: bool = False
-    """It computes on the processor, and nobody recorded how long it waited for a core."""
+    """Whether it computes on the processor, and nobody recorded how long it waited for a core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Lateness:
 
     rank: int | None
     member: int
-    """Its position among the given measures."""
+    """The rank's position among the given measures."""
     cost_ns: tuple[int, ...]
     """Per step: what every other rank at least waited for this one, not computing."""
     share: float

@@ -21,13 +21,13 @@ from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.trace.schema import Bool, CopyDirection, Float64, Int64
 
 FEWEST_STEPS = 5
-"""That many lengths are in order by chance once in 120 times, and hardly ever so far apart."""
+"""The fewest steps: so many lengths are in order by chance once in 120 times, and hardly ever so far apart."""
 BEYOND_NS = 100_000
 TIMES = 1.2
 """From the first step to the last a kernel grows by this factor, and by so many ns: clocks and caches do less."""
 FEW = 0.5
-"""Of a step's time by the kernels of the first one, those that grow are less than this part; and of the kinds of
-kernels no more than this part take longer (by `SAME`) in the last step: an optimizer alone can be half of the time."""
+"""The largest share of a step's time, by the kernels of the first one, that may grow, and the largest share of the
+kinds of kernels that may take longer (by `SAME`) in the last step: an optimizer alone can be half of the time."""
 _OTHERS = (KernelClass.COLLECTIVE, KernelClass.COPY, KernelClass.SET)
 
 

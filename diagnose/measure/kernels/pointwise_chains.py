@@ -23,7 +23,7 @@ LONG = 7
 """So many large kernels in a row are a chain worth naming, whatever it computes."""
 
 UNKNOWN_LEFT = 0.4
-"""Of a chain of which nothing is known, this part at least is left: it may read and write many tensors."""
+"""The share of a chain of unknown traffic that is left at least: it may read and write many tensors."""
 
 BACKWARD_PASSES = 1.5
 """A fused backward kernel over the longest kernel of the chain: it reads input and gradient and writes a gradient."""

@@ -33,7 +33,7 @@ _NODES = re.compile(r"^autograd::engine::evaluate_function: (?!torch::autograd::
 _BACKWARD_OP = re.compile(r"_backward$|Backward\d*$")
 _FRAME = re.compile(r"torch/utils/checkpoint\.py\(\d+\): (recompute_fn|recompute)$")
 _MOST_NODES = 0.5
-"""Of the backward operators, those that may hold numbered ones: a checkpoint recomputes in one for many."""
+"""The largest share of the backward operators that may hold numbered ones: a checkpoint recomputes in one for many."""
 
 
 @dataclass(frozen=True, eq=False)

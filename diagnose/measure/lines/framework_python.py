@@ -32,7 +32,7 @@ _STANDARD = re.compile(r"/lib(64)?/python3[^/]*/(?!(site|dist)-packages/)|^<froz
 _OPTIMIZER = re.compile(
     r"^Optimizer\.(zero_grad#|step#(Ada(delta|factor|grad|m|max|mW)|ASGD|LBFGS|Muon|[NR]Adam|RMSprop|Rprop|SGD|SparseAdam)\.)"
 )
-"""Of the steps, those of PyTorch's own optimizers: the Python of another one is the program's."""
+"""The frames of a step of PyTorch's own optimizers: the Python of another optimizer is the program's."""
 _ENGINE = re.compile(r"^autograd::engine::evaluate_function")
 _LONGEST_NS = 20_000_000
 """Preparing an optimizer of 260 parameters took 2.4 ms under a profiler that recorded stacks. In what takes much longer

@@ -34,7 +34,7 @@ class NewShapes:
 
     ops: Int64
     took_ns: Int64
-    """On the host, without operators within, waits and allocations."""
+    """The time on the host, without operators within, waits and allocations."""
     usual_ns: Int64
     step: Int64
     """The counted step in which the host made the call; -1 before the first."""

@@ -26,7 +26,7 @@ _TAKES = re.compile(r"^(cuda|hip)Malloc(Async)?(_ptsz)?$|^cuMem(Alloc|Create)")
 _RETURNS = re.compile(r"^(cuda|hip)Free(Async)?(_ptsz)?$|^cuMem(Free|Release)")
 _FEWEST_STEPS = 3
 _LASTING = 0.75
-"""Of the later half of the steps, the part in which memory must be taken for it to grow: filling a cache ceases."""
+"""The share of the later half of the steps in which memory must be taken for it to grow: filling a cache ceases."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class DeviceAllocation:
     taken: Int64
     returned: Int64
     retried: Int64
-    """Those of `returned` that made room for an allocation that had failed."""
+    """The rows of `returned` that made room for an allocation that had failed."""
     retries_per_step: Int64
     """Allocations for which room was made."""
     taken_per_step: Int64

@@ -31,7 +31,7 @@ _BACKWARD = frozenset({"backward", "_make_grads", "_engine_run_backward", "recom
 _OPTIMIZER = re.compile(r"[/\\]torch[/\\]optim[/\\](?!lr_scheduler|swa_utils)")
 _MODULE_CALL = "_call_impl"
 _KNOWN_STACKS = 0.1
-"""Of the allocations, the part that must have stacks for those without to be autograd's."""
+"""The share of the allocations that must have stacks, for those without to be autograd's."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,7 +69,7 @@ class MemoryUse:
     """The memory of one device, or of the host."""
 
     device: int
-    """Its ordinal; -1 is the host."""
+    """The device's ordinal; -1 is the host."""
     allocated: Series
     """Bytes in use by tensors; of the host: resident."""
     reserved: Series

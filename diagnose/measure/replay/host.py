@@ -33,7 +33,7 @@ class HostNodes:
     """Moments of the host in order, one row each."""
 
     time_ns: Int64
-    """On the trace's clock."""
+    """Its time on the trace's clock."""
     call: Int64
     """Row of `trace.calls`."""
     is_end: Bool

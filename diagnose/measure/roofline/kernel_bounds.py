@@ -54,7 +54,7 @@ class Bound(enum.IntEnum):
     MEMORY = 2
     """The device's memory."""
     LATENCY = 3
-    """Its own begin and end: it has too little work for the device."""
+    """Bound by its own begin and end: it has too little work for the device."""
     COMMUNICATION = 4
     """Other devices."""
 

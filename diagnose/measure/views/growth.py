@@ -18,7 +18,7 @@ FEWEST = 4
 MANY = 32
 """Values from which on single ones may deviate."""
 _ALIKE = 0.5
-"""Of few rises, the least over the largest: a first step that allocates what later ones keep does not pass."""
+"""The least of a few rises over the largest: a first step that allocates what later ones keep stays below it."""
 _WARM_UP = 0.25
 _BLOCKS = 8
 _RISING = 6

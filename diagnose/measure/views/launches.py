@@ -17,8 +17,9 @@ from diagnose.trace import Trace
 from diagnose.trace.schema import MISSING, Bool, Ids, Int64, WorkKind
 
 _COMPLETE = 0.9
-"""Of the work from there on, the share of known launch in a recording that drops none, or few: in real ones that opened
-while the host was ahead it is 99.8 % or more. Where a launch is missing in each step, the first ones tell nothing."""
+"""The share of device work with a known launch, from a point on, in a recording that drops none, or few: 99.8 % or
+more in real ones that opened while the host was ahead. Where a launch is missing in each step, the first ones tell
+nothing."""
 
 _DENSE = 8  # a dense table may be this many times longer than the rows it joins
 

@@ -32,7 +32,8 @@ _FUNCTION = (
 )
 _NAMED = re.compile(_FUNCTION, re.IGNORECASE)
 _FRAME = re.compile(rf"^(?!(?:.*[/\\])?torch[/\\](?!utils[/\\]data)).+\.py\(\d+\): (?:{_FUNCTION})$", re.IGNORECASE)
-"""Of torch's own files only the loader's: its other iterators hand out parameters and modules."""
+"""The frames of torch's own files that count are only the loader's: its other iterators hand out parameters and
+modules."""
 
 _LAUNCHES = re.compile(r"^(cuda|hip|cu)(Ext|Module|Graph)*Launch")
 _PER_LAUNCH_NS = 100_000

@@ -33,7 +33,7 @@ class Operands:
     shapes: Shapes
     dtypes: tuple[str, ...]
     values: tuple[str, ...] = ()
-    """As text; empty where none were recorded."""
+    """The values as text; empty where none were recorded."""
     lists: tuple[tuple[Shape, ...] | None, ...] = ()
     """The shapes of the tensors in each list of tensors."""
 

@@ -42,9 +42,9 @@ class CounterCharts:
     """All of a run."""
 
     charts: tuple[CounterChart, ...]
-    """Those that changed."""
+    """The counters that changed."""
     constant: tuple[str, ...]
-    """Those that read the same from begin to end, each with its value."""
+    """The counters that read the same from begin to end, each with its value."""
     span: str
     """How long the run was read."""
 

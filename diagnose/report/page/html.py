@@ -137,7 +137,7 @@ class RankRow:
     """The width of its bar: its mean step over the longest one (0 to 1)."""
     accounting: Accounting
     waits: str
-    """For which ranks it waits, and how long."""
+    """The ranks that it waits for, and how long."""
 
 
 def _ranks(diagnosis: Diagnosis | None) -> list[RankRow]:

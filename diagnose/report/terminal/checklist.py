@@ -26,7 +26,7 @@ class Item:
     question: str
     target: str
     value: str | None
-    """This run's; None where it is not known."""
+    """The value of this run; None where it is not known."""
     is_met: bool | None
     look: str
     """Where to look where it is missed, or what to record where it is open."""

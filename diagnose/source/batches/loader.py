@@ -41,7 +41,7 @@ class Loader:
 
     options: CallOptions
     site: Site | None = None
-    """As the run recorded it."""
+    """The call as the run recorded it."""
     drew: Site | None = None
     """Where the run saw samples of its dataset draw random numbers."""
 

@@ -20,7 +20,7 @@ from diagnose.source.tree.text_lines import any_matches
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DDP"})
 _TELL = frozenset({"DistributedDataParallelKwargs", "DDPStrategy"})
-"""Of accelerate and Lightning: what they are given goes to the wrapper that they make, under the same names."""
+"""Arguments of accelerate and Lightning that are passed on, under the same names, to the wrapper that they make."""
 _LIBRARIES = frozenset({"torch", "accelerate", "lightning", "pytorch_lightning"})
 """Where these come from; other packages have wrappers of the same names, which know other options."""
 _SITE = "DistributedDataParallel"
@@ -44,7 +44,7 @@ class DataParallel:
     source: Source = field(repr=False)
     call: cst.Call = field(repr=False)
     site: Site | None
-    """As the run recorded it."""
+    """The call as the run recorded it."""
 
     @property
     def line(self) -> str:

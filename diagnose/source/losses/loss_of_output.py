@@ -68,7 +68,7 @@ class LossOfStep:
     loss: CrossEntropy
     laid: Unlaid
     targets: cst.BaseExpression
-    """As the step has them."""
+    """The targets, as code of the training step."""
     flat: bool
     """Hidden states and these targets are to be made rows."""
     forward: OutputForward
@@ -100,7 +100,8 @@ class _Taken:
 
     loss: CrossEntropy
     laid: Unlaid
-    """Of what the model returns, within the step where the loss is taken there, else within the function."""
+    """How the loss lays out what the model returns: within the step where the loss is taken there, else within the
+    function."""
     outcome: cst.BaseExpression
     targets: cst.BaseExpression
     flat_targets: bool

@@ -26,7 +26,7 @@ _CONTIGUOUS = frozenset({"arange", "linspace", "zeros", "ones", "full", "rand", 
 _FLATTENING = frozenset(
     {"torch.nn.utils.parameters_to_vector", "torch.nn.utils.prune.", "torch.as_strided", "torch.optim.LBFGS"}
 )
-"""Of torch's own, what takes a parameter as one row of numbers by `view`."""
+"""Torch's own functions and modules that take a parameter as one row of numbers by `view`."""
 _FLATTENS = ("reshape", "flatten", "ravel")
 """Calls whose result is a view of what lies row by row, and a copy of what lies otherwise."""
 _FORMATS = ("torch.", "numpy.", "builtins.int", "builtins.float", "builtins.bool")

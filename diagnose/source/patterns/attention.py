@@ -53,7 +53,7 @@ class Operand:
     node: cst.BaseExpression
     order: tuple[int, ...] | None = None
     transposed: bool = False
-    """Its last two axes are swapped where it stands, and have to be swapped back."""
+    """Whether its last two axes are swapped where it stands, and have to be swapped back."""
 
 
 @dataclass

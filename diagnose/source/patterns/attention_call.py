@@ -130,7 +130,7 @@ class _Told:
 
     argument: str
     hidden: str | None = None
-    """Of a finite fill value: the code that is true where a key is not seen."""
+    """For a finite fill value: the code that is true where a key is not seen."""
     condition: cst.BaseExpression | None = None
 
 

@@ -38,7 +38,7 @@ class CrossEntropy:
     refused: str | None
     """Why no fused kernel computes it."""
     portable: bool
-    """Its options mean the same in every other place."""
+    """Whether its options mean the same anywhere else in the program."""
     last: bool = False
     """Classes are the last axis of the logits, whatever their rank; else the second."""
     column: bool = False

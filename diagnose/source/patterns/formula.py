@@ -63,7 +63,8 @@ class Operation:
     """One operation on tensors."""
 
     name: str
-    """As `torch` calls it: matmul, mul, softmax, …; `self.` and the member's name for a call of another module."""
+    """The operator's name in `torch`: matmul, mul, softmax, …; `self.` and the member's name for a call of another
+    module."""
     operands: tuple[cst.BaseExpression, ...]
     """Positional, the object of a method first."""
     node: cst.CSTNode
@@ -72,10 +73,10 @@ class Operation:
     through: tuple[tuple[cst.CSTNode, str], ...] = ()
     """The statements that were followed to it, outermost last, with the names that they bind."""
     condition: cst.BaseExpression | None = None
-    """It is only done where this holds; else its first operand passes as it is."""
+    """The condition under which the operator is applied; otherwise its first operand passes unchanged."""
     method: bool = False
     module: cst.Call | None = None
-    """For the call of a module of torch's: how the class builds it."""
+    """For a call of one of torch's modules: the code with which the class builds it."""
 
     def given(self, keyword: str, position: int) -> cst.BaseExpression | None:
         """An operand by its name, or by its position from 0."""

@@ -25,7 +25,7 @@ from diagnose.source.tree.syntax import Source
 _TRANSFORM = re.compile(
     r"Rand(?:om)?(?!State|Sampler|BatchSampler)[A-Z]\w*|\w*Jitter|\w*Augment\w*|AugMix|MixUp|CutMix|ElasticTransform"
 )
-"""Of torchvision and its like: transforms whose every call draws."""
+"""Modules of transforms, as in torchvision, whose every call may draw a random number."""
 _MAKERS = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random", "torch.Generator")
 _STILL_ONE = frozenset({"manual_seed", "set_state", "clone_state", "spawn", "jumped"})
 """Methods of a generator that return a generator; the others return what was drawn, or nothing to draw from."""
@@ -65,7 +65,7 @@ class Draw:
     line: int
     path: str
     copied: bool = False
-    """It comes from a generator of which every worker would have a copy in the same state."""
+    """Whether it comes from a generator of which every worker would have a copy in the same state."""
 
     @property
     def words(self) -> str:

@@ -53,7 +53,7 @@ class SampleCode:
         self._others: dict[str, list[_Method]] = {}
         """Methods of the classes that have another name, by it."""
         self._due: list[_Method] = []
-        """Those that have one of these, as a heap; some of them may be followed already."""
+        """Methods with one of these names, as a heap; some of them may have been followed already."""
         self._called: set[cst.CSTNode] = set()
         """Functions that code which is followed calls, and nothing else has reached: it passes all they are given."""
 
@@ -316,7 +316,7 @@ def _variables(source: Source) -> frozenset[str]:
 class _Assignment:
     value: cst.BaseExpression
     attribute: str | None
-    """Of the variable, where it is that which gets the value."""
+    """The attribute of the variable that gets the value, where it is not the variable itself."""
     scope: cst.CSTNode | None
     """Where the variable is one; None where a function binds that of another."""
 

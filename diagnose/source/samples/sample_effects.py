@@ -66,7 +66,7 @@ class Trace:
     """One thing that a sample leaves behind or depends on."""
 
     words: str
-    """For a sentence about the dataset: `keeps …`."""
+    """The words for it in a sentence about the dataset: `keeps …`."""
     path: str
     line: int
 

@@ -41,7 +41,7 @@ class Option:
     default: literals.Literal | None = None
     """The value without it; None where that is no literal."""
     bare: bool = False
-    """Of one that takes a value: without one it is on."""
+    """For an option that takes a value: whether it is on where it is given without one."""
 
     @property
     def name(self) -> str:

@@ -44,7 +44,7 @@ class CallOptions:
     recorded: Mapping[str, Scalar] = field(default_factory=dict)
     """Arguments as they took effect in the run."""
     positions: Mapping[str, int] = field(default_factory=dict)
-    """Of parameters that may be passed without their name."""
+    """The positions of parameters that may be passed without their name."""
     names: Mapping[str, str] = field(default_factory=dict)
     """What the call calls an argument that is asked for by another name."""
     accelerated: bool = False

@@ -22,7 +22,7 @@ _OF_WORKERS = frozenset(
 )
 """Arguments of a loader that decide how samples are made, and not which."""
 _POSITION = 5
-"""Of `num_workers` among a loader's arguments."""
+"""The position of `num_workers` among a loader's arguments."""
 _TELLS = frozenset({"print", "info", "debug", "warning", "log", "format", "write"})
 _LOOKS_UP = ("get", "getattr", "pop", "attrgetter", "itemgetter")
 """Functions and methods that give the attribute or the entry of a name."""

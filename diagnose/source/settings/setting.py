@@ -19,7 +19,7 @@ class Setting:
     splice_to: tuple[int, int]
     value: Scalar
     fixed: bool
-    """Nobody can override it from outside: it is no default."""
+    """Whether nobody can override it from outside: it is no default."""
     old: str = ""
     """The text that it takes the place of."""
     form: str = "python"

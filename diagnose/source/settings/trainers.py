@@ -78,7 +78,7 @@ class Trainer:
 
     library: Library
     options: CallOptions
-    """Its arguments; where the library has a name of its own for a setting, under ours too."""
+    """The trainer's arguments; a setting that the library names differently is also found under our name."""
 
     @property
     def where(self) -> str:

@@ -16,7 +16,7 @@ class Keeping:
     """Operators whose results stay while the rest of a block is computed again."""
 
     operators: Sequence[str]
-    """As torch names them, without `torch.ops`: `aten.addmm.default`."""
+    """The operators' names in torch without `torch.ops`: `aten.addmm.default`."""
     turns: Collection[int]
     """The chosen turns in which they do; in the others all is computed again."""
 

@@ -29,7 +29,7 @@ class ForwardRegion:
     statements: tuple[cst.CSTNode, ...]
     """Empty where the loss is an expression in the statement of the backward pass itself."""
     backward: cst.CSTNode
-    """That statement."""
+    """The statement that runs the backward pass."""
     expression: cst.BaseExpression | None = None
     """The loss as an expression, where it has no statement of its own."""
 

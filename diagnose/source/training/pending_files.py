@@ -38,7 +38,7 @@ _MODULES = _names(
 """Modules that act on files, start processes or threads, or send files away."""
 _PATTERN = re.compile(r"[*?\]]")
 _ENDING = re.compile(r"\.[A-Za-z]\w*$")
-"""Of the name of a file; a folder may be `runs/lr0.1`."""
+"""The suffix of a file's name; a folder may be called `runs/lr0.1`."""
 _FETCHES = _names("get head urlopen")
 """Functions of these modules whose answer is read from the network."""
 _METHODS = _names(

@@ -31,11 +31,11 @@ class Layout:
         self.nodes = state.nodes
         """In the order of the text."""
         self.places = dict(zip(map(id, state.nodes), range(len(state.nodes)), strict=True))
-        """Of each node, by its identity, where it is among the nodes."""
+        """Maps the identity of each node to its index among the nodes."""
         self.parents = state.parents
-        """Of each node, where its parent is among the nodes; -1 for the root."""
+        """Per node, the index of its parent; -1 for the root."""
         self.ends = state.last
-        """Of each node, where all below it end among the nodes."""
+        """Per node, the index at which its subtree ends."""
         self._begin, self._end = state.begin, state.end
         self.narrow = state.narrow
         """Offsets without them, of the nodes for which they are others."""

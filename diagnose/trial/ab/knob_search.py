@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from diagnose.model import Interval, Scalar
 
 NEAR_BEST = 0.02
-"""Of the settings of a knob, the cheapest whose step is at most this share longer than the shortest is taken."""
+"""The share by which a setting's step may exceed the shortest: the cheapest such setting is taken."""
 _ALL = 4
 """So many settings are tried one by one."""
 _NOTHING = Interval(0.0, 0.0, 0.0)
@@ -42,7 +42,7 @@ class KnobSweep:
     compare: Compare
     on_try: OnSetting
     pairs: int
-    """Of the coarse sweep; a run-off has twice as many."""
+    """Pairs per setting in the coarse sweep; a run-off has twice as many."""
     most_pairs: int
     """No run-off has more."""
     yardstick: int = 0
@@ -50,7 +50,7 @@ class KnobSweep:
     savings: dict[int, Interval] = field(default_factory=lambda: {0: _NOTHING})
     """Against the yardstick, which itself has none."""
     lost: set[int] = field(default_factory=set)
-    """Those that gave no answer."""
+    """The settings that gave no answer."""
 
     def ranking(self) -> list[int]:
         """The settings that ran, the one to take first; where none did, the last that was asked to."""

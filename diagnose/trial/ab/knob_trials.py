@@ -25,7 +25,7 @@ class KnobTrials:
     candidates: Sequence[Program]
     starter: Callable[[Program], Starter]
     trial: Callable[[], ABTrial]
-    """As the bench would run one now."""
+    """The trial as the bench would run one now."""
     schedule: Schedule
     compiling: Collection[Path]
     """Programs whose start compiles something, by root."""

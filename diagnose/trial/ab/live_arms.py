@@ -24,7 +24,7 @@ class SideFailure(Exception):
         self.reason = reason
         self.starting = False
         self.cut_short = False
-        """It was given less time than the schedule allows it."""
+        """Whether it was given less time than the schedule allows it."""
 
     def crowd(self, *, control: bool) -> str | None:
         """Return what processes beside the arm may have done to it; None where they have nothing to do with its
@@ -47,12 +47,13 @@ class LiveArms:
     starters: tuple[Starter, Starter]
     deadline: Deadline
     start_limit_ns: int
-    """Of a start for which there is time enough."""
+    """The time limit of a start for which there is time enough."""
     early: dict[int, ArmProtocol] = field(default_factory=dict)
     """The arms of the next generation, by side."""
     _started: int = 0
     _limits_ns: dict[int, int] = field(default_factory=dict)
-    """Of starts, by the arm's id: arms that start together have the same time, whichever is waited for first."""
+    """The time limits of starts, by the arm's id: arms that start together have the same time, whichever is waited
+    for first."""
     _closes: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _closes_early: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 

@@ -36,7 +36,7 @@ class Comparison:
     pairs: list[Pair] = field(default_factory=list)
     generations: int = 0
     blocks: tuple[list[Block], list[Block]] = field(default_factory=lambda: ([], []))
-    """Those that the pairs are made of."""
+    """The blocks that the pairs are made of."""
     steps: int = 0
     """Measured steps in a block."""
     looks: int = 1
@@ -49,9 +49,9 @@ class Comparison:
     """Per step, inside the loader's `__next__`."""
     peak_bytes: tuple[int, int] | None = None
     memory: Memory | None = None
-    """Of the original after its warm-up."""
+    """The memory of the original after its warm-up."""
     starts_ns: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
-    """Of each process in turn: from its start to the end of its warm-up."""
+    """Per side, the time of each process from its start to the end of its warm-up."""
     traces: tuple[list[Path], list[Path]] = field(default_factory=lambda: ([], []))
     windows_taken: int = 0
     """How many of those the trial itself has taken."""

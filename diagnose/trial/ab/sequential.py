@@ -37,7 +37,7 @@ class SequentialStopping:
 
     looks: int
     resolution: float | None
-    """Of the machine; None while it is being measured."""
+    """The machine's resolution; None while it is being measured."""
     enough: float
     """The resolution to reach, while it is being measured."""
     needed: float | None

@@ -16,7 +16,7 @@ class StartupCosts:
     """The first start of each copy of a program: it had to compile what later ones found compiled."""
 
     longest_ns: int = 0
-    """Of all starts seen."""
+    """The longest of all starts seen."""
     _first_ns: dict[Path, int] = field(default_factory=dict)
 
     def saw(self, found: Comparison, original: Program, patched: Program) -> None:

@@ -74,7 +74,7 @@ class ABTrial:
     schedule: Schedule
     deadline: Deadline
     resolution: float | None = None
-    """Of the machine; None while it is being measured: then nothing stops early."""
+    """The machine's resolution; None while it is being measured: then nothing stops early."""
     enough: float = LEAST_SAVING
     """The resolution to reach, while it is being measured."""
     needed: float | None = None
@@ -86,7 +86,7 @@ class ABTrial:
     fits: bool | None = None
     """Whether both arms fit side by side, where an earlier trial has seen it."""
     least_steps: int = 0
-    """Of a block, where an earlier trial has seen that fewer do not hold what recurs."""
+    """The least number of steps of a block, where an earlier trial has seen that fewer do not hold what recurs."""
     control: bool = False
     """Both sides are the original."""
     mortal: bool = False
@@ -115,7 +115,7 @@ class ABTrial:
     skipped: Callable[[], bool] = never
     """Whether the user has left this trial: asked between blocks, until it is decided."""
     start_limit_ns: int | None = None
-    """Instead of the schedule's, once it is known how long a start takes."""
+    """The time limit of a start instead of the schedule's, once it is known how long a start takes."""
 
     @property
     def usual_start_ns(self) -> int:

@@ -17,9 +17,10 @@ ROUNDING_STEPS = 2  # the second shows what the first update did; chosen, not me
 SEEDS = LEAST_SEEDS
 MOST_STEPS = 200  # of a trajectory, however short a step is; chosen, not measured
 AGAIN = "bits-again"
-"""Of a program whose bits were captured before: whether it gives the same."""
+"""The name of a second capture of the same program, which shows whether it gives the same bits again."""
 TRAJECTORY_NS = 15 * NS_PER_S
-"""For the steps of one program under all seeds, one after the other, where more than LEAST_STEPS fit into it."""
+"""The time for the steps of one program under all seeds, one after the other, where more than LEAST_STEPS fit into
+it."""
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ _PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 # The float64 reference is made operator by operator; what is compiled would be out of its reach.
 _EAGER = {"TORCHDYNAMO_DISABLE": "1"}
 _HOST_SHARE = 0.5
-"""Of the host's free memory, what a reference may take for tensors that its device has no room for. Chosen, not
-measured."""
+"""The share of the host's free memory that a reference may take for tensors that its device has no room for. Chosen,
+not measured."""
 _GAVE_NONE = "the program gave no numbers"
 _LACK = "there was too little memory for the program under the gate"
 
@@ -47,9 +47,9 @@ class _Running:
     group: Group
     began_ns: int = field(default_factory=lambda: time.monotonic_ns())
     stopped: bool = False
-    """It stands still."""
+    """Whether the capture is paused."""
     waits: bool = False
-    """It was asked at its start to stand still before its first step."""
+    """Whether it was asked at its start to pause before its first step."""
 
 
 @dataclass
@@ -58,21 +58,21 @@ class CaptureRunner:
 
     workplace: Workplace
     limit_ns: int
-    """For one capture, from its start to its end."""
+    """The time limit of one capture, from its start to its end."""
     deadline: Deadline = field(default_factory=Deadline)
     memory: Memory = field(default_factory=Memory)
-    """Of one process of the program."""
+    """The memory of one process of the program."""
     peaks: dict[Path, int] = field(default_factory=dict)
-    """Of programs whose memory a trial has seen, by root, in bytes."""
+    """The peak memory, in bytes, of programs that a trial has seen, by root."""
     make_room: Callable[[], bool] = lambda: False
     """Ends captures that were begun early, for lack of memory; whether there were any."""
     waited_ns: int = 0
-    """For captures that were begun early, before something was measured."""
+    """The time spent waiting for captures that were begun early, before something was measured."""
     started: int = 0
     """Processes so far."""
     _taken: dict[tuple[Path, str], Capture | Curve | str] = field(default_factory=dict)
     _begun: list[_Running] = field(default_factory=list)
-    """Those that were begun early and have not ended."""
+    """The captures that were begun early and have not ended."""
 
     def begin(self, wanted: Sequence[Wanted], beside: Sequence[float]) -> None:
         """Start what fits beside processes with these shares of the memory that was seen, the first ones first."""

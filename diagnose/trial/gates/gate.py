@@ -46,19 +46,19 @@ class Gatekeeper(CaptureRunner):
     """Judges patched programs by what it records of them."""
 
     step_ns: int = -1
-    """Of the slower program, where a trial has measured it."""
+    """The step of the slower program, where a trial has measured it; else -1."""
     compiling: Collection[Path] = frozenset()
     """Programs whose start compiles something, by root."""
     _same_numbers: dict[Path, Path] = field(default_factory=dict)
     """Programs that passed a gate against another, of whose numbers theirs are."""
     _same_bits: dict[Path, Path] = field(default_factory=dict)
-    """Those of them that did so bit for bit."""
+    """The programs among `_same_numbers` that passed bit for bit."""
     _restless: set[Path] = field(default_factory=set)
     """Programs that gave other bits the second time."""
     _borrowed: bool = False
     """Whether the check that goes on rests on captures of a program with the same bits."""
     _steps: int = 0
-    """Of a trajectory: the same for all programs."""
+    """The number of steps of a trajectory, the same for all programs."""
 
     def check(
         self,

@@ -46,9 +46,9 @@ from diagnose.trial.gates.step_state import states_differ
 
 FACTOR = 3.0
 GROSS_FACTOR = 10.0
-"""For a fix that is judged by its trajectory: what is wrong by more than this is no rounding."""
+"""The factor beyond which an error is no rounding, for a fix that is judged by its trajectory."""
 FACTOR_OF_FEW = 8.0
-"""For tensors of few elements, as in torch._dynamo.utils.same: a sum over many rows depends on its order."""
+"""The factor for tensors of few elements, as in torch._dynamo.utils.same: a sum over many rows depends on its order."""
 FEW_ELEMENTS = 1024
 """Below this, the root mean square error of one rounding is too much of a lottery to divide by."""
 AMPLIFIED = 1e-3
@@ -57,7 +57,8 @@ _TWO_STEPS = 2 * (1 + 2.0**-7)
 """From one sign to the other, in steps, as a narrow format writes them down."""
 _FLOAT32_ROUNDING = 2.0**-23
 _FLOAT64_ROUNDING = 2.0**-40
-"""Of what cancels, relative to the usual gradient: thousands of terms whose sizes are thousands of times its own."""
+"""The rounding error of a gradient that cancels, relative to the usual gradient: thousands of terms whose sizes are
+thousands of times its own."""
 _STRAYED = 0.1  # relative: a reference this far from the original does not compute the same thing
 
 

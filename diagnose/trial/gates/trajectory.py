@@ -43,7 +43,7 @@ PARTS = 5
 BAND = 2.0
 GROSS = 8.0
 LEAST = 2e-3
-"""Of the mean loss of the original's first part."""
+"""The smallest difference that counts, as a share of the mean loss of the original's first part."""
 GROWS_BYTES = 64 << 10
 """A step; log lines and the allocator's own lists stay below."""
 

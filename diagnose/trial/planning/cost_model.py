@@ -19,13 +19,13 @@ took 18 to 23 s beside an H200, and 44 to 47 s on other hosts with as many cores
 LEAST_COMPILE_NS = 5 * NS_PER_S
 """What it takes at best: one function, with the start of the compiler's own processes."""
 WARM_SHARE = 0.25
-"""Of what compiling adds to a start, what a start adds that finds all of it compiled, until this session has seen it:
-the program is traced again, and what was compiled is looked up."""
+"""The share of the time that compiling adds to a start which a start adds that finds everything compiled, until this
+session has seen one: the program is traced again, and what was compiled is looked up."""
 WINDOW_NS = 4 * NS_PER_S
-"""To write one profiler window, and to begin and end it, where none has been seen: of a GPT whose window holds some ten
-thousand events it took so long."""
+"""The time to begin, end and write one profiler window, where none has been seen: as long as it took for a GPT whose
+window holds some ten thousand events."""
 FINAL_BLOCKS = 5
-"""As many steps as this many blocks of a trial are run alone in the end."""
+"""The length of a last run alone, in blocks of a trial."""
 _MOST_SLACK = 3.0  # times what is expected; chosen, not measured
 _OF_ITS_OWN = {Gate.BITWISE: 1, Gate.ROUNDING: 1, Gate.TRAINING: LEAST_SEEDS + 1}
 """Processes that a gate needs of the patched program: its first steps, and a trajectory under each seed."""
@@ -40,13 +40,13 @@ class CostModel:
     """From the start of a process to the end of its warm-up: that of the newest original."""
     step_ns: int = 0
     held_steps: int = 0
-    """Of a block of the newest original, where fewer do not hold what recurs in it."""
+    """Steps of a block of the newest original, where fewer do not hold what recurs in it."""
     first_start_ns: int = 0
     """The same of the program as found, which runs once more in the end."""
     first_step_ns: int = 0
     window_ns: int = 0
-    """To write a profiler window and all that goes with it: as the program was watched, then as the newest trial
-    took."""
+    """The time to write a profiler window and all that goes with it: first as the program was watched, then as the
+    newest trial took."""
     compile_ns: int = 0
     """By how much the start of a program that compiles was longer, at most; above zero once it was seen, even of one
     that compiles no less at every start."""
@@ -57,13 +57,13 @@ class CostModel:
     whole_runs_ns: int = 0
     """Whole runs of one more patched program, beside those of the original that were there."""
     owes_whole_runs: bool = False
-    """Those of a kept fix were put off until the end."""
+    """Whether the whole runs of a kept fix were put off until the end."""
     alternates: bool = False
     """Two do not fit side by side: processes come one after the other."""
     ahead: bool = False
     """Two generations start together."""
     apart: bool = False
-    """Of the two sides, each starts once the other rests."""
+    """Whether each of the two sides starts only once the other rests."""
     slack: float = 1.0
     """By what factor the last comparison took longer than its parts explain."""
 

@@ -34,7 +34,7 @@ class Plan:
     fixer: Fixer
     settings: int = 1
     part: Fixer | None = None
-    """Of many fixes that are tried at once, what does not change the training, where something does."""
+    """Where many fixes are tried at once and some change the training: the program with those that do not."""
     saved_ns: int = 0
     """By how much the steps of its trajectories are expected to be shorter than those of the newest trial."""
     promised: float = 0.0

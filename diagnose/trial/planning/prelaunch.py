@@ -31,7 +31,7 @@ class Prelaunch:
     gatekeeper: Gatekeeper
     generations: int
     ranks: int = 1
-    """Of the program. Several cannot rest wherever they are: one may wait for another on the device."""
+    """The program's ranks. Several cannot rest wherever they are: one may wait for another on the device."""
     on_phase: Callable[[str, str], None] = lambda _phase, _detail: None
     """Told where that was so."""
     crowded: bool = False

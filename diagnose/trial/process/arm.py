@@ -106,9 +106,9 @@ class Workplace:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     """Added to every recipe: what the guard protects, for example."""
     edited: Mapping[Path, Sequence[str]] = field(default_factory=dict)
-    """Of a copy, by its root: the files that an edit wrote. All ranks must run the same."""
+    """Per copy, by its root: the files that an edit wrote. All ranks must run the same."""
     probed: Mapping[Path, Mapping[str, Any]] = field(default_factory=dict)
-    """Of a copy, by its root: `name`, `setting` and `step_ns` of the probe that changes its processes."""
+    """Per copy, by its root: `name`, `setting` and `step_ns` of the probe that changes its processes."""
 
     def start(
         self,

@@ -23,10 +23,10 @@ _USED = "gpu.memory_used_bytes"
 _CONTEXT_BYTES = 1 << 30  # a second process brings a device context and library workspaces of its own
 _CORES_AHEAD = 8
 _FULL = 0.9
-"""Of the cores, busy with one process and its workers: where it is more, others that start beside it wait for it. Below
-that two starts at once share the cores, and end before two that follow each other."""
+"""The share of the cores, busy with one process and its workers, beyond which others that start beside it wait for
+it. Below that two starts at once share the cores, and end before two that follow each other."""
 _HALF = 0.5
-"""The same, where what is needed only later does not start beside it."""
+"""The share of the cores as in `_FULL`, where what is needed only later does not start beside it."""
 _STARTS_A_CORE = 1.5
 """Processes that may start at once on each core; chosen, not measured."""
 _SHARES_AHEAD = (1.2, 1.2, 1.4, 1.4)  # of two originals and two patched programs
@@ -48,12 +48,12 @@ class Memory:
     reserved_bytes: int | None = None
     """Held by the device allocator, in use or not; None without a device."""
     free_bytes: int | None = None
-    """Of the device, while this arm holds its part."""
+    """The device's free memory while this arm holds its part."""
     device_bytes: int | None = None
     host_bytes: int | None = None
     """Resident memory of all processes of the arm."""
     busy_cores: float | None = None
-    """That all processes of the arm keep busy, as it was watched."""
+    """The cores that all processes of the arm keep busy, as it was watched."""
     made_bytes: int | None = None
     """Held by the device allocator once the model and its optimizer were made, before any step."""
     made_host_bytes: int | None = None

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WAITS = 0.1
-"""Of a block: to take a batch that is there, and unpack it, takes less. A stock that shrinks by less than this of what
-is taken lets training wait for no larger a share."""
+"""The share of a block that taking a batch which is there, and unpacking it, stays below. A stock that shrinks by
+less than this of what is taken lets training wait for no larger a share."""
 _LONGEST_TAKE = 0.3
-"""Of a block: what is waited beyond it, where batches are there, is for one of them that comes late in its turn."""
+"""The longest share of a block for taking batches that are there: a longer wait is for one of them that comes late
+in its turn."""
 MOST_ROUNDS = 16
 """Rounds of dropped steps, after which a block begins whatever is left: workers almost keep up with such training."""
 _LEAST_ROUND = 4
@@ -35,7 +36,7 @@ class LoaderStock:
     held: int
     """Batches that are made and not taken."""
     asked: int
-    """Of these, with those that the workers are still to make."""
+    """The batches asked for, with those that the workers are still to make."""
     workers: int
     most: int
     """Batches that the workers may be asked for at once."""
@@ -57,7 +58,7 @@ class LoaderStock:
 
 
 Stocks = Sequence[LoaderStock | None]
-"""Of all ranks; None for one without a loader that has workers."""
+"""Per rank its loader's stock; None for one without a loader that has workers."""
 
 
 def stocks_in(answers: Sequence[Mapping[str, Any]]) -> Stocks:
@@ -71,9 +72,9 @@ class LoaderDrain:
     """How the stock of one arm is used up before a block."""
 
     unsure: Sequence[bool]
-    """Of each rank, whether its loader may not keep up."""
+    """Per rank, whether its loader may not keep up."""
     workers: int = 0
-    """Of such loaders, the most."""
+    """The largest number of workers of such loaders."""
     rounds: list[tuple[Stocks, float]] = field(default_factory=list)
     """The stock at the end of each so far, and the share of its time for which training waited for batches."""
     shrinks: bool = True
@@ -81,7 +82,7 @@ class LoaderDrain:
     measured: int = 0
     """Steps of blocks since nothing has to be used up."""
     waited: float = 0.0
-    """Of these, for how many steps' time training waited."""
+    """How many steps' time training waited for them."""
 
     @classmethod
     def of(cls, stocks: Stocks) -> LoaderDrain:

@@ -16,7 +16,7 @@ class Process:
     """The expected duration and memory of one process."""
 
     share: float
-    """Of the memory that was seen of the program."""
+    """The process's memory as a multiple of what was seen of the program."""
     start_ns: int
     """Until its first step."""
     steps_ns: int

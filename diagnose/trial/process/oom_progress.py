@@ -26,9 +26,9 @@ class Reached:
     """Where a program died; None is unknown."""
 
     steps: int | None = None
-    """That had ended."""
+    """The number of steps that had ended."""
     phase: Phase | None = None
-    """Of the step that had not."""
+    """The phase of the step that had not ended."""
 
     @classmethod
     def of(cls, steps: int | None, last_words: str) -> Reached:

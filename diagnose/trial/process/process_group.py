@@ -29,7 +29,8 @@ _LEAST_OF_SIGNALS = 128
 _GIVES_WAY = 10
 """More of niceness for what others go before: a tenth of their weight, so that it goes on. Chosen, not measured."""
 _TAIL_BYTES = 1 << 16
-"""Of an error stream: a crash dumps the stacks of all threads, and the head of that says what it was."""
+"""Bytes that are kept of an error stream's end: a crash dumps the stacks of all threads, and the head of that says
+what it was."""
 
 
 def never() -> bool:
@@ -69,7 +70,7 @@ class Groups:
         self.cancelled = cancelled
         self._running: list[Group] = []
         self.room = Path(tempfile.mkdtemp(prefix="diagnose-"))
-        """For sockets, whose names must be short; the warden takes it away, whatever becomes of this process."""
+        """A folder for sockets, whose names must be short; the warden removes it, whatever becomes of this process."""
         # -I: neither the user's environment nor a sitecustomize of ours reaches the warden.
         self._warden = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(watchdog.__file__)), str(self.room)],

@@ -33,13 +33,13 @@ class Workspace:
     edited: dict[Path, list[str]] = field(default_factory=dict)
     """The files with other texts."""
     commands: dict[Path, str] = field(default_factory=dict)
-    """Of those that are started otherwise, the text of the command line."""
+    """The text of the command line, for programs that are started otherwise."""
     compiling: set[Path] = field(default_factory=set)
-    """Those whose start compiles or records something: as the program itself does, or by what a fix wrote."""
+    """The programs whose start compiles or records something: as the program itself does, or by what a fix wrote."""
     slow: set[Path] = field(default_factory=set)
-    """Those of them that wait for a compiler: to record a graph takes a few steps."""
+    """The programs among `compiling` that wait for a compiler: to record a graph takes a few steps."""
     probed: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
-    """Those whose processes a probe changes: its `name` and `setting`."""
+    """The programs whose processes a probe changes, each with its `name` and `setting`."""
     _environments: dict[Path, dict[str, str]] = field(default_factory=dict)
 
     def make(self, texts: Mapping[str, str], name: str) -> Program:

@@ -48,7 +48,7 @@ _PERCENT = re.compile(r"\s?%")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WARNING = re.compile(r"^.*:\d+: \w*(?:Warning|warning): .*$|^\s*\[?W\d{3,}.*$|^\[[WIE]\d{3} .*$")
 _RANK = re.compile(r"^\[rank\d+\]: ")
-"""Of a traceback, where there are several ranks."""
+"""The prefix of a traceback's lines where there are several ranks."""
 _BAR = re.compile(r"\d+%\|.*\|")
 _FRAMES = re.compile(r"^(?:Traceback \(most recent call last\):|  File |    |During handling|The above exception)")
 
@@ -59,9 +59,9 @@ class Line:
 
     template: str
     numbers: tuple[str, ...]
-    """As printed, each with the sign of percent where one follows it."""
+    """The numbers as printed, each with the sign of percent where one follows it."""
     text: str = field(default="", compare=False)
-    """As printed."""
+    """The text as printed."""
 
 
 @dataclass(frozen=True)

@@ -32,14 +32,14 @@ from diagnose.units import NS_PER_S
 FULL_NS = 20 * NS_PER_S
 """A program whose training ends within this runs as it is; a longer one is shortened."""
 FULL_PART = 8
-"""Of a budget, one part in so many of what is left at most."""
+"""The divisor of what is left of a budget: whole runs in full length take no more than one part in so many."""
 WHOLE_RUN_LIMIT_NS = 300 * NS_PER_S
-"""For one run, with its start and all that it does beside training."""
+"""The time limit of one run, with its start and all that it does beside training."""
 SHORT_NS = 8 * NS_PER_S
-"""For the training steps of a shortened run."""
+"""The time for the training steps of a shortened run."""
 LEAST_BATCHES, MOST_BATCHES = 12, 200
 TURNS = 3
-"""Of a loop whose turns have several steps each: two first epochs and the last one."""
+"""The turns that are run of a loop whose turns have several steps each: two first epochs and the last one."""
 LOADER_BATCHES, LOADER_PASSES, LOADER_TIMES = 150, 2, 2
 """Batches of a pass, passes in one process, and processes of the patched program."""
 WHOLE = "whole run"

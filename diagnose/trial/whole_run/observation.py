@@ -29,7 +29,7 @@ class Observation:
     """None: it had to be ended."""
     printed: Text
     errors: Text
-    """Of the error stream; of a traceback only the exception."""
+    """The lines of the error stream; only the exception of a traceback."""
     files: Mapping[str, Path]
     """Files that the run made or changed, by their names relative to the program's folder."""
     names: Mapping[str, str] = field(default_factory=dict)
@@ -37,9 +37,8 @@ class Observation:
     told: Told = field(default_factory=Told)
     """What it may say of its options, which does not count."""
     records: Sequence[Mapping[str, Any]] = ()
-    """Of each rank, as `collect.inside.modes.whole_run` left it; none where the process ended without its exit
-    handlers.
-    """
+    """Per rank, its record as `collect.inside.modes.whole_run` left it; none where the process ended without its
+    exit handlers."""
 
     def without(self, told: Told) -> Observation:
         """The run with what it says of its options left out."""

@@ -55,7 +55,7 @@ class Runs:
     workplace: Workplace
     copies: Workspace
     limit_ns: int
-    """For one run, from its start to its end."""
+    """The time limit of one run, from its start to its end."""
     side_by_side: int = 1
     deadline: Deadline = field(default_factory=Deadline)
     on_end: Callable[[], None] = lambda: None

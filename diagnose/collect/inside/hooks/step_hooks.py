@@ -67,7 +67,7 @@ class StepHooks:
         self._others = 0
         self.optimizer_calls = 0
         self.hook_again: Callable[[], None] = lambda: None
-        """To be called after each use of torch.compile."""
+        """Has to be called after each use of torch.compile."""
 
     @property
     def saw_training(self) -> bool:

@@ -21,8 +21,8 @@ STOCK_BLOCKS = 4
 """So many blocks show whether a loader's stock shrinks: batches of workers that began together come in waves, of which
 fewer blocks may hold one more or less."""
 WAITS = 0.1
-"""Of a block: to take a batch that is there takes less. A stock that shrinks by less than this of what is taken lets
-training wait for no larger a share."""
+"""The share of a block that taking a batch which is there stays below. A stock that shrinks by less than this of
+what is taken lets training wait for no larger a share."""
 
 
 @dataclass

@@ -25,12 +25,13 @@ from ..writer import encode
 MOST_NS = 1_000_000_000
 """Beyond the step's usual length, for all that is recorded of it."""
 MOST_MOMENTS = 100_000
-"""That are kept at once."""
+"""The most moments that are kept at once."""
 _STRETCH = 64
 """Moments that are put together, where all of them are at `_FEW_PLACES` and none lasts for `_QUICK_NS`."""
 _FEW_PLACES = 6
 _QUICK_NS = 10_000
-"""Under a profiler an operator takes longer than this: what lies on either side of one is never put together."""
+"""The longest gap between two moments that are merged: under a profiler an operator takes longer, so what lies on
+either side of one is never merged."""
 _NOWHERE = -1
 
 _Trace = Callable[[FrameType, str, Any], Any]

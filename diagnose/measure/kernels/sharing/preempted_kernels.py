@@ -33,7 +33,7 @@ TIMES = 1.5
 SAME = 1.1
 """Longer than its shortest by no more than this, a kernel took its own time."""
 MOSTLY = 0.5
-"""That part of the steps, for a kernel, and that part of the kernels, for a step, must have taken its own time."""
+"""The share of the steps, for a kernel, and of the kernels, for a step, that must have taken its own time."""
 _INFERRED = ("period", "whole trace", "none")
 _OTHERS = (KernelClass.COLLECTIVE, KernelClass.COPY, KernelClass.SET)
 

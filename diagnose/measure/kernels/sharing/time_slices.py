@@ -28,11 +28,11 @@ FEWEST = 8
 KINDS = 5
 """different kernels and copies that they end with: what always waits before the same work waits for something else."""
 WAITED = 0.25
-"""For this part of a gap, at least, its work must have been launched. The host goes on launching meanwhile, and the
-first it launches comes soon after the queue ran empty."""
+"""The share of a gap for which its work must have been launched at least. The host goes on launching meanwhile, and
+the first it launches comes soon after the queue ran empty."""
 
 FOR_ANOTHER = 0.5
-"""For this part of a gap other devices of the program are at work where it waits for them."""
+"""The share of a gap in which other devices of the program are at work, from which on it waits for them."""
 
 
 def handed_over(measures: Timeline) -> Intervals:

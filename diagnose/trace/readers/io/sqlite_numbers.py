@@ -77,7 +77,7 @@ class _Stretch:
     """SQL that names the rows."""
     rows: int
     columns: tuple[tuple[str | None, str], ...]
-    """Of each column, the numbers with commas between them, NULLs left out; and the type of the greatest."""
+    """Per column, its numbers with commas between them, NULLs left out, and the type of the greatest."""
 
 
 def _stretches(database: Database, table: str, columns: Sequence[str], order: str) -> Iterator[_Stretch]:

@@ -21,7 +21,7 @@ from diagnose.trace.readers.kineto.regular_events import regular_decoder
 
 CHUNK_BYTES = 400_000
 LONGEST_CHUNK_BYTES = 16 << 20
-"""Nothing that is one event is longer; a chunk that still fails is corrupt."""
+"""The longest chunk that can be one event; a chunk of this size that still fails to parse is corrupt."""
 
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _BETWEEN = re.compile(rb"[\s,]*")

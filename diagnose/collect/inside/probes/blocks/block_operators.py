@@ -22,8 +22,8 @@ from ...transparency import unseen
 MOST = 8
 """Operators that are told of, those that take longest."""
 _RUN_UP_CYCLES = 40_000_000
-"""For so long (some 20 ms) the device waits at first, so that it then finds all operators of a block waiting: the time
-between two events is then the device's, not the host's."""
+"""Cycles (some 20 ms) for which the device waits at first, so that it finds all operators of a block waiting: the
+time between two events is then the device's, not the host's."""
 _AUTOCAST = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 """What torch calls the casting of a kind of device."""
 _CAST = "aten._to_copy.default"
