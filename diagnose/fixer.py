@@ -196,7 +196,7 @@ def lines_with(text: str, code: str) -> list[int]:
 
 _COMPILATION = 6
 _COMPILING = frozenset({_COMPILATION, 9})
-"""Tens digit of the order classes for fixes that compile or capture a graph."""
+"""Tens digits of the order classes for fixes that compile or capture a graph."""
 
 
 @dataclass(frozen=True)

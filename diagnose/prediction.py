@@ -21,7 +21,7 @@ from diagnose.model import Confidence
 
 COVERAGE = 0.9
 LEAST_TRIALS = 9
-"""With fewer, no factor of theirs covers that much: `ceil(0.9 (n + 1))` exceeds `n`."""
+"""The fewest trials of which a factor can cover that much: with fewer, `ceil(0.9 (n + 1))` exceeds `n`."""
 
 
 @dataclass(frozen=True)

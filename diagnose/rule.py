@@ -71,7 +71,7 @@ class Claim:
 
     summary: str
     recoverable_ns: int = 0
-    """Over all counted steps together; 0 for a note, which claims no time."""
+    """The recoverable time over all counted steps together; 0 for a note, which claims no time."""
     claims: Intervals = field(default_factory=Intervals.empty)
     """The stretches of time that the claim wants back, within the counted steps."""
     confidence: Confidence = Confidence.MEASURED
@@ -114,7 +114,7 @@ class JobClaim:
     member: int
     """The rank's row in the job's table."""
     recoverable_ns: int
-    """Per step."""
+    """The recoverable time per step."""
     share: float
     """The rank's share of the step (0 to 1)."""
     sure: float = 1.0

@@ -143,7 +143,7 @@ class _Growth:
 
     bytes_per_step: float
     steps: int
-    """Over how many it was seen."""
+    """The number of steps over which it was seen."""
     since_ns: int | None = None
     before_ns: int | None = None
     """The history in which allocations are to be looked for."""

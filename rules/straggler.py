@@ -92,7 +92,8 @@ _MOST = 0.5
 """One that explains less than this leaves open what else made a rank late on a busy host."""
 
 _SURE = 0.5
-"""With less of its lateness beyond what the profiler's records may cost, a rank is late for all that is known."""
+"""The share of its lateness beyond what the profiler's records may cost, below which a rank is late for all that is
+known."""
 
 ALIKE = 0.02
 RECORDED = 0.5

@@ -44,7 +44,7 @@ class AttributedClaim:
     shared: tuple[tuple[str, int], ...] = ()
     """Other rules that claim much of the same time, and how much of it."""
     unseen_ns: int = 0
-    """By how much the counted steps would be longer with what all claims lose outside them."""
+    """How much longer the counted steps would be with what all claims lose outside them."""
 
 
 def attribute(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[AttributedClaim]:

@@ -29,7 +29,7 @@ _IN_COLLECTIVES = 0.9
 
 
 _MOST_WAITS = 8
-"""Others that a rank waits for: a job of a thousand ranks has a million pairs."""
+"""The most ranks that are listed as waited for: a job of a thousand ranks has a million pairs."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class JobFindings:
     """The findings of a job's ranks, settled against each other."""
 
     own: tuple[tuple[Finding, ...], ...]
-    """Per digest."""
+    """The findings of each rank, in the order of the digests."""
     joint: tuple[Finding, ...]
-    """The measures of all ranks together."""
+    """The findings of all ranks together."""
     unknown: tuple[CannotTell, ...]
     failures: tuple[str, ...]
     waits: tuple[tuple[RankWait, ...], ...] = ()
-    """Per digest, whom it waits for; none where no collectives could be matched."""
+    """The ranks that each rank waits for, in the order of the digests; none where no collectives could be matched."""
     step_ns: int = 0
     """The longest of the ranks' mean steps, which the shares of all findings are shares of; 0 without steps."""
 

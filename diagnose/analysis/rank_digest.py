@@ -46,8 +46,8 @@ SMALLEST_SHARE = 0.005
 """A claim to less of the step than this is no finding: half of the 1 % that a fix must bring to be kept."""
 
 _LOW = 0.02
-"""From here on a share is a finding whatever the noise of the step lengths: steps of varying work are noisy as a whole
-while the shares of their causes are not."""
+"""The share from which on a finding is one whatever the noise of the step lengths: steps of varying work are noisy
+as a whole while the shares of their causes are not."""
 
 _OVERHEAD = 1.1
 """Traced steps this much longer than watched ones are said to be: host causes then weigh more than they really do."""

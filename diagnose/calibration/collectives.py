@@ -22,7 +22,7 @@ SIZES = {"nccl": tuple(1 << shift for shift in range(12, 30)), "gloo": tuple(1 <
 
 _ITEM_BYTES = 4
 _LARGE_BYTES = 4 << 20
-"""From here on a curve ends when its time is up: bandwidth hardly changes any more."""
+"""The size from which on a curve ends when its time is up: bandwidth hardly changes any more."""
 
 # Newer names of the same; older versions of torch have only the others.
 _SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

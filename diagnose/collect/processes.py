@@ -15,7 +15,7 @@ import psutil
 from diagnose.collect.records import RECIPE_VARIABLE
 
 GRACE_S = 5.0
-"""Between the request to end and the kill."""
+"""Seconds between the request to end and the kill."""
 HELD_S = 0.5
 """How long a launcher stands still that a rank may need: of ranks that end meanwhile it has no word to say."""
 _POLL_S = 0.05

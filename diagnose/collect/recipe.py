@@ -38,7 +38,7 @@ class Recipe:
     most_s: float | None = None
     """Seconds after its start, when the program is ended, whatever was seen of it."""
     ranks: str | tuple[int, ...] = SOME
-    """Which ranks of a job are traced: `some`, `all`, or these (`diagnose.collect.traced_ranks`)."""
+    """The ranks of a job that are traced: `some`, `all`, or these (`diagnose.collect.traced_ranks`)."""
 
     mode: str = "watch"
     """The mode of the watched process: `watch`, or `heartbeat` for runs of days (`collect.inside.modes`)."""

@@ -50,7 +50,7 @@ class StepChange:
     before_ns: float
     after_ns: float
     noise: float
-    """By which part of the step two runs must differ to be told apart."""
+    """The share of the step by which two runs must differ to be told apart."""
 
     @property
     def change(self) -> float:

@@ -19,7 +19,7 @@ _LAYERS = {"aten::linear": (1, 0), "aten::convolution": (1, 0), "aten::embedding
 """Layers, with the positions of the weight and of the batch among their arguments."""
 
 _OTHER_MODEL = 0.1
-"""With more than this part of its layers' calls elsewhere it is another model; a padded vocabulary is the same one."""
+"""The share of its layers' calls elsewhere beyond which it is another model; a padded vocabulary is the same one."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Identity:
     weights: Mapping[str, int] = field(default_factory=dict)
     """Shapes of layers' weights, as `linear 768×50257`, and how often one step uses them."""
     rows: Mapping[str, int] = field(default_factory=dict)
-    """By layer: how many rows (samples, tokens) a step puts through all of its weights together."""
+    """The rows (samples, tokens) that a step puts through all weights of a layer together, by layer."""
 
     @property
     def is_known(self) -> bool:

@@ -52,9 +52,10 @@ class Portrait:
     accounting: Accounting
     """The accounting of the mean counted step."""
     kernels: Mapping[str, TimeSpent] = field(default_factory=dict)
-    """By name; their time is that of the device, overlap counted twice."""
+    """Kernels by name; their time is that of the device, overlap counted twice."""
     operators: Mapping[str, TimeSpent] = field(default_factory=dict)
-    """By name; the device time of what they launched themselves, or without a device their own time on the host."""
+    """Operators by name; the device time of what they launched themselves, or without a device their own time on the
+    host."""
     findings: tuple[Finding, ...] = ()
     peak_memory_bytes: int | None = None
     version: int = PORTRAIT

@@ -41,7 +41,8 @@ _Given = tuple[Program, Diagnosis, RunContext, Catalogue, Record, Bench]
 _FEW = 3
 """Fixes that are named where there was no time for more of them."""
 _BY_FAR = 4
-"""Times the steps after which two copies died: one that goes on for so long with the device to itself may not die."""
+"""The multiple of the steps after which two copies died: a program that goes on for so long with the device to
+itself may not die."""
 
 
 def fix(

@@ -20,9 +20,9 @@ class SiteRecord:
     left: str
     """Why it stayed as it was; empty where it was rewritten."""
     estimated_bytes: int = 0
-    """By how much the peak of its forward and backward pass should fall."""
+    """The estimate of how much the peak of its forward and backward pass falls."""
     measured_bytes: int | None = None
-    """By how much it fell when it was checked; None where the device does not count."""
+    """How much the peak fell when it was checked; None where the device does not count."""
     checked_share: float = 1.0
     """The share of the rows that the check was made on."""
     estimated_for_check_bytes: int = 0

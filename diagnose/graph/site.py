@@ -30,7 +30,7 @@ class Site:
     fused: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]
     constants: Mapping[str, Any] = field(default_factory=dict)
     rows: tuple[int, ...] = ()
-    """Which of `inputs` have a row for each row of the result: a part of them gives a part of the result."""
+    """The `inputs` that have a row for each row of the result: a part of them gives a part of the result."""
     elements: int = 0
     """Elements of the largest tensor that exists only within the site, as it was found."""
 

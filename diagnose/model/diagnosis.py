@@ -86,7 +86,7 @@ class StepWork:
     ceiling_format: str = ""
     """The fastest of the device's 16-bit formats; where it has none, the fastest format it has."""
     in_use: Mapping[str, float] = field(default_factory=dict)
-    """By number format, the share (0 to 1) of the operations that were done in it, the most first."""
+    """The share (0 to 1) of the operations that were done in each number format, the most first."""
     in_use_flops_per_s: float | None = None
     """What the device does at most in the formats in use, weighed by how much each is."""
 
@@ -123,7 +123,7 @@ class RankAccounting:
     accounting: Accounting
     """All counted steps together: sums to `steps.total_ns`."""
     waits: tuple[RankWait, ...] = ()
-    """The time in which ranks compute nothing and wait for other ranks; the longest first."""
+    """Its waits for other ranks in which it computes nothing; the longest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,9 @@ class MemoryPeak:
     held_bytes: int
     """What programs asked for and did not give back: `categories` sum to it."""
     categories: Mapping[str, int]
-    """By `diagnose.measure.memory.categories.CATEGORIES`; those that hold nothing are left out."""
+    """Bytes by category (`diagnose.measure.memory.categories.CATEGORIES`), without those that hold nothing."""
     parts: tuple[MemoryPart, ...] = ()
-    """By line, the most first."""
+    """The memory by line, the most first."""
     reserved_bytes: int | None = None
     """What the allocator has of the device."""
     fragments_bytes: int | None = None

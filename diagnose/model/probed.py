@@ -28,7 +28,7 @@ class ProbedFinding:
     rank: int | None
     bearing: Bearing
     predicted_ns: tuple[int, int]
-    """Per step: between these lies what removing the finding's cause is predicted to save, nine times of ten."""
+    """The interval, per step, of what removing the finding's cause is predicted to save: it holds nine times of ten."""
     summary: str
 
 
@@ -45,13 +45,13 @@ class ProbeResult:
     probed_ns: int | None = None
     """The step with the probe."""
     saved_ns: tuple[int, int] | None = None
-    """Per step: the 95 % interval of the difference; negative where the step takes longer with the probe."""
+    """The 95 % interval of the difference per step; negative where the step takes longer with the probe."""
     pairs: int = 0
     generations: int = 0
     left: tuple[str, ...] = ()
     """What the probe had to leave as it is: where there is anything, what it saved is a lower bound."""
     peak_memory_bytes: tuple[int, int] | None = None
-    """Without and with the probe."""
+    """The peak memory without and with the probe."""
     delay_ns: int | None = None
     """The delay that the probe adds to a part of the step, where it adds one."""
     findings: tuple[ProbedFinding, ...] = ()

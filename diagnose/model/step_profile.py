@@ -43,7 +43,7 @@ class Roof:
     """The ceilings of the device."""
 
     flops_per_s: Mapping[str, float]
-    """By number format."""
+    """The device's rate by number format."""
     bytes_per_s: float
     """The device's memory bandwidth."""
     source: str
@@ -74,7 +74,7 @@ class CounterSeries:
     device: int
     """-1 for the host."""
     time_ns: tuple[int, ...]
-    """From the first reading of any counter."""
+    """The time since the first reading of any counter."""
     value: tuple[float, ...]
 
 
@@ -144,5 +144,5 @@ class StepProfile:
     roof: Roof | None = None
     """None where the device's ceilings are unknown."""
     calls: tuple[SampledCall, ...] = ()
-    """Where the samples of the training thread were, after the first steps; by depth, then from the left."""
+    """The calls in which samples found the training thread after the first steps; by depth, then from the left."""
     counters: tuple[CounterSeries, ...] = ()

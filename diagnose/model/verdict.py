@@ -107,13 +107,14 @@ class Verdict:
     gate: GateResult | None = None
     mechanism: Mechanism | None = None
     peak_memory_bytes: tuple[int, int] | None = None
-    """Before and after."""
+    """The peak memory before and after."""
     diff: str = ""
     where: tuple[Place, ...] = ()
     prediction: Confidence | None = None
     """What `predicted_ns` rested on: a bound says that it is no more, not that it is as much."""
     startup_ns: tuple[int, int] | None = None
-    """Before and after: from the start of the first process to the end of its warm-up, with all that is compiled or
-    tuned in it."""
+    """The time before and after from the start of the first process to the end of its warm-up, with all that is
+    compiled or tuned in it."""
     pays_after_steps: int | None = None
-    """After so many steps the fix has earned back what it adds to the start; None where it saves nothing."""
+    """The number of steps after which the fix has earned back what it adds to the start; None where it saves
+    nothing."""

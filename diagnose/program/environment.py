@@ -23,7 +23,7 @@ class Variable:
     value: cst.BaseExpression
     statement: cst.BaseSmallStatement
     only_if_absent: bool
-    """By `setdefault`, which leaves what the shell has set."""
+    """Whether it is set by `setdefault`, which leaves what the shell has set."""
 
     @property
     def literal(self) -> str | None:

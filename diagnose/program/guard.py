@@ -42,7 +42,7 @@ _PATHS_WRITTEN = {
 }
 """Audit events that change files, with the positions of the paths that they change."""
 _FOLDER_DESCRIPTORS = {"os.remove": (1,), "os.rmdir": (1,), "os.mkdir": (2,), "os.rename": (2, 3)}
-"""Where these events carry an open folder to which a path is relative (-1: none)."""
+"""The positions at which these events carry an open folder to which a path is relative (-1: none)."""
 _TOLD = frozenset({"os.remove", "os.rename", "os.truncate", "os.link", "os.symlink", "shutil.rmtree"})
 """The events among these after which a file holds something else, or is gone."""
 _MOST_TOLD = 1000

@@ -19,13 +19,13 @@ from itertools import pairwise, takewhile
 from pathlib import PurePath
 
 PORT_VARIABLES = ("MASTER_PORT", "MAIN_PROCESS_PORT")
-"""By which ranks, or accelerate, are told."""
+"""The variables by which ranks, or accelerate, are told the port."""
 
 _FLAG = re.compile(r"--(?:master|main_process|main-process)[-_]port")
 _ENDPOINT = re.compile(r"--rdzv[-_]endpoint")
 _HERE = re.compile(r"(localhost|127\.0\.0\.1|0\.0\.0\.0|\[?::1\]?):\d+")
 _MEETS = re.compile(r"--(?:standalone|rdzv[-_]\w+|node[-_]rank)")
-"""With any of these torch's own launcher was told where ranks meet, or that there are more hosts."""
+"""The options with which torch's own launcher is told where ranks meet, or that there are more hosts."""
 _HOSTS = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)")
 """The options of torch, accelerate and DeepSpeed for the number of hosts."""
 _HOSTS_OF_SLURM = re.compile(r"--nodes|-N")

@@ -103,7 +103,7 @@ class TrialStarted(Event, frozen=True, tag=True, kw_only=True):
     fixer: str
     setting: dict[str, Scalar]
     predicted_ns: int | None
-    """Per step; None for the check of a fix that is kept already: nothing is predicted of that."""
+    """The predicted saving per step; None for the check of a fix that is kept already: nothing is predicted of that."""
     summary: str
     diff: str
     where: list[Place] = []
@@ -114,7 +114,8 @@ class TrialBlock(Event, frozen=True, tag=True, kw_only=True):
 
     fixer: str
     pair: int
-    """From 0. At another 0 the trial has begun anew, with longer blocks: those before count no more."""
+    """The pair's number, from 0. At another 0 the trial has begun anew, with longer blocks: earlier pairs count no
+    more."""
     original_ns: int
     patched_ns: int
     """Mean step of the block."""
@@ -170,7 +171,7 @@ class Noticed(Event, frozen=True, tag=True, kw_only=True):
     causes: list[str] = []
     """The part that changed with the time of a step: `data`, `code`, `clocks`, `neighbours`, or `unknown`."""
     stacks: dict[str, list[str]] = {}
-    """By rank, of a hang: where its training thread is, innermost first."""
+    """Where the training thread of each rank is in a hang, innermost frame first."""
 
 
 class Warned(Event, frozen=True, tag=True, kw_only=True):

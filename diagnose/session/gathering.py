@@ -35,7 +35,7 @@ class HostRun:
     folder: Path
     ranks: dict[int, Path]
     facts: dict[int, dict[str, Any]]
-    """By rank, where they were written."""
+    """The facts by rank, where they were written."""
 
     @property
     def host(self) -> str:

@@ -85,9 +85,9 @@ class State:
     steps: Mapping[int, RankSteps] = field(default_factory=dict)
     counters: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     counter_history: Mapping[int, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
-    """By rank and counter: the newest readings, oldest first."""
+    """The newest readings by rank and counter, oldest first."""
     watts: Mapping[int, tuple[float, int]] = field(default_factory=dict)
-    """By rank: the mean of what its device was read to draw, and the number of readings."""
+    """The mean of the power that its device was read to draw, and the number of readings, by rank."""
     facts: Mapping[int, Facts] = field(default_factory=dict)
     diagnosis: Diagnosis | None = None
     profile: StepProfile | None = None

@@ -34,7 +34,7 @@ class _Column(msgspec.Struct, array_like=True):
     dtype: str
     rows: int
     at: int = 0
-    """Where its bytes lie behind the head."""
+    """The offset of its bytes behind the head."""
     value: int | float | None = None
     """What every row says; None where they differ."""
 

@@ -127,7 +127,7 @@ class BlockState(enum.IntEnum):
 
     UNKNOWN = 0
     HELD = 1
-    """In use by a tensor."""
+    """The block is in use by a tensor."""
     WAITING = 2
     """Given back, and still waiting for a stream."""
     FREE = 3

@@ -50,7 +50,7 @@ class Schedule:
     usual_steps: int = 10
     most_steps: int = 1000
     screen_pairs: int = 4
-    """After so many, the first look at whether the trial is hopeless: most fixes that lose end here."""
+    """The number of pairs before the first look at whether the trial is hopeless: most fixes that lose end here."""
     look_every: int = 6
     """Pairs between the later looks; the first of them is at the end of the first generation."""
     sure_every: int = 3
@@ -59,7 +59,7 @@ class Schedule:
     """Pairs for each setting of a knob, before the full trial of the chosen one."""
     trace_steps: int = 4
     start_limit_ns: int = 600 * NS_PER_S
-    """From the start of a process to the end of its warm-up."""
+    """The time limit from the start of a process to the end of its warm-up."""
     stall_limit_ns: int = 60 * NS_PER_S
     """A block may take this much longer than ten times what it should."""
     extra_generations: int = 4

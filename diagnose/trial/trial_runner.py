@@ -38,7 +38,8 @@ OnControl = Callable[[AAControl], None]
 """Told of a control that was taken."""
 
 _LONGER = 1.5
-"""Times what the last runs are expected to take, that whole runs leave them; chosen, not measured."""
+"""The time that whole runs leave to the last runs, as a multiple of what these are expected to take; chosen, not
+measured."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ TIMES = 3
 BUSY_HANG_NS = 300 * NS_PER_S
 """Without progress for so long a rank hangs inside torch.save and torch.compile, which stand at one line at work."""
 SILENT_NS = 600 * NS_PER_S
-"""Without a step or a batch for so long, and for TIMES as long as ever before, a rank hangs though its stack moves."""
+"""The time without a step or a batch after which a rank hangs though its stack moves, if that is TIMES as long as ever
+before."""
 _BUSY = (("torch/serialization.py", "save"), ("torch/_dynamo/", ""), ("torch/_inductor/", ""))
 _COLLECTIVE = "torch/distributed/"
 
@@ -46,7 +47,7 @@ class Notice:
 
     kind: Kind
     at_ns: int
-    """When it was noticed."""
+    """The time at which it was noticed."""
     since_ns: int
     since_step: int
     rank: int | None
@@ -54,7 +55,7 @@ class Notice:
     text: str
     causes: tuple[Cause, ...] = ()
     stacks: Mapping[int, Sequence[str]] | None = None
-    """By rank, of a hang: where each is, innermost first."""
+    """Where each rank is in a hang, innermost frame first."""
 
 
 class _Rank:
@@ -65,7 +66,7 @@ class _Rank:
         self.longest_quiet_ns = 0
         self.longest_step_ns = 0
         self.fetched_ns = 0
-        """When it was last seen to have taken a batch, be it for a step or for an evaluation."""
+        """The time at which it was last seen to have taken a batch, be it for a step or for an evaluation."""
         self.hangs_since_ns: int | None = None
         self.room: dict[str, float] = {}
         self.leaks: set[str] = set()

@@ -16,7 +16,7 @@ from diagnose.program.patch import Patch
 from diagnose.session import JOURNAL, RUNS, latest
 
 FOREIGN = RUNS.parent / "applied"
-"""Where patches that come from a diff file are kept, so that they can be taken back."""
+"""The folder in which patches that come from a diff file are kept, so that they can be taken back."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -80,7 +80,7 @@ class Watching:
         self.catalogue = catalogue
         self.command = command
         self.probing: Probing | None = None
-        """Which probes to run once the program is diagnosed."""
+        """The probes to run once the program is diagnosed."""
         self.state = State()
         self.session = Session.create(program.name, self._happened, root)
         self._show: Tell = lambda _event: None

@@ -22,7 +22,7 @@ from diagnose.units import format_bytes, format_ns
 from diagnose.verdict import Ruling
 
 _PAST = 1.5
-"""Times the steps that the program took as found: what it has to get through."""
+"""The steps that a fixed program has to get through, as a multiple of those that it took as found."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ class Variant:
     setting: Mapping[str, Scalar]
     answer: Edits
     fixer: Fixer
-    """With the promise of this very answer."""
+    """The fixer, with the promise of this very answer."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class ProposedEdits:
     """A fixer's answer for its findings."""
 
     proposal: Proposal
-    """With the findings for which there is an edit; those alone are treated, as far as it does not leave them alone."""
+    """The proposal, with the findings for which there is an edit; those alone are treated, as far as it does not
+    leave them alone."""
     variants: tuple[Variant, ...] = ()
     """One for each setting that leads to an edit; empty where none does."""
     advice: tuple[tuple[Finding, str], ...] = ()

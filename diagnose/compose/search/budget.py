@@ -35,7 +35,8 @@ LIKELY = 0.25
 """A trial with this chance to end in time is begun, if it promises a clear saving: chosen. A ResNet's `channels-last`,
 9 % of its step, was given up with 2 min 43 s of a budget left, of which it would have taken two."""
 UNSPENT = 3
-"""While one part in so many of a budget is left, nothing that promises a large saving is given up for lack of time."""
+"""The divisor of a budget: while one part in so many is left, nothing that promises a large saving is given up for
+lack of time."""
 
 
 _LEAST_CHANCE = 1e-3

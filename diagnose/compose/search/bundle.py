@@ -41,11 +41,11 @@ class Bundle:
     """Fixes for one trial."""
 
     members: tuple[ProposedEdits, ...]
-    """In the order in which they are put on; of each the variant that is tried is the first."""
+    """The members in the order in which they are put on; the first variant of each is tried."""
     stack: Stack
-    """With all of them in it."""
+    """The stack with all of them in it."""
     harmless: Stack
-    """With those of them in it that do not change the training; they are put on first."""
+    """The stack with those of them that do not change the training; they are put on first."""
 
     @property
     def trains(self) -> bool:

@@ -42,7 +42,7 @@ class AskingTime:
     over: dict[str, str] = field(default_factory=dict)
     """Fixers that are not asked again, with what is told of them."""
     end_ns: int | None = None
-    """When nobody is asked any more, on the clock; None: never."""
+    """The time on the clock at which no fixer is asked any more; None: never."""
 
     @classmethod
     def of(cls, budget_ns: int | None, clock: Callable[[], int] = time.monotonic_ns) -> AskingTime:

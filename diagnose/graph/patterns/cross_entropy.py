@@ -16,7 +16,7 @@ from diagnose.graph.patterns.losses import LossCall, loss_call
 from diagnose.graph.site import FUSED_BY_COMPILER, Example, Inner, Pattern, Site, classes, floats
 
 LEAST_SAVED_BYTES = 64 << 20
-"""Below this, the call of an operator written in Python costs more time than its memory traffic saves."""
+"""The saving below which the call of an operator written in Python costs more time than its memory traffic saves."""
 
 
 def fused(

@@ -18,7 +18,8 @@ CANDIDATES = tuple(
     Config(block=block, threads=threads)
     for block, threads in ((1024, 128), (2048, 128), (2048, 256), (4096, 256), (4096, 512), (8192, 512))
 )
-"""From 8 elements a thread, which are one load of 16 bytes in bfloat16, to 16, on wavefronts of 32 and of 64."""
+"""The block sizes to try: from 8 elements a thread, which are one load of 16 bytes in bfloat16, to 16, on wavefronts
+of 32 and of 64."""
 
 
 @triton.jit

@@ -54,7 +54,7 @@ class Phase(enum.IntEnum):
     """Outside backward passes: before the first, or between two of them."""
     BACKWARD = 2
     LATE = 3
-    """After the step's last backward pass."""
+    """The collective comes after the step's last backward pass."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class Communication:
     start_ns: Int64
     end_ns: Int64
     issued_ns: Int64
-    """When the host issued it."""
+    """The time at which the host issued it."""
     step: Int64
     """The counted step that issued it."""
     phase: UInt8

@@ -18,7 +18,7 @@ class FasterCollectives:
     """The saving of shorter collectives."""
 
     gain_ns: int
-    """Over all counted steps together."""
+    """The gain over all counted steps together."""
     exposed: Intervals
     """The time that goes, as far as nothing was computed in it."""
     cut: Cut | None

@@ -36,7 +36,7 @@ class ShardedModule:
     """How many of them repeat a gather of the same step's forward pass."""
     gather_ns: int
     late_ns: int
-    """In gathers that nothing hides, waiting for other ranks included."""
+    """The time in gathers that nothing hides, waiting for other ranks included."""
     waited_ns: int
     """The part of `gather_ns` that the fastest of the same size does not take: waiting for other ranks."""
     early_ns: int

@@ -28,7 +28,7 @@ class RedundantCollectives:
     """The saving of leaving out collectives."""
 
     gain_ns: int
-    """Over all counted steps together."""
+    """The gain over all counted steps together."""
     claims: Intervals
     """The time of the collectives, and of the copies that pack and unpack them."""
     exposed: Intervals
@@ -36,7 +36,7 @@ class RedundantCollectives:
     packing_ns: int
     """Time of copies that pack and unpack them."""
     slowing_ns: int
-    """By which they slow the compute beside them."""
+    """The time by which they slow the compute beside them."""
     cut: Cut | None
     """The change itself; None without a device."""
 

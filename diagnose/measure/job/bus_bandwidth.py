@@ -35,7 +35,7 @@ class BusBandwidth:
     transfer_ns: int
     """The median, without waiting for other ranks."""
     bytes_per_s: float
-    """Over the bus, as nccl-tests define it."""
+    """The bandwidth over the bus, as nccl-tests define it."""
     ceiling_bytes_per_s: float | None
     """None where nothing was calibrated and no table has the link."""
     ceiling_source: str

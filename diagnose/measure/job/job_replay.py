@@ -36,7 +36,7 @@ class Blocking:
     saved_ns: int
     """What the step would lose if every transfer took no time, and every wait for a late rank stayed."""
     off: float
-    """By what part of it the unchanged replay misses the measured step."""
+    """The share of it by which the unchanged replay misses the measured step."""
 
     @property
     def trusted(self) -> bool:

@@ -34,7 +34,8 @@ class OfRank:
     host_settings: dict[str, str]
     """Network settings of its environment."""
     exposed_wait_ns: int | None
-    """In collectives, for other ranks, without compute: per counted step. None where none could be matched."""
+    """The time per counted step in collectives waiting for other ranks, without compute. None where none could be
+    matched."""
     groups: tuple[RankGroup, ...]
     bubble: Bubble | None
 
@@ -48,7 +49,7 @@ class JobReport:
     """`waits[i][j]`: how long the i-th row of the job's table waits in collectives to which the j-th came last, and
     computes nothing: ns a counted step. Empty where no collectives could be matched."""
     ranks: tuple[OfRank, ...]
-    """In the order of the job's table."""
+    """The ranks in the order of the job's table."""
     shown: int
     """The row of which buckets and modules are shown: the rank that waits least, so that its times are its own."""
     buckets: tuple[GradientBucket, ...]

@@ -30,7 +30,8 @@ _Z = 3.5
 rest: the bound that Iglewicz and Hoaglin recommend."""
 
 _RANKS_FOR_Z = 8
-"""With fewer ranks the deviation is mostly chance. Nothing is lost: a cost is what *every* other rank waited."""
+"""The number of ranks below which the deviation is mostly chance. Nothing is lost: a cost is what *every* other rank
+waited."""
 
 _FEWEST_STEPS = 2
 _MOST_RANKS = 1 << 20  # a damaged recording may claim any number
@@ -57,11 +58,11 @@ class JobRow:
     """How far its clock is ahead of the first rank's, from the ends of common collectives."""
     clock_spread_ns: int | None
     waited_ns: int | None
-    """In collectives, for the last rank to arrive."""
+    """The time in collectives waiting for the last rank to arrive."""
     exposed_wait_ns: int | None
     """The part of it in which it did not compute either."""
     last: int | None
-    """In how many collectives it was the last to arrive."""
+    """The number of collectives in which it was the last to arrive."""
     flop: float | None = None
     """The arithmetic of a step, as far as it is known."""
     recording_ns: int | None = None
@@ -84,7 +85,7 @@ class Lateness:
     member: int
     """The rank's position among the given measures."""
     cost_ns: tuple[int, ...]
-    """Per step: what every other rank at least waited for this one, not computing."""
+    """The time per step that every other rank at least waited for this one, not computing."""
     share: float
     """The share of all counted steps that the cost is (0 to 1)."""
     late_steps: int

@@ -24,7 +24,8 @@ FEWEST_STEPS = 5
 """The fewest steps: so many lengths are in order by chance once in 120 times, and hardly ever so far apart."""
 BEYOND_NS = 100_000
 TIMES = 1.2
-"""From the first step to the last a kernel grows by this factor, and by so many ns: clocks and caches do less."""
+"""The factor by which a kernel grows from the first step to the last, together with so many ns: clocks and caches do
+less."""
 FEW = 0.5
 """The largest share of a step's time, by the kernels of the first one, that may grow, and the largest share of the
 kinds of kernels that may take longer (by `SAME`) in the last step: an optimizer alone can be half of the time."""

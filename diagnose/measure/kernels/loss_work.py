@@ -34,7 +34,7 @@ class LossWork:
 
     places: Int64
     own: Bool
-    """Per place: PyTorch's own cross-entropy with its change of format. The others are what a program added to it."""
+    """Per place, PyTorch's own cross-entropy with its change of format. The others are what a program added to it."""
     by_hand: bool
     """Whether no operator computes the loss from the log-probabilities: the program does."""
     softmax_ns: int

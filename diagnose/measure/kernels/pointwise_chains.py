@@ -20,7 +20,7 @@ from diagnose.measure.kernels.launch_order import LaunchOrder
 from diagnose.trace.schema import Bool, Int64
 
 LONG = 7
-"""So many large kernels in a row are a chain worth naming, whatever it computes."""
+"""The number of large kernels in a row that are a chain worth naming, whatever it computes."""
 
 UNKNOWN_LEFT = 0.4
 """The share of a chain of unknown traffic that is left at least: it may read and write many tensors."""

@@ -45,7 +45,7 @@ class Recomputations:
     forward: Int64
     """The outermost numbered operators of forward passes, rows of `trace.ops` in order."""
     spans: Mapping[int, Intervals]
-    """By thread, one stretch a recomputation."""
+    """The stretches of recomputation by thread, one each."""
     _trace: Trace
 
     @property

@@ -36,7 +36,7 @@ class Pieces:
     freed: Int64
     """The place of the event that gave it back; `events` where it is still held."""
     stack: Int64
-    """Who asked: an index into `trace.stacks`, or -1."""
+    """The stack that asked: an index into `trace.stacks`, or -1."""
     category: UInt8
     """A `MemoryCategory` where the recording tells."""
 

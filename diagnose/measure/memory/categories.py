@@ -42,7 +42,7 @@ CATEGORIES = (
     "left by earlier steps",
     "other",
 )
-"""In the order in which a training program comes to hold them, what it holds longest first."""
+"""The categories in the order in which a training program comes to hold them, what it holds longest first."""
 PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, LOGITS, INPUTS, TEMPORARIES, LEFT, OTHER = range(len(CATEGORIES))
 
 _RECORDED: Mapping[MemoryCategory, int] = MappingProxyType(

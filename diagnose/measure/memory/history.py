@@ -24,7 +24,7 @@ class History:
     rows: Int64
     """Rows of `trace.memory`."""
     time_ns: Int64
-    """Times; where the recording has none, the events' numbers."""
+    """Times of the events; where the recording has none, their numbers."""
     allocated_bytes: Int64
     reserved_bytes: Int64
     """All zero where no segments are recorded."""

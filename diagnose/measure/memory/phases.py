@@ -43,7 +43,7 @@ class Phases:
     step: Int64
     """Numbers of steps, from 0: they rise where one ends."""
     outside: Bool
-    """Which places ask for memory outside of modules, the backward pass and the optimizer, before a forward pass."""
+    """The places that ask for memory outside of modules, the backward pass and the optimizer, before a forward pass."""
 
 
 def training_phases(trace: Trace, rows: Int64) -> Phases:

@@ -20,7 +20,8 @@ from diagnose.trace import Trace
 from diagnose.trace.schema import MISSING, Bool, DeviceWork, Int64
 
 GAP_NS = 1_000
-"""Between two kernels queued on one stream, where the recording has no such pair to measure: 0.8 to 2 µs are seen."""
+"""The gap between two kernels queued on one stream, where the recording has no such pair to measure: 0.8 to 2 µs are
+seen."""
 
 _CROSS_NS = 2_000  # an unexplained delay below this is no wait for another stream
 _CANDIDATES = 4  # pieces of work that ended last before, of which one may be what another stream waited for
@@ -37,7 +38,7 @@ class DeviceEdges:
     """The row on another stream, or -1."""
     other_ns: Int64
     lag_ns: Int64
-    """From the beginning of the launch call."""
+    """The time from the beginning of the launch call."""
 
 
 def device_edges(trace: Trace, launches: Launches) -> DeviceEdges:

@@ -41,7 +41,7 @@ class ReplayGraph:
     """Columns, one row a node, in topological order; node 0 is the origin."""
 
     observed_ns: Int64
-    """When the recording says that it happened, relative to the origin."""
+    """The time at which the recording says that it happened, relative to the origin."""
     kind: UInt8
     row: Int64
     """Row of `trace.calls` for LAUNCH and WAIT, of `trace.device` for WORK and JOIN."""

@@ -29,7 +29,7 @@ SPREAD_OF_COMPILED = 8.0
 profiles of the same programs without them, frames added 1.8 to 2.9 times what is told in four, 7.3 times in one."""
 
 LEAST_LEFT = 0.2
-"""At least this part of a stretch of host time that the program spends between two calls is its own."""
+"""The share of a stretch of host time between two calls that is the program's own at least."""
 
 _CLOSE = 0.02
 """Steps this near those that were watched are as long as they: clocks of devices vary as much."""

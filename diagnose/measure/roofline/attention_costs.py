@@ -87,4 +87,4 @@ MODELS: Mapping[str, Model] = {
     "_scaled_dot_product_cudnn_attention": _forward(_Places(0, 6, _HEADS_FIRST)),
     "_scaled_dot_product_cudnn_attention_backward": _backward(_Places(1, 14, _HEADS_FIRST, packed=9)),
 }
-"""By the operator's name without `aten::`; places from PyTorch's `native_functions.yaml`."""
+"""Cost models by the operator's name without `aten::`; places from PyTorch's `native_functions.yaml`."""

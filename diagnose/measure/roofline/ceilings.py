@@ -28,10 +28,10 @@ class Ceilings:
     """The ceilings of one device of a rank."""
 
     flops_per_s: Mapping[str, float]
-    """By number format (`fp32`, `tf32`, `bf16`, …); those that the device does not multiply are absent."""
+    """Rates by number format (`fp32`, `tf32`, `bf16`, …); those that the device does not multiply are absent."""
     bytes_per_s: float
     source: str
-    """Where the figures come from: `data sheet of NVIDIA H200`, or `measured`."""
+    """The source of the figures: `data sheet of NVIDIA H200`, or `measured`."""
 
     @property
     def best_format(self) -> str:

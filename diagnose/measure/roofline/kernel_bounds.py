@@ -40,7 +40,8 @@ from diagnose.units import NS_PER_S
 SHORT_NS, SMALL_NS = 2_000, 5_000
 EMPTY, HALF = 0.33, 0.5
 MOMENTS = 8
-"""So many launches of one kernel within one recurrent operator are one for each moment of its series."""
+"""The number of launches of one kernel within one recurrent operator from which on there is one for each moment of
+its series."""
 TF32_PRODUCTS = 3
 """Products in TF32 with which PyTorch's memory-efficient attention multiplies fp32 (`OpMultiplyAddFastF32`)."""
 

@@ -182,4 +182,4 @@ MODELS: Mapping[str, Model] = {
     "conv_depthwise3d": _convolution(_Places(4, 5, 6)),
     "convolution_backward": _convolution_backward,
 }
-"""By the operator's name without `aten::`."""
+"""Cost models by the operator's name without `aten::`."""

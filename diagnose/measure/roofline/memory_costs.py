@@ -203,7 +203,7 @@ MODELS: Mapping[str, Model] = {
     "cudnn_batch_norm_backward": lambda given: _norm_backward(given, 1, 0),
     "miopen_batch_norm_backward": lambda given: _norm_backward(given, 1, 0),
 }
-"""By the operator's name without `aten::`."""
+"""Cost models by the operator's name without `aten::`."""
 
 _INDUCTOR = re.compile(r"^triton_(poi|per|red)_")
 _PARTLY_READ = re.compile(r"embedding|index|gather|scatter|slice|select|split|unbind|nll_loss|cat_|stack|roll|unfold")

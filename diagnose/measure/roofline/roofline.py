@@ -26,7 +26,7 @@ from diagnose.units import NS_PER_S
 
 _FP32, _TF32 = FORMATS.index("fp32"), FORMATS.index("tf32")
 _ENOUGH = 0.5
-"""Where less than this of the device time of products is modelled, nothing is said of a step's arithmetic."""
+"""The share of the device time of products that has to be modelled for anything to be said of a step's arithmetic."""
 MATRIX_CLASSES = (KernelClass.MATMUL, KernelClass.CONVOLUTION, KernelClass.ATTENTION)
 
 
@@ -90,8 +90,8 @@ class Arithmetic:
     """The model's floating-point operations, in all counted steps together."""
 
     flops: Mapping[str, int]
-    """By number format, the most first; without what repeats the forward pass: recomputed activations, and scores in
-    the backward pass of attention."""
+    """Operations by number format, the most first; without what repeats the forward pass: recomputed activations,
+    and scores in the backward pass of attention."""
     least_ns: float
     """What these take at the ceilings of their formats."""
     modelled_ns: int

@@ -20,7 +20,7 @@ _EVALUATED = re.compile(r"^autograd::engine::evaluate_function: ")
 
 _OF_OPTIMIZERS = re.compile(r"optimizer|multi_tensor_apply|_fused_(adam|sgd|adagrad)|_foreach_", re.IGNORECASE)
 _OF_TRAINING = re.compile(r"backward|bwd|dgrad|wgrad|optimizer|multi_tensor_apply", re.IGNORECASE)
-"""In the name of an operator, a kernel or a range: of a backward pass, or of an optimizer."""
+"""Names of operators, kernels and ranges of a backward pass or of an optimizer."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,11 +24,11 @@ FULL = 900
 is not recorded as device work (events), hence the margin."""
 
 FILLING = 500
-"""With so much in the queue, a launch of more than REFILL_NS waits as well: compiled programs, and operators that
-record events, were held at depths from 730 on (an H200)."""
+"""The depth of the queue from which on a launch of more than REFILL_NS waits as well: compiled programs, and
+operators that record events, were held at depths from 730 on (an H200)."""
 
 AMONG = 16
-"""So many launches before it that have not begun tell a host that is ahead from one that starts up."""
+"""The number of launches before it that have not begun which tells a host that is ahead from one that starts up."""
 
 USUAL_NS = 10_000
 """A launch call takes 2 to 10 µs; where most of a recording's wait, their median says nothing."""

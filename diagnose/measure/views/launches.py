@@ -31,10 +31,10 @@ class Launches:
     call: Int64
     """Row of `trace.calls`, or -1."""
     start_ns: Int64
-    """When the launch call began; for unlinked work, when the work itself did, or just before the recording where it
-    was launched earlier."""
+    """The begin of the launch call; for unlinked work, that of the work itself, or just before the recording where
+    it was launched earlier."""
     end_ns: Int64
-    """When the launch call returned; for unlinked work the same as `start_ns`."""
+    """The end of the launch call; for unlinked work the same as `start_ns`."""
 
     @property
     def linked(self) -> Bool:

@@ -27,7 +27,7 @@ from diagnose.session import State
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _SHELL = re.compile("-[a-z]*c")
-"""After it stands a line for a shell."""
+"""The option of a shell that its command line follows."""
 _LEVELS = {Severity.HIGH: "error", Severity.MEDIUM: "warning"}
 
 

@@ -10,7 +10,7 @@ from diagnose.units import format_bytes, format_ns
 WIDTH, HEIGHT = 300, 60
 """The size of a chart, in its own units."""
 _UNITS = {"watts": "W", "celsius": "°C", "mhz": "MHz", "percent": "%", "s": "MiB/s"}
-"""By the last word of a counter's name; `_mib_s` are the only ones that end in `s`."""
+"""Units by the last word of a counter's name; `_mib_s` are the only ones that end in `s`."""
 _OF_HOST = {
     "host.cpu": ("CPU of the run", "% of a core"),
     "host.process_cpu": ("CPU of the training process", "% of a core"),

@@ -18,7 +18,7 @@ _NARROWEST = 0.6
 """What is narrower is not drawn."""
 _OWN, _TORCH, _OTHER = "#e0a458", "#7fb3cf", "#a9b4bb"
 COLOURS = {"your own files": _OWN, "torch": _TORCH, "other libraries": _OTHER}
-"""The legend's colours."""
+"""The colours of frames, by whose file they are in."""
 _IN_TORCH = re.compile(r"[/\\]torch[/\\]")
 
 

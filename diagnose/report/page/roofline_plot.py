@@ -40,7 +40,7 @@ class Ceiling:
     points: str
     words: str
     x: float
-    """Where the words end."""
+    """The position at which the words end."""
     y: float
 
 

@@ -56,7 +56,7 @@ _SWEEPS = {
     "factor": _Sweep("samples", "the largest batch that was measured", "batch", "twice the batch"),
     "length": _Sweep("tokens", "the longest sequences that were measured", "length", "twice the length"),
 }
-"""By setting."""
+"""The words for a sweep, by setting."""
 
 
 def knees(results: Sequence[ProbeResult]) -> list[str]:

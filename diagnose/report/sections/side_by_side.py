@@ -62,7 +62,7 @@ class Pace:
     """The median."""
     input_share: float
     behind_ns: int
-    """By how much its steps end later than those of the rank that ends first; in the median step."""
+    """How much later its steps end than those of the rank that ends first, in the median step."""
 
 
 def paces(steps: Mapping[int, RankSteps]) -> list[Pace]:

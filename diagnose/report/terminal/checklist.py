@@ -29,7 +29,7 @@ class Item:
     """The value of this run; None where it is not known."""
     is_met: bool | None
     look: str
-    """Where to look where it is missed, or what to record where it is open."""
+    """The place to look at where the target is missed, or what to record where it is open."""
 
 
 def render(subject: Subject, width: int, colour: bool = False) -> str:

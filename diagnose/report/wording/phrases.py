@@ -43,7 +43,7 @@ def begun(words: str) -> str:
 
 
 _MOSTLY_KNOWN = 0.95
-"""Where less than this of the device time of products is modelled, their arithmetic is a lower bound."""
+"""The share of the device time of products below which their arithmetic is called a lower bound."""
 
 
 def arithmetic(diagnosis: Diagnosis) -> str:

@@ -43,7 +43,7 @@ class Loader:
     site: Site | None = None
     """The call as the run recorded it."""
     drew: Site | None = None
-    """Where the run saw samples of its dataset draw random numbers."""
+    """The place where the run saw samples of its dataset draw random numbers."""
 
     @property
     def where(self) -> str:

@@ -28,7 +28,7 @@ class LoadersFound:
     loaders: tuple[Loader, ...]
     foreign: tuple[Site, ...] = ()
     drew: tuple[Site, ...] = ()
-    """Where the run saw samples draw random numbers, of whatever loader."""
+    """The places where the run saw samples draw random numbers, of whatever loader."""
 
 
 def find_loaders(

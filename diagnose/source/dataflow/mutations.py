@@ -21,7 +21,7 @@ VIEW_METHODS = frozenset(
 """Methods whose results lie in the same memory, or may: `reshape` copies only what it has to."""
 
 _FUNCTIONS = ("torch.nn.functional.", "torchvision.transforms.functional.", "torchvision.transforms.v2.functional.")
-"""Where functions lie that write to what they are given first if they are told `inplace=True`."""
+"""The modules of functions that write to their first argument if they are told `inplace=True`."""
 _FLAG_BY_PLACE = frozenset(
     {"ReLU", "ReLU6", "LeakyReLU", "RReLU", "ELU", "CELU", "SELU", "SiLU", "Mish", "Hardtanh", "Hardswish"}
     | {"Hardsigmoid", "Threshold", "AlphaDropout", "FeatureAlphaDropout", "Dropout", "Dropout1d", "Dropout2d"}

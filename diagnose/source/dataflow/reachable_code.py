@@ -55,7 +55,7 @@ class Reached:
             if not without or not in_class_of(source, function, path, without)
         ]
         self._known_as: dict[str, list[int]] = {}
-        """Which of them a name may mean: one of its own, or that of its class where it sets up instances."""
+        """Maps a name to what it may mean: a member of its own, or that of its class where it sets up instances."""
         for at, (_, _, function, owner) in enumerate(self._functions):
             starts = owner is not None and function.name.value in _STARTS
             name = owner.name.value if owner is not None and starts else function.name.value

@@ -20,9 +20,9 @@ from diagnose.source.tree.text_lines import any_matches
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DDP"})
 _TELL = frozenset({"DistributedDataParallelKwargs", "DDPStrategy"})
-"""Arguments of accelerate and Lightning that are passed on, under the same names, to the wrapper that they make."""
+"""Classes of accelerate and Lightning whose arguments are passed on, under the same names, to the wrapper."""
 _LIBRARIES = frozenset({"torch", "accelerate", "lightning", "pytorch_lightning"})
-"""Where these come from; other packages have wrappers of the same names, which know other options."""
+"""The packages whose wrappers count; other packages have wrappers of the same names, which know other options."""
 _SITE = "DistributedDataParallel"
 _GROUPS = ("process_group", "device_mesh")
 _BEFORE_GROUP = 5

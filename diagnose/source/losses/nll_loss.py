@@ -41,7 +41,7 @@ class WrittenLikelihood:
     """`mean`, `sum`, or none of them."""
     squeezed: bool = False
     squeezed_axis: int | None = None
-    """Which axis is squeezed away; None for all that can be."""
+    """The axis that is squeezed away; None for all that can be."""
     negative: bool = False
     keywords: list[tuple[str, cst.BaseExpression]] = field(default_factory=list)
     steps: list[tuple[cst.CSTNode, str]] = field(default_factory=list)

@@ -33,7 +33,7 @@ class Output:
 
     statement: cst.Return
     position: int | None
-    """In a tuple; None where a name says what they are."""
+    """The position in a tuple; None where a name says what they are."""
     length: int = 0
     name: str = ""
     """The keyword of a call or the key of a dictionary."""

@@ -15,7 +15,7 @@ from diagnose.source.tree.syntax import Source, parse
 from diagnose.source.tree.text_lines import matches
 
 _LOSS = re.compile(r"\b(?:cross_entropy|CrossEntropyLoss|log_softmax|nll_loss|logsumexp)\b")
-"""Over classes, by torch's operators; the fused ones have other names."""
+"""Torch's operators of a loss over classes; the fused ones have other names."""
 
 
 def computes_loss(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> bool:

@@ -34,7 +34,7 @@ class NormLoop:
     """Statements in a row: a start at zero, the loop, and perhaps the root of the sum."""
 
     statements: tuple[cst.CSTNode, ...]
-    """With those between, if there are any."""
+    """The statements, with those between, if there are any."""
     total: str
     """The variable that holds the sum of squares."""
     norm: str | None

@@ -18,7 +18,7 @@ _PASSES = frozenset(
     | {"unsqueeze", "view", "reshape", "expand", "clone"}
 )
 _LARGE = 1e3
-"""From this much below the other scores on, a position's weight is zero in every float format."""
+"""The distance below the other scores from which on a position's weight is zero in every float format."""
 
 
 class Polarity(enum.Enum):

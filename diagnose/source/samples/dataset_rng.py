@@ -25,7 +25,7 @@ from diagnose.source.tree.syntax import Source
 _TRANSFORM = re.compile(
     r"Rand(?:om)?(?!State|Sampler|BatchSampler)[A-Z]\w*|\w*Jitter|\w*Augment\w*|AugMix|MixUp|CutMix|ElasticTransform"
 )
-"""Modules of transforms, as in torchvision, whose every call may draw a random number."""
+"""Names of transforms, as in torchvision, whose every call draws a random number."""
 _MAKERS = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random", "torch.Generator")
 _STILL_ONE = frozenset({"manual_seed", "set_state", "clone_state", "spawn", "jumped"})
 """Methods of a generator that return a generator; the others return what was drawn, or nothing to draw from."""

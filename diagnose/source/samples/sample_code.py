@@ -318,7 +318,7 @@ class _Assignment:
     attribute: str | None
     """The attribute of the variable that gets the value, where it is not the variable itself."""
     scope: cst.CSTNode | None
-    """Where the variable is one; None where a function binds that of another."""
+    """The scope in which the variable is one; None where a function binds that of another."""
 
 
 @per_source

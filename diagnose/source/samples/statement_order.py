@@ -33,11 +33,11 @@ class When(IntEnum):
     """When a statement runs."""
 
     BEFORE = 0
-    """Before the loader is gone through."""
+    """The statement runs before the loader is iterated."""
     BETWEEN = 1
-    """Between two epochs."""
+    """The statement runs between two epochs."""
     DURING = 2
-    """While batches come, or nothing shows that it is not then."""
+    """The statement runs while batches come, or nothing shows that it does not."""
 
 
 @dataclass(frozen=True)

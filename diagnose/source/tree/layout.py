@@ -29,7 +29,7 @@ class Layout:
         state = _Writing(newline, indent)
         root._codegen(cast("Any", state))  # as LibCST's own position providers do
         self.nodes = state.nodes
-        """In the order of the text."""
+        """The nodes in the order of the text."""
         self.places = dict(zip(map(id, state.nodes), range(len(state.nodes)), strict=True))
         """Maps the identity of each node to its index among the nodes."""
         self.parents = state.parents

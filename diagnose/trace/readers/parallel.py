@@ -33,7 +33,7 @@ Progress = Callable[[int, int], object]
 
 LARGE_BYTES = 16 << 20
 WORTH_BYTES = 64 << 20
-"""With less than this beside the largest file, nothing is gained."""
+"""The least size beside the largest file for which another process gains anything."""
 _LOOK_EVERY_S = 0.2
 
 

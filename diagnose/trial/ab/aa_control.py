@@ -19,8 +19,8 @@ from diagnose.verdict import CLEAR_SAVING, LEAST_GENERATIONS, LEAST_PAIRS, LEAST
 ASSUMED = CLEAR_SAVING
 """Two processes of one program were never seen to differ by as much."""
 MOST_OF_BUDGET = 3
-"""Where another generation would take more than one part in so many of the time that is left, a control has to do with
-the one that there is."""
+"""The divisor of the time that is left: where another generation would take more than one part in so many, a control
+has to do with the one that there is."""
 _SETTLED = frozenset({Ending.SURE, Ending.FAILED, Ending.OUT_OF_TIME})
 """A trial that ended so is not decided by the resolution."""
 

@@ -17,7 +17,7 @@ from diagnose.model import Interval, Scalar
 NEAR_BEST = 0.02
 """The share by which a setting's step may exceed the shortest: the cheapest such setting is taken."""
 _ALL = 4
-"""So many settings are tried one by one."""
+"""The number of settings up to which all are tried one by one."""
 _NOTHING = Interval(0.0, 0.0, 0.0)
 
 OnSetting = Callable[[int, int, Interval | None], None]

@@ -16,17 +16,17 @@ from statistics import median_low
 from diagnose.trial.process.arm import Block
 
 UNLIKE = 2.0
-"""Times the mean step of another block of the same program: more than clocks and neighbours do."""
+"""The multiple of the mean step of another block of the same program that is more than clocks and neighbours do."""
 FAR_LONGER = 3.0
-"""Times the median step."""
+"""The multiple of the median step from which on a step is far longer."""
 SEEN_IN = 2
 """Blocks that have such a step. What comes only once was a mishap."""
 TIMES = 3
-"""So often it is to come in a block."""
+"""How often it is to come in a block."""
 MOST_TRACED = 50
 """Steps of a profiler window that is to see it: a file of more takes long to write and to read."""
 LONGER = 1.5
-"""Times the steps of a block: less is not worth beginning anew for."""
+"""The multiple of a block's steps below which a longer block is not worth beginning anew for."""
 
 
 @dataclass

@@ -46,7 +46,7 @@ class Comparison:
     step_ns: int = -1
     """Mean step of the original: of its first block while the trial goes on, in the end of all its blocks."""
     input_ns: tuple[float, float] | None = None
-    """Per step, inside the loader's `__next__`."""
+    """The time per step inside the loader's `__next__`."""
     peak_bytes: tuple[int, int] | None = None
     memory: Memory | None = None
     """The memory of the original after its warm-up."""

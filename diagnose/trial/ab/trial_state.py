@@ -82,7 +82,7 @@ class ABTrial:
     worth: float = 0.0
     """What is tried has to be able to save this much, where time is counted."""
     patience: Deadline = field(default_factory=Deadline)
-    """After this, as many pairs of each generation as are asked for a first look have to do."""
+    """The time after which as many pairs of each generation as are asked for a first look have to do."""
     fits: bool | None = None
     """Whether both arms fit side by side, where an earlier trial has seen it."""
     least_steps: int = 0
@@ -140,7 +140,7 @@ class TrialState:
     """Whether both arms fit side by side; None until that is known."""
     generation: int = -1
     began_ns: int = 0
-    """When this generation began."""
+    """The time at which this generation began."""
     pairs_before: int = 0
     """Pairs of earlier generations."""
     again: bool = False
@@ -148,7 +148,7 @@ class TrialState:
     sides: tuple[ArmProtocol, ArmProtocol] | None = None
     """The arms of this generation, once they rest after their warm-up."""
     resting: ArmProtocol | None = None
-    """Where arms alternate, the one that lives on and runs the next block."""
+    """The arm that lives on and runs the next block, where arms alternate."""
     crowded: bool = False
     """Arms that started early have failed, or made others fail: no more do."""
     hung: bool = False

@@ -50,11 +50,12 @@ GROSS_FACTOR = 10.0
 FACTOR_OF_FEW = 8.0
 """The factor for tensors of few elements, as in torch._dynamo.utils.same: a sum over many rows depends on its order."""
 FEW_ELEMENTS = 1024
-"""Below this, the root mean square error of one rounding is too much of a lottery to divide by."""
+"""The number of elements below which the root mean square error of one rounding is too much of a lottery to divide
+by."""
 AMPLIFIED = 1e-3
 """Share of a parameter's elements of which an optimizer may have made a whole step out of rounding."""
 _TWO_STEPS = 2 * (1 + 2.0**-7)
-"""From one sign to the other, in steps, as a narrow format writes them down."""
+"""The way from one sign to the other, in steps, as a narrow format writes them down."""
 _FLOAT32_ROUNDING = 2.0**-23
 _FLOAT64_ROUNDING = 2.0**-40
 """The rounding error of a gradient that cancels, relative to the usual gradient: thousands of terms whose sizes are

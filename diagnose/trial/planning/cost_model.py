@@ -37,7 +37,7 @@ class CostModel:
 
     schedule: Schedule
     start_ns: int = 0
-    """From the start of a process to the end of its warm-up: that of the newest original."""
+    """The time from the start of a process to the end of its warm-up: that of the newest original."""
     step_ns: int = 0
     held_steps: int = 0
     """Steps of a block of the newest original, where fewer do not hold what recurs in it."""
@@ -48,7 +48,7 @@ class CostModel:
     """The time to write a profiler window and all that goes with it: first as the program was watched, then as the
     newest trial took."""
     compile_ns: int = 0
-    """By how much the start of a program that compiles was longer, at most; above zero once it was seen, even of one
+    """How much longer the start of a program that compiles was, at most; above zero once it was seen, even of one
     that compiles no less at every start."""
     rewarm_ns: int = 0
     """The same of a later process, which found everything compiled."""
@@ -65,7 +65,7 @@ class CostModel:
     apart: bool = False
     """Whether each of the two sides starts only once the other rests."""
     slack: float = 1.0
-    """By what factor the last comparison took longer than its parts explain."""
+    """The factor by which the last comparison took longer than its parts explain."""
 
     def __post_init__(self) -> None:
         self.first_start_ns, self.first_step_ns = self.start_ns, self.step_ns

@@ -34,9 +34,9 @@ class Plan:
     fixer: Fixer
     settings: int = 1
     part: Fixer | None = None
-    """Where many fixes are tried at once and some change the training: the program with those that do not."""
+    """Where many fixes are tried at once and some change the training: those that do not, as one fixer."""
     saved_ns: int = 0
-    """By how much the steps of its trajectories are expected to be shorter than those of the newest trial."""
+    """How much shorter the steps of its trajectories are expected to be than those of the newest trial."""
     promised: float = 0.0
     """The share of a step that it promises to save: at best it does."""
 

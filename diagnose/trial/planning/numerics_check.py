@@ -56,7 +56,7 @@ class NumericsChecks:
     whole: WholeRunGate | None = None
     """Looks at what programs do from start to end, where their numbers hold."""
     whole_runs_end: Deadline | None = None
-    """By when those end, where that is not the end of the look at the numbers."""
+    """The time by which whole runs end, where that is not the end of the numerics check."""
     early: int = 0
     """Captures that were begun beside a duel since the last look."""
     early_ns: int = 0

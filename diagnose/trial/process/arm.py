@@ -69,7 +69,7 @@ class Ready:
     step_ns: int
     memory: Memory
     started_ns: int
-    """From the start of the process to here."""
+    """The time from the start of the process to the end of its warm-up."""
     left: Sequence[str] = ()
     """What a probe has left as it is."""
 
@@ -81,8 +81,8 @@ class Block:
     steps: int
     total_ns: int
     input_ns: int
-    """Over the block: inside the loader's `__next__`, on the rank that was there longest. Ranks that wait for each
-    other take equally long, whichever of them waits for its loader."""
+    """The time of the block inside the loader's `__next__`, on the rank that was there longest. Ranks that wait for
+    each other take equally long, whichever of them waits for its loader."""
     memory: Memory = field(default_factory=Memory)
     steps_ns: Sequence[int] = ()
     """Each step by itself, as its host saw it, on the slowest rank."""
@@ -99,7 +99,8 @@ class Workplace:
 
     groups: Groups
     folder: Path
-    """Where they leave their files; copies of the program lie below it, so that the guard lets both be written."""
+    """The folder in which they leave their files; copies of the program lie below it, so that the guard lets both be
+    written."""
     python: str
     environment_of: Callable[[Program], dict[str, str]]
     """The environment in which a copy of the program runs."""

@@ -26,7 +26,7 @@ MOST_ROUNDS = 16
 _LEAST_ROUND = 4
 """Steps: whether a stock of a few batches shrinks is not told from fewer."""
 _TOLD_OVER = 2
-"""So many rounds show whether a stock shrinks."""
+"""The number of rounds that show whether a stock shrinks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ class Process:
     share: float
     """The process's memory as a multiple of what was seen of the program."""
     start_ns: int
-    """Until its first step."""
+    """The time until its first step."""
     steps_ns: int
-    """From there to its end, with nothing beside it."""
+    """The time from its first step to its end, with nothing beside it."""
 
 
 def makespan_ns(processes: Sequence[Process], memory: Memory) -> int:

@@ -149,7 +149,7 @@ class Group:
         self._held = contextlib.ExitStack()
         self._ended = False
         self._asked_ns: int | None = None
-        """When it was asked to end."""
+        """The time at which it was asked to end."""
 
     @property
     def pid(self) -> int:

@@ -27,7 +27,7 @@ class Workspace:
     program: Program
     folder: Path
     environment: Mapping[str, str]
-    """In which the program itself would run."""
+    """The environment in which the program itself would run."""
     compiles: bool = False
     """Whether the program was seen to compile something as found."""
     edited: dict[Path, list[str]] = field(default_factory=dict)

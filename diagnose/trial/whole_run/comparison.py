@@ -31,7 +31,7 @@ class Original:
     again: Sequence[Observation]
     """Other runs of it: equal ones, or ones whose weights were disturbed."""
     disturbed: float | None = None
-    """By how much the weights of the other runs were disturbed, relatively; None for a fix that rounds as before."""
+    """The relative disturbance of the weights in the other runs; None for a fix that rounds as before."""
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,8 @@ def _compare_file(name: str, original: Original, patched: Observation, differs: 
 
 
 _FORM = re.compile(r"\['param_groups'\]\[\d+\]\['(?:fused|foreach)'\]$")
-"""In the saved state of an optimizer, which form of its kernels torch is to use: no part of what was learned.
-
-A program reads back a state with another one, and updates by the form that it says.
-"""
+"""The settings in an optimizer's saved state that say which form of its kernels torch is to use: no part of what was
+learned. A program reads back a state with another one, and updates by the form that it says."""
 
 
 def _untold(values: dict[str, Any], told: Told) -> dict[str, Any]:

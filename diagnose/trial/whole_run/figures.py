@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 SPREADS = 10.0
 """How many times the original's own movement a rounding fix may move a figure; one or two samples say little."""
 LEAST_RELATIVE = 1e-5
-"""Some ten roundings of float32: no figure of a rounding fix is held to less."""
+"""The smallest relative difference that counts, some ten roundings of float32: no figure of a rounding fix is held
+to less."""
 ROUNDINGS = 4.0
 """The same in roundings of the format that the fix declares."""
 
@@ -85,8 +86,8 @@ class Noise:
     base: Text
     runs: Sequence[Text]
     disturbed: float | None = None
-    """By how much the weights of the other runs were disturbed, relatively: figures may move as far. None: not at all,
-    and they may not."""
+    """The relative disturbance of the weights in the other runs: figures may move as far. None: there is none, and
+    they may not."""
 
 
 def least_move(disturbed: float | None) -> float:

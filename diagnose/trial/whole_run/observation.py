@@ -24,7 +24,7 @@ class Observation:
     """One run, of all its ranks."""
 
     folder: Path
-    """Where its record and its streams are."""
+    """The folder of its record and its streams."""
     returncode: int | None
     """None: it had to be ended."""
     printed: Text

@@ -11,7 +11,7 @@ _ADDED, _REMOVED = "#17301f", "#3a1d1f"
 
 
 _HANGING = "    "
-"""Before what of a long line goes on in the next one."""
+"""The prefix of the rest of a long line on the next one."""
 
 
 def diff_lines(diff: str, width: int) -> list[Text]:

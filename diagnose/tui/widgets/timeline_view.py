@@ -65,7 +65,7 @@ class TimelineView(Widget, can_focus=True):
         self._cursor_ns = 0.0
         self._lane = 0
         self.finding: int | None = None
-        """Which finding is shown."""
+        """The finding that is shown."""
         self._high = 1
 
     @property

@@ -26,7 +26,7 @@ MEASURES = ()
 BOUNDS = ()
 SETTINGS = ({"delayed": "host", "share": 0.1}, {"delayed": "device", "share": 0.1})
 _TRIAL_CYCLES = 20_000_000
-"""Some ten milliseconds: long beside a launch."""
+"""Cycles of a trial delay, some ten milliseconds: long beside a launch."""
 
 
 def start(change: Change) -> None:

@@ -50,7 +50,7 @@ LONG_STEP_NS = 1_000_000_000
 LONG_WARM_UP_STEPS = 3
 """Enough of steps that take `LONG_STEP_NS`, as the schedule counts on."""
 QUIET_STEPS = 3
-"""In which nothing was compiled: the warm-up lasts until they have been, but no longer than MOST_WARM_UP_STEPS."""
+"""The steps in a row without compiling until which the warm-up lasts, but no longer than MOST_WARM_UP_STEPS."""
 MOST_WARM_UP_STEPS = 60
 
 

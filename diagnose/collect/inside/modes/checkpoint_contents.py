@@ -15,7 +15,7 @@ from ..hooks.modules import Modules
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 _PARALLEL = frozenset({"DataParallel", "DistributedDataParallel"})
 _SHARDED = "FullyShardedDataParallel"
-"""Wrappers whose `state_dict()` gathers all weights: too much for a look at names."""
+"""The wrapper whose `state_dict()` gathers all weights: too much for a look at names."""
 
 
 def checkpoints(modules: Modules) -> list[dict[str, list[int]]] | None:

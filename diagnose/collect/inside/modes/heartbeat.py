@@ -28,7 +28,7 @@ from ..writer import Writer, encode
 from .requested_window import RequestedWindow
 
 QUIET_NS = 5_000_000_000
-"""After so long without progress, lines have the stack too."""
+"""The time without progress after which lines have the stack too."""
 _LINES = 20
 """Lines of source in a heartbeat, those with most samples."""
 _COLLECTIVES = 8

@@ -18,8 +18,8 @@ MOST_NS = 60_000_000_000
 FEWEST_STEPS = 3
 """The fewest steps of measured length before the time limit may decide."""
 STOCK_BLOCKS = 4
-"""So many blocks show whether a loader's stock shrinks: batches of workers that began together come in waves, of which
-fewer blocks may hold one more or less."""
+"""The number of blocks that show whether a loader's stock shrinks: batches of workers that began together come in
+waves, of which fewer blocks may hold one more or less."""
 WAITS = 0.1
 """The share of a block that taking a batch which is there stays below. A stock that shrinks by less than this of
 what is taken lets training wait for no larger a share."""
@@ -42,7 +42,7 @@ class Steadiness:
     _ends: list[int] = field(default_factory=list)
     _compiled_ns: int = 0
     _stocks: list[tuple[int, int]] = field(default_factory=list)
-    """At the end of each block, the batches in stock and the time waited so far."""
+    """The batches in stock and the time waited so far, at the end of each block."""
 
     @property
     def block(self) -> int:

@@ -22,7 +22,7 @@ AHEAD = 3
 """Steps between saying so and doing so: ranks that exchange gradients are never further apart."""
 _ASK_EVERY_S = 0.2
 _HEARD_IN_NS = 1_500_000_000
-"""By when ranks of other hosts have heard."""
+"""The time within which ranks of other hosts have heard."""
 _ASK_FOR_S = 600.0
 
 

@@ -30,7 +30,7 @@ MOST_EVENTS = 100_000
 """The last ones are kept; each takes some hundred bytes of the host."""
 GROWN = 0.1
 GROWN_BYTES = 256 << 20
-"""By which steps hold more at their end than they did after the window, for memory to be running out."""
+"""Bytes by which steps hold more at their end than they did after the window, for memory to be running out."""
 GROWING = 100
 """Steps that are noted then; what goes on to grow is noted again."""
 SNAPSHOTS = 8
@@ -59,7 +59,7 @@ class Allocations:
         """The call of the allocator's switch that goes on is one of ours."""
         self._in_steps_after = False
         self._held_bytes: int | None = None
-        """At the end of the steps after the window, or of those that were noted since."""
+        """Bytes held at the end of the steps after the window, or of those that were noted since."""
         self._noted_until: int | None = None
         self._lack: bytes | None = None
         self._lacks = 0

@@ -26,7 +26,8 @@ from ..writer import encode
 
 PERIOD_S = 0.005
 RESTING_S = 0.020
-"""After the trace, when nobody but a live screen reads samples: each one takes the interpreter away for a moment."""
+"""Seconds between samples after the trace, when only a live screen reads them: each one takes the interpreter away
+for a moment."""
 SLOWEST_S = 0.1
 SHARE = 0.005
 """The share of the time that the sampler may hold the interpreter: above it the period is doubled, below a third halved

@@ -25,7 +25,7 @@ class StackWatch(Sampler):
         self._counts: Counter[Place] = Counter()
         self._stack: list[tuple[CodeType, int]] = []
         self.moved_ns = time.time_ns()
-        """When the thread was last seen at another instruction than before."""
+        """The time at which the thread was last seen at another instruction than before."""
 
     def take(self) -> dict[Place, int]:
         """Samples by file and line."""

@@ -19,7 +19,7 @@ from ..imports import after_import
 from ..transparency import unseen
 
 APART = 1_000_003
-"""Between the offsets of two seeds: far more than the ranks and workers that programs add to theirs."""
+"""The distance between the offsets of two seeds: far more than the ranks and workers that programs add to theirs."""
 _NUMPY_SEEDS = 1 << 32
 _TORCH_SEEDS = 1 << 63
 

@@ -39,7 +39,7 @@ class BucketPlan:
 
     size_bytes: tuple[int, ...]
     end_ns: int
-    """When the last one is reduced, by the model; on the clock of the ready times."""
+    """The time at which the last one is reduced, by the model; on the clock of the ready times."""
     busy_ns: int
     """All collectives together."""
 

@@ -46,7 +46,7 @@ class GradientRounds:
     passes: Int64 | None
     """Rows of `measures.backward_passes`, whose gradients they are; None where passes are not known."""
     begin_ns: Int64
-    """When each backward pass began to compute, and ended."""
+    """The times at which each backward pass began to compute, and ended."""
     end_ns: Int64
 
     @property

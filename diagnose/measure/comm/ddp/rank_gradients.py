@@ -53,7 +53,8 @@ class LateGradients:
     rows: Bool
     """Per row of `measures.communication`."""
     stretches: Intervals
-    """From the first to the last collective of each round, without compute and without waiting for other ranks."""
+    """The stretches from the first to the last collective of each round, without compute and without waiting for
+    other ranks."""
     hidden_ns: Int64
     """Per counted step, how much of its collectives the backward pass before could have hidden."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 Span = tuple[int, int]
-"""Where the bytes of a text or of a message within a message lie."""
+"""The offsets at which the bytes of a text, or of a message within a message, begin and end."""
 
 
 class Malformed(Exception):

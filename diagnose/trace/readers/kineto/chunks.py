@@ -37,9 +37,9 @@ class KinetoStream(Document):
     merged: bool = False
     """Whether events of several ranks were merged into this file."""
     begins: int = 0
-    """Where a part turned out to begin: behind the event before it."""
+    """The offset at which a part turned out to begin: behind the event before it."""
     ends: int | None = None
-    """Where a part turned out to end: behind its last event; None where the array ended."""
+    """The offset at which a part turned out to end: behind its last event; None where the array ended."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,7 +176,7 @@ class KinetoStream(Document):
 _CHUNKS_TO_CHECK = 16
 """Merging marks every event, so the first chunks tell; searching all of them would cost a tenth of the time."""
 _MOST_IRREGULAR = 100
-"""After so many chunks that were decoded a second time, no more are tried a first time."""
+"""The number of chunks decoded a second time after which the fast decoder is not tried any more."""
 _LONGEST_GAP = 4096
 """A boundary may straddle two blocks, with this much white space at most."""
 _ENTRY = re.compile(r"[^\s,]|\Z")

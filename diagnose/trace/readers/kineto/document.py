@@ -40,7 +40,7 @@ class Document:
 
     path: Path
     begin: int = 0
-    """Where in the (decompressed) file reading begins."""
+    """The offset in the (decompressed) file at which reading begins."""
     header: dict[str, Any] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
     has_events: bool = False
@@ -52,7 +52,7 @@ class Document:
         self._buffer = b""
         self._at = 0
         self._offset = self.begin
-        """Where in the file the buffer begins."""
+        """The offset in the file at which the buffer begins."""
 
     # The buffer: `_buffer[_at:]` is what has been read and not been used.
 

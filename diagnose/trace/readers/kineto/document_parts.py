@@ -23,7 +23,7 @@ LEAST_BYTES = 32 << 20
 """A part smaller than this is not worth a process."""
 
 Part = tuple[int, int | None]
-"""Where it begins and where it ends, both before they are moved to the next boundary."""
+"""The offsets at which a part begins and ends, both before they are moved to the next boundary."""
 
 
 def read_in_parts(path: Path, chunk_bytes: int) -> Whole | None:

@@ -20,9 +20,11 @@ UNREADABLE = np.iinfo(np.int64).min
 """Stands for a time that is missing or no number."""
 
 EXACT_BELOW_US = 2**43
-"""Below this a double's grid is finer than half a nanosecond, so three decimals survive: 101 days."""
+"""The timestamp (101 days) below which a double's grid is finer than half a nanosecond, so that three decimals
+survive."""
 _PRODUCT_EXACT_BELOW_US = 2**40
-"""Below this a double is within 0.061 ns of its decimal, its product with 1000 within 0.063 more: rounding is exact."""
+"""The timestamp below which a double is within 0.061 ns of its decimal, its product with 1000 within 0.063 more:
+rounding is exact."""
 MOST_US = 2**52
 """Year 2112; a later time is taken for garbage, and sums of two times cannot overflow."""
 

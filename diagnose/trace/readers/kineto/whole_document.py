@@ -23,7 +23,7 @@ class Whole:
     """All that a document says."""
 
     ranks: Ranks
-    """By rank, where ranks were merged into one file; else one for None."""
+    """The recordings by rank, where ranks were merged into one file; else one, under None."""
     header: dict[str, Any]
     losses: Losses
     has_events: bool

@@ -49,7 +49,8 @@ _CATEGORIES = (
     MemoryCategory.UNKNOWN,
 )
 _EPOCH_NS_FROM = 10**17
-"""Times above are nanoseconds since the epoch, below microseconds: PyTorch changed the unit of the second form."""
+"""The time from which on times are nanoseconds since the epoch; below, they are microseconds: PyTorch changed the
+unit of the second form."""
 
 
 def read(path: Path) -> list[Trace]:

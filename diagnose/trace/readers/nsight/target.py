@@ -46,7 +46,7 @@ class Target:
     ordinals: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """CUDA's number of a GPU by (process id, Nsight's number), where a process sees them in an order of its own."""
     thread_names: Mapping[int, str] = field(default_factory=dict)
-    """By global thread id."""
+    """The names of threads by global thread id."""
     diagnostics: tuple[tuple[int, str], ...] = ()
     """What nsys says was not recorded, each with the global process id that it is said of; -1 where of none."""
 

@@ -101,7 +101,7 @@ _RCCL_TYPES = (
     ("float64", "double", 8),
     ("bfloat16", "bfloat16", 2),
 )
-"""In the order of `ncclDataType_t`, whose numbers are part of RCCL's binary interface."""
+"""The types in the order of `ncclDataType_t`, whose numbers are part of RCCL's binary interface."""
 
 
 @cache

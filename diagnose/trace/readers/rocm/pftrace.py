@@ -92,7 +92,7 @@ class _Reading:
     data: bytes
     recording: Recording
     slices: dict[str, list[_Slice]] = field(default_factory=dict)
-    """By category: those that have not been given to the recording yet."""
+    """The slices by category that have not been given to the recording yet."""
     sequences: dict[int, _Interned] = field(default_factory=dict)
     pid: int = MISSING
     packets: int = 0

@@ -32,7 +32,7 @@ class RcclCall:
     function: str
     correlation: int
     arguments: Mapping[str, str] | None = None
-    """By name, where the profiler wrote them down."""
+    """The arguments by name, where the profiler wrote them down."""
 
 
 def collectives_of(

@@ -28,7 +28,7 @@ class Header:
 
     kind: Kind
     columns: Mapping[str, int]
-    """Where each column is, by its plain name."""
+    """The position of each column, by its plain name."""
     counters: tuple[str, ...] = ()
     """Columns of hardware counters in a table of kernels."""
     sentence: str = ""

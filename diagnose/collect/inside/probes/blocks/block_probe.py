@@ -64,7 +64,7 @@ class Blocks:
         self._memory: list[Call] = []
         self._times: list[Call] = []
         self._operators: dict[Line, tuple[int, dict[str, str | int]]] = {}
-        """By line: the block that was looked into, and what it does."""
+        """The block that was looked into and what it does, by line."""
         self._rest_peak = 0
         self._fragments: int | None = None
         """What the allocator could not give back, at the end of the forward pass."""
