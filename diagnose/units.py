@@ -68,7 +68,7 @@ def format_count(number: float, digits: int = 3) -> str:
 
 
 def format_times(number: float) -> str:
-    """How often: `once`, `0.25 times`, `13.5 times`."""
+    """Return how often: `once`, `0.25 times`, `13.5 times`."""
     return "once" if number == 1 else f"{format_count(number)} times"
 
 

@@ -60,7 +60,7 @@ def rewrite(request: Request) -> Answer:
 
 
 def _by_trainer(request: Request) -> Iterator[Answer]:
-    """What to do with the argument of Hugging Face's Trainer, which sets the newer kind of settings itself."""
+    """Yield what to do with the argument of Hugging Face's Trainer, which sets the newer kind of settings itself."""
     trainers = [trainer for trainer in request.trainers() if trainer.knows("tf32")]
     if len(trainers) != 1 or request.facts.device_capability is None:
         return

@@ -83,7 +83,7 @@ def rewrite(request: Request) -> Answer:
 
 
 def _library(request: Request) -> Iterator[Answer]:
-    """What to do with the argument of a library that holds the training loop; nothing where none does."""
+    """Yield what to do with the argument of a library that holds the training loop; nothing where none does."""
     for trainer in request.trainers():
         options, name = trainer.options, trainer.options.its("precision")
         value = options.value("precision")
@@ -105,7 +105,7 @@ def _library(request: Request) -> Iterator[Answer]:
 
 
 def _lightning_refuses(request: Request, trainer: Trainer) -> str | None:
-    """What Lightning does not take beside mixed precision."""
+    """Return what Lightning does not take beside mixed precision."""
     if argument(trainer.options.node, "plugins") is not None:
         return "it has plugins, of which one may set the precision: decide there"
     fused = any(re.search(r"fused\s*=\s*True", text) for text in request.sources.values())
@@ -115,7 +115,7 @@ def _lightning_refuses(request: Request, trainer: Trainer) -> str | None:
 
 
 def _switch(request: Request, sources: Mapping[str, Source]) -> Iterator[Answer]:
-    """What to do with autocast that is there; nothing where there is none."""
+    """Yield what to do with autocast that is there; nothing where there is none."""
     found = [
         (path, source, call)
         for path, source in sorted(sources.items(), key=lambda one: one[0] != request.entry)
@@ -140,7 +140,7 @@ def _opens_autocast(source: Source, call: cst.Call) -> bool:
 
 
 def _turns(request: Request, path: str, source: Source, call: cst.Call) -> tuple[tuple[Turn, ...], str]:
-    """What the program is to be told so that autocast is open, and the number format that it then computes in.
+    """Return what the program is to be told so that autocast is open, and the number format that it then computes in.
 
     In float16 only where the program scales its losses. Nothing where no setting of the program decides.
     """
@@ -208,7 +208,7 @@ def _chosen_by(source: Source, dtype: cst.BaseExpression) -> cst.BaseExpression 
 
 
 def _value_of(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | None:
-    """What a variable was bound to, once; any other expression itself."""
+    """Return what a variable was bound to, once; any other expression itself."""
     if not isinstance(node, cst.Name):
         return node
     binding = binding_of(source, node)

@@ -273,7 +273,7 @@ def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str
 
 
 def _asks_for_its_type(request: Request) -> str | None:
-    """Where the program asks what its dataset is: by `type`, `isinstance` or `loader.dataset.__class__`."""
+    """Return where the program asks what its dataset is: by `type`, `isinstance` or `loader.dataset.__class__`."""
     for path, source in files_with(request.sources, "dataset"):
         classes = (each for each in source.outline.every(ast.Attribute) if each.attr == "__class__")
         asked = [each.lineno for each in classes if _is_of_dataset(each.value)]

@@ -97,7 +97,7 @@ def rewrite(request: Request) -> Answer:
 
 
 def _plannable(request: Request) -> RecordedBlocks | None:
-    """What was recorded, where every line that calls blocks is the user's, and nothing is checkpointed yet."""
+    """Return what was recorded, where every line that calls blocks is the user's, and nothing is checkpointed yet."""
     known = read_blocks(request.sites)
     if known is None or known.again or any(line.site.file not in request.sources for line in known.lines):
         return None

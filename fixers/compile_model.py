@@ -192,7 +192,7 @@ def _records_graphs(request: Request) -> bool:
 
 
 def _models(request: Request) -> list[Built]:
-    """Where the models of all training steps are built, each once."""
+    """Return where the models of all training steps are built, each once."""
     found = {(built.path, built.name): built for built in lightning_models(request.sources)}
     for step in training_steps(request.sources, request.sites):
         for each in models_of(step, request.sources):
@@ -233,7 +233,7 @@ def _lengths_vary(request: Request) -> bool:
 
 
 def _lines(request: Request, built: Built) -> list[str] | Advice:
-    """What to insert, without indentation."""
+    """Return what to insert, without indentation."""
     made = model_class(built, request.sources)
     if made is not None and made.has_compile:
         return Advice(f"{made.name} has a method `compile` of its own. Wrap the model: `torch.compile({built.name})`.")

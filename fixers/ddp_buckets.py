@@ -103,7 +103,7 @@ def _set(one: DataParallel, option: str, code: str) -> list[Splice]:
 
 
 def _size_now(one: DataParallel) -> float | None:
-    """What the program asks for in MiB, where that is not the default."""
+    """Return what the program asks for in MiB, where that is not the default."""
     given = one.given("bucket_cap_mb")
     if isinstance(given, cst.Integer | cst.Float):
         return float(given.evaluated_value)

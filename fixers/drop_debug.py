@@ -138,7 +138,7 @@ def _stops_at_nan(source: Source, call: cst.Call, names: Collection[str]) -> boo
 
 
 def _variables_read(sources: Mapping[str, Source]) -> Iterator[tuple[str, str]]:
-    """Where a program names one of the variables, but for setting it."""
+    """Yield where a program names one of the variables, but for setting it."""
     for path, source in sources.items():
         for string in source.every(cst.SimpleString):
             if string.evaluated_value in _VARIABLES:

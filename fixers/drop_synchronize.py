@@ -82,7 +82,7 @@ def rewrite(request: Request) -> Answer:
 
 
 def _needed(request: Request, code: EveryStep, stretch: Stretch, wait: cst.Call) -> str | None:
-    """What a wait may be there for; None where it serves nothing."""
+    """Return what a wait may be there for; None where it serves nothing."""
     clock = _clock(code, stretch)
     if clock is not None:
         return (
@@ -150,7 +150,7 @@ def _decorators(code: EveryStep) -> set[str]:
 
 
 def _bound_names(source: Source, call: cst.Call) -> set[str]:
-    """What `clock` stands for, after `clock = time.perf_counter`."""
+    """Return what `clock` stands for, after `clock = time.perf_counter`."""
     bound = binding_of(source, call.func) if isinstance(call.func, cst.Name) else None
     if bound is not None and isinstance(bound.value, cst.Name | cst.Attribute):
         return {source.code(bound.value), *source.names(bound.value)}

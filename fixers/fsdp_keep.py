@@ -110,7 +110,7 @@ def _chosen(request: Request) -> tuple[tuple[int, ...], int] | None:
 
 
 def _place(name: str, blocks: str) -> int | None:
-    """Where a module stands among the blocks that a loop goes through."""
+    """Return where a module stands among the blocks that a loop goes through."""
     container, _, number = name.rpartition(".")
     code = re.sub(r"\.(?:children|values)\(\)$|^list\((.*)\)$", r"\1", blocks)
     same = f".{code}".endswith(f".{container}") if container else "." not in code

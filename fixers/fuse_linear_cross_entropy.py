@@ -114,7 +114,7 @@ def _against(request: Request, path: str, source: Source, found: OutputLoss) -> 
 
 
 def _handled(request: Request, layer: str) -> str | None:
-    """Who else has a hand in the output layer."""
+    """Return who else has a hand in the output layer."""
     name = layer.rpartition(".")[2]
     adapted = adaptation(request.sources, name, {"torch.nn.Linear"})
     if adapted is not None:

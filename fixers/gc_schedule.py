@@ -87,7 +87,7 @@ def _collections(code: EveryStep) -> dict[str, list[cst.Expr]]:
 
 
 def _before(begins: Stretch, by_steps: bool) -> list[Splice]:
-    """What training begins with."""
+    """Return what training begins with."""
     gc, imports = ensure_import(begins.source, "gc")
     lines = [f"{gc}.collect()", f"{gc}.freeze()  # what is alive now stays: collections need not walk over it"]
     return [*imports, insert_above(begins.source, begins.body, [*lines, *[f"{gc}.disable()"] * by_steps])]

@@ -79,7 +79,7 @@ class _Copy:
     reads: tuple[cst.BaseExpression, ...]
 
     def leaves(self) -> dict[cst.CSTNode, Translated]:
-        """What stands for it in expressions."""
+        """Return what stands for it in expressions."""
         if self.name is None:
             return {self.call: leaf(self.tensor, self.tensor)}
         return {read: leaf(self.name, self.tensor) for read in self.reads}

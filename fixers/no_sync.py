@@ -144,7 +144,7 @@ def _silenced(step: TrainingStep, region: ForwardRegion, last: str, wrapper: Dat
 
 
 def _unless_wrapped(step: TrainingStep, wrapper: DataParallel) -> str:
-    """What to ask first where the model is wrapped only under a condition: without it there is no `no_sync`."""
+    """Return what to ask first where the model is wrapped only under a condition: without it there is no `no_sync`."""
     branch = wrapper.source.inside(wrapper.call, cst.If)
     if wrapper.source.inside(wrapper.call, cst.IfExp) is not None or _is_given_the_model(step):
         return f'not hasattr({step.model}, "no_sync") or '

@@ -62,7 +62,7 @@ def rewrite(request: Request) -> Answer:
 
 
 def _workers(request: Request) -> int | str | None:
-    """How many workers there are, as recorded or as written; None where there are none."""
+    """Return how many workers there are, as recorded or as written; None where there are none."""
     recorded = [site.arguments.get("num_workers") for site in request.sites if site.kind == "DataLoader"]
     counts = [count for count in recorded if isinstance(count, int)]
     if counts:

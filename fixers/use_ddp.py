@@ -75,7 +75,8 @@ def rewrite(request: Request) -> Answer:
 
 
 def _written_otherwise(request: Request) -> Advice | None:
-    """What to write where gradients are reduced by hand in another way: flattened into one tensor, or unawaited."""
+    """Return what to write where gradients are reduced by hand in another way: flattened into one tensor, or
+    unawaited."""
     if request.finding.rule != "unoverlapped-gradients":
         return None
     for path, text in request.sources.items():
@@ -203,7 +204,7 @@ def _may_begin_otherwise(request: Request, built: Built, position: int) -> str |
 
 
 def _reduced(loop: ParameterLoop, statement: Statement) -> str:
-    """What a statement names the model whose gradients it reduces."""
+    """Return what a statement names the model whose gradients it reduces."""
     call = statement.value if isinstance(statement, cst.Expr) else None
     return loop.model_in(call) if isinstance(call, cst.Call) else loop.model
 
@@ -246,7 +247,7 @@ def _between(step: TrainingStep, reducing: Statement) -> bool:
 
 
 def _data_parallel_module(request: Request) -> Advice | None:
-    """What to write in the place of `nn.DataParallel`."""
+    """Return what to write in the place of `nn.DataParallel`."""
     for path, text in request.sources.items():
         if "DataParallel(" not in text:
             continue

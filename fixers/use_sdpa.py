@@ -105,7 +105,7 @@ def rewrite(request: Request) -> Answer:
 
 
 def _of_library(request: Request) -> Iterator[Answer]:
-    """What to do where the program asks Hugging Face's models to write their attention out."""
+    """Yield what to do where the program asks Hugging Face's models to write their attention out."""
     for path, source in files_with(request.sources, "attn_implementation"):
         for call in source.every(cst.Call):
             given = argument(call, "attn_implementation")

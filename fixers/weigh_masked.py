@@ -133,7 +133,7 @@ def _reduction(source: Source, call: cst.Call) -> str | None:
 def _selected(
     source: Source, call: cst.Call, node: cst.BaseExpression, lines: set[int]
 ) -> tuple[cst.BaseExpression, cst.BaseExpression, cst.SimpleStatementLine | None] | None:
-    """What is indexed, the mask, and the statement that names the outcome."""
+    """Return what is indexed, the mask, and the statement that names the outcome."""
     step = None
     if isinstance(node, cst.Name):
         step = _named(source, call, node)

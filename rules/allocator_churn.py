@@ -118,7 +118,7 @@ def _lasts(measures: Measures, rows: Int64) -> bool:
 
 
 def _per_step(measures: Measures, rows: Int64) -> Int64:
-    """How many of these calls begin in each of the host's counted steps."""
+    """Return how many of these calls begin in each of the host's counted steps."""
     starts, steps = np.sort(measures.trace.calls.start_ns[rows]), measures.steps
     return np.asarray(np.searchsorted(starts, steps.host_end_ns) - np.searchsorted(starts, steps.host_start_ns))
 

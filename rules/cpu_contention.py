@@ -110,7 +110,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 
 
 def _used(measures: Measures, busy: float | None, others: float | None, workers: float | None) -> Iterator[Evidence]:
-    """Who has the cores, as far as that is known; loads are in percent of a core."""
+    """Yield who has the cores, as far as that is known; loads are in percent of a core."""
     facts = measures.trace.facts
     if busy is not None:
         yield Evidence("cores busy with this run", busy / 100, "count")
@@ -124,7 +124,7 @@ def _used(measures: Measures, busy: float | None, others: float | None, workers:
 
 
 def _fixers(strangers: bool, has_workers: bool) -> tuple[str, ...]:
-    """What may help: a run without loader workers (of unrecorded sites, any child may be one) can give none up.
+    """Return what may help: a run without loader workers (of unrecorded sites, any child may be one) can give none up.
 
     Nor can a run without workers give threads up to strangers: they take what it leaves.
     """
@@ -134,7 +134,8 @@ def _fixers(strangers: bool, has_workers: bool) -> tuple[str, ...]:
 
 
 def _rivals(others: float | None, workers: float | None, cores: int | None) -> str:
-    """Who has the cores meanwhile: strangers (percent of a core, where they use more than the run), or its workers."""
+    """Return who has the cores meanwhile: strangers (percent of a core, where they use more than the run), or its
+    workers."""
     if not cores:
         return ""
     if others is not None:

@@ -84,7 +84,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 
 
 def _on_two(trace: Trace) -> Trace:
-    """What is drawn on another stream, on another device."""
+    """Return what is drawn on another stream, on another device."""
     device = (trace.device.stream != 0).astype(np.int32)
     return replace(trace, device=replace(trace.device, device=device))
 

@@ -112,7 +112,8 @@ def _anomaly(measures: Measures) -> Iterator[Claim]:
 
 
 def _written(measures: Measures) -> tuple[Intervals, float]:
-    """When stacks are written down, and for what part of the steps; of samples that see it, all of the forward pass.
+    """Return when stacks are written down, and for what part of the steps; of samples that see it, all of the forward
+    pass.
 
     With a device it is host time, and counts where the device waits for its launches.
     """

@@ -99,7 +99,8 @@ def _exposed(measures: Measures, rows: np.typing.NDArray[np.int64]) -> Intervals
 
 
 def _by_hiding_ns(measures: Measures, exposed: Intervals) -> int:
-    """What all steps together would lose if copies each way and all other work ran at once, idle time unchanged."""
+    """Return what all steps together would lose if copies each way and all other work ran at once, idle time
+    unchanged."""
     device = measures.trace.device
     lanes = [measures.per_step(measures.compute | measures.comm)]
     for way, _ in _WAYS:
@@ -111,7 +112,7 @@ def _by_hiding_ns(measures: Measures, exposed: Intervals) -> int:
 
 
 def _described(measures: Measures, rows: np.typing.NDArray[np.int64], exposed: Intervals) -> str:
-    """Which way most of the exposed time goes, and between which memories."""
+    """Return which way most of the exposed time goes, and between which memories."""
     device = measures.trace.device
     spent = {}
     for way, words in _WAYS:

@@ -91,7 +91,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 
 
 def _in_fp32(measures: Measures, rows: Int64, rate: Rate) -> Iterator[Claim]:
-    """What tensor cores would save of products on the ordinary fp32 units."""
+    """Yield what tensor cores would save of products on the ordinary fp32 units."""
     precision = measures.trace.facts.matmul_precision
     allowed = precision in ("high", "medium")
     only_bf16 = allowed or rate.tf32 <= 1
@@ -109,7 +109,7 @@ def _in_fp32(measures: Measures, rows: Int64, rate: Rate) -> Iterator[Claim]:
 
 
 def _in_fp64(measures: Measures, rows: Int64, rate: Rate) -> Iterator[Claim]:
-    """What fewer bits would save of products in fp64: neither autocast nor TF32 takes them."""
+    """Yield what fewer bits would save of products in fp64: neither autocast nor TF32 takes them."""
     tensor_cores = rate.tf32 if rate.tf32 > 1 else rate.bf16
     faster = rate.over_fp64 * tensor_cores
     quicker = "whose tensor cores are" if tensor_cores > 1 else "which multiplies fp32"

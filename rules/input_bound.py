@@ -116,7 +116,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 
 
 def _once_steps_are_shorter(measures: Measures) -> Iterator[Claim]:
-    """What workers that keep up with the device would cost a faster one."""
+    """Yield what workers that keep up with the device would cost a faster one."""
     least_ns = busy_loader_ns(measures)
     if least_ns:
         yield Claim(
@@ -132,7 +132,7 @@ def _once_steps_are_shorter(measures: Measures) -> Iterator[Claim]:
 
 
 def _late_batches(measures: Measures) -> tuple[int, int]:
-    """How many batches of the log are late, and what that costs per step; zero for few, and without a log."""
+    """Return how many batches of the log are late, and what that costs per step; zero for few, and without a log."""
     log = step_times(measures.trace, measures.steps)
     if log is None or not log.live:
         return 0, 0
@@ -160,7 +160,7 @@ def _workers(loaders: list[Site]) -> int | None:
 
 
 def _told_apart(measures: Measures, workers: int | None, unseen_ns: int) -> tuple[str, list[Evidence]]:
-    """What kind of loader trouble it is, in words, and the figures behind it."""
+    """Return what kind of loader trouble it is, in words, and the figures behind it."""
     per_step = measures.per_step(measures.idle["input"])
     mean, step_ns = float(per_step.mean()) + unseen_ns, measures.mean_ns + unseen_ns
     evidence = [Evidence("idle.input", int(mean), "ns")]
@@ -191,7 +191,7 @@ def _told_apart(measures: Measures, workers: int | None, unseen_ns: int) -> tupl
 
 
 def _where(loaders: list[Site], sampled: Sequence[Place]) -> list[Place]:
-    """Where loaders are built, then the lines that were seen at work, each line once."""
+    """Return where loaders are built, then the lines that were seen at work, each line once."""
     built = {(site.file, site.line): Place.at(site) for site in loaders}
     seen = [place for place in sampled if (place.file, place.line) not in built]
     return [*built.values(), *seen]

@@ -131,7 +131,7 @@ def _large(measures: Measures, rows: Int64) -> Iterator[_Kernel]:
 
 
 def _reached(measures: Measures, rows: Int64, length: Int64) -> float | None:
-    """How near the kernel came to its nearer ceiling; None where less than `_KNOWN` of its time is modelled."""
+    """Return how near the kernel came to its nearer ceiling; None where less than `_KNOWN` of its time is modelled."""
     least = measures.kernel_bounds.least_ns[rows]
     known = ~np.isnan(least)
     if length[known].sum() < _KNOWN * length.sum() or not length[known].sum():

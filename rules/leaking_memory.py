@@ -214,7 +214,7 @@ def _matters(measures: Measures, found: _Growth) -> bool:
 
 
 def _figures(measures: Measures, grown: _Growth | None) -> tuple[list[Evidence], str]:
-    """What is known of the growth, as evidence and as a sentence."""
+    """Return what is known of the growth, as evidence and as a sentence."""
     if grown is None:
         return [], "memory is taken from the device in step after step, and none is given back"
     memory = measures.memory
@@ -232,7 +232,7 @@ def _figures(measures: Measures, grown: _Growth | None) -> tuple[list[Evidence],
 
 
 def _places(measures: Measures, grown: _Growth | None) -> tuple[Place, ...]:
-    """Where tensors with graphs are collected; else where what stays was asked for."""
+    """Return where tensors with graphs are collected; else where what stays was asked for."""
     trace = measures.trace
     kept = [site for site in trace.sites if site.kind == _KEEPS]
     if kept:

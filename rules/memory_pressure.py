@@ -107,7 +107,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 
 
 def _retries_in_steps(measures: Measures) -> int:
-    """How often the allocator tried again within the counted steps."""
+    """Return how often the allocator tried again within the counted steps."""
     if measures.step_count == 0 or not measures.has_device:
         return 0
     counted = measures.memory.retries
@@ -166,7 +166,7 @@ def _death(measures: Measures, site: Site) -> Claim:
 
 
 def _held(peak: MemoryPeak | None) -> str:
-    """What held the memory, the two largest categories that are known."""
+    """Return what held the memory, the two largest categories that are known."""
     if peak is None or not peak.held_bytes:
         return ""
     known = {name: size for name, size in peak.categories.items() if name != "other"}
@@ -206,7 +206,7 @@ def _fixers(peak: MemoryPeak | None, short_bytes: int) -> tuple[str, ...] | None
 
 
 def _relief(peak: MemoryPeak | None, short_bytes: int) -> str:
-    """What would bring the run under the limit, as far as there is enough to be freed."""
+    """Return what would bring the run under the limit, as far as there is enough to be freed."""
     held = peak.categories if peak else {}
     activations, logits = held.get("activations", 0), held.get("logits", 0)
     ways = (

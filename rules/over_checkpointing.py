@@ -142,7 +142,7 @@ def _room(measures: Measures) -> _Room | None:
 
 
 def _kept_bytes(measures: Measures) -> tuple[int | None, bool]:
-    """What would have to be kept per step, and whether the allocator's events say so rather than shapes."""
+    """Return what would have to be kept per step, and whether the allocator's events say so rather than shapes."""
     again, steps, memory = measures.recomputations, measures.steps, measures.memory
     window = Intervals.of(steps.host_start_ns, steps.host_end_ns)
     if measures.memory_in_steps and len(memory.allocated):
@@ -154,7 +154,7 @@ def _kept_bytes(measures: Measures) -> tuple[int | None, bool]:
 
 
 def _needed_bytes(measures: Measures, kept: int | None) -> int | None:
-    """What a step would hold without checkpoints, as far as the shapes of the forward pass tell."""
+    """Return what a step would hold without checkpoints, as far as the shapes of the forward pass tell."""
     forward = argument_bytes(measures.trace, _within(measures, measures.recomputations.forward))
     if kept is None or (forward < 0).any():
         return None
@@ -169,7 +169,7 @@ def _within(measures: Measures, ops: Int64) -> Int64:
 
 
 def _places(measures: Measures) -> tuple[Place, ...]:
-    """Where blocks are checkpointed: the callers of `checkpoint`, as sampled or as recorded."""
+    """Return where blocks are checkpointed: the callers of `checkpoint`, as sampled or as recorded."""
     trace = measures.trace
     lines: Counter[tuple[str, int, str]] = Counter()
     for index, count in zip(*np.unique(trace.samples.stack, return_counts=True), strict=True):

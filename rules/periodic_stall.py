@@ -231,7 +231,7 @@ def _stalls(measures: Measures, log: StepTimes) -> Stalls | None:
 
 
 def _cause(measures: Measures, log: StepTimes, stalls: Stalls) -> tuple[RangeKind | None, str, tuple[str, ...]]:
-    """What takes up most of the excess, beyond what it takes of the usual steps."""
+    """Return what takes up most of the excess, beyond what it takes of the usual steps."""
     for kind, words, fixers in _CAUSES:
         if is_spent_in(measures.trace, kind, log, stalls.rows, stalls.usual_ns):
             return kind, words, fixers

@@ -88,7 +88,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 
 
 def _unknown(measures: Measures) -> Iterator[CannotTell]:
-    """What it would take, where a recording does not tell what the host did."""
+    """Yield what it would take, where a recording does not tell what the host did."""
     trace = measures.trace
     if len(trace.ops) or len(trace.calls):
         return
@@ -144,7 +144,7 @@ def _in_files(measures: Measures) -> Iterator[Claim]:
 
 
 def _doing(measures: Measures, named: bool) -> str:
-    """What the host does meanwhile, as far as the recording tells."""
+    """Return what the host does meanwhile, as far as the recording tells."""
     if len(measures.trace.frames) + len(measures.trace.samples):
         return "in Python outside the framework" if named else "in Python of libraries, between operators"
     return "while the host is outside the framework: Python, garbage collection, files or a lock, which is not recorded"

@@ -206,7 +206,8 @@ def _given_up(measures: Measures) -> Claim | None:
 
 
 def _unseen_ns(measures: Measures, compiling: Intervals) -> int:
-    """What the average logged step loses to compiling: its length beyond that of usual steps, as far as it compiles.
+    """Return what the average logged step loses to compiling: its length beyond that of usual steps, as far as it
+    compiles.
 
     A host that is ahead of the device compiles under its work. Steps with the profiler at work are left out.
     """

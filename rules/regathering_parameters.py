@@ -93,8 +93,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 
 
 def _has_room(measures: Measures, rows: Bool) -> Bool:
-    """Which parameters that are gathered again are not known to be too large to stay beside the peak, all of one pass
-    together.
+    """Return which parameters that are gathered again are not known to be too large to stay beside the peak, all of one
+    pass together.
 
     What is too large is passed over, as where the fixer chooses.
     """

@@ -85,7 +85,7 @@ def _set_to(measures: Measures) -> str:
 
 
 def _calibrated_ns(measures: Measures) -> int | None:
-    """What these transfers take per step by the calibrated curves; None where none holds for all of them."""
+    """Return what these transfers take per step by the calibrated curves; None where none holds for all of them."""
     exchange = measures.exchange
     times = exchange.calibrated_ns[exchange.waste == Waste.SLOW]
     return int(times.sum()) // measures.step_count if len(times) and np.isfinite(times).all() else None

@@ -114,7 +114,7 @@ def _traffic(kinds: set[str], inside: set[str]) -> float:
 def _claim(
     measures: Measures, found: _Found, name: str, implementation: str, fused: float | None, ranges: Intervals
 ) -> Iterator[Claim]:
-    """What a fused step would save of that which was found, if anything; one by lists where `fused` is None."""
+    """Yield what a fused step would save of that which was found, if anything; one by lists where `fused` is None."""
     _, work, gaps, _ = found
     traffic, fusable = (1.0, False) if fused is None else (fused, True)
     spent = measures.per_step(work | gaps)
@@ -190,7 +190,7 @@ _Found = tuple[Int64, Intervals, Intervals, float]
 
 
 def _without(measures: Measures, found: _Found, steps: Intervals) -> _Found:
-    """What was found, outside of some steps."""
+    """Return what was found, outside of some steps."""
     rows, work, gaps, pieces = found
     return rows[~steps.contains(measures.trace.device.start_ns[rows])], work - steps, gaps - steps, pieces
 

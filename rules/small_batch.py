@@ -179,7 +179,7 @@ def _by_activity(measures: Measures) -> float | None:
 
 
 def _memory_room(measures: Measures) -> float | None:
-    """How many times the memory in use the device could hold; None where either is unknown."""
+    """Return how many times the memory in use the device could hold; None where either is unknown."""
     facts = measures.trace.facts
     if not facts.device_memory_bytes or not facts.peak_memory_bytes:
         return None

@@ -71,7 +71,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 
 
 def _latency(measures: Measures) -> Claim | None:
-    """What they take on the links."""
+    """Return what they take on the links."""
     comm, exchange = measures.communication, measures.exchange
     rows, cost = exchange.waste == Waste.SMALL, exchange.cost_of_size
     if not rows.any() or cost is None or exchange.merged_share is None:
@@ -99,7 +99,7 @@ def _latency(measures: Measures) -> Claim | None:
 
 
 def _issuing(measures: Measures) -> Claim | None:
-    """What they take the host, where the device waits for it in their backward passes."""
+    """Return what they take the host, where the device waits for it in their backward passes."""
     comm, steps = measures.communication, measures.step_count
     rows = comm.gradients & (comm.phase == Phase.BACKWARD) & (comm.size_bytes >= 0)
     chosen = np.flatnonzero(rows)

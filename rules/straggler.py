@@ -158,7 +158,8 @@ def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobCl
 
 
 def _answer(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> JobClaim | CannotTell | None:
-    """What is said of a rank that is late beyond chance; None where the others' hosts take as long themselves."""
+    """Return what is said of a rank that is late beyond chance; None where the others' hosts take as long
+    themselves."""
     cost, excess, gain = wait_per_step_ns(late), excess_per_step(job, late.member), gain_without(job, late)
     negligible = _GAIN * job.table[late.member].mean_step_ns
     if gain.ns < negligible:
@@ -237,7 +238,7 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]], gain
 def _sure(
     job: Job, late: Lateness, excess: Mapping[str, int], reason: Finding | None, gain: Gain
 ) -> tuple[float, list[str]]:
-    """Which part of what comes back does so for certain (0 to 1), and what makes the rest uncertain."""
+    """Return which part of what comes back does so for certain (0 to 1), and what makes the rest uncertain."""
     recording = records_cost_ns(job, late, excess)
     sure = max(1 - (gain.ns - gain.surely_ns + RECORDED_MOST * recording) / max(gain.ns, 1), 0.0)
     doubts = []
@@ -265,7 +266,7 @@ def _what_it_does(
     late: Lateness,
     times: float | None,
 ) -> list[str]:
-    """What the late rank does instead, in words: nothing where nothing tells."""
+    """Return what the late rank does instead, in words: nothing where nothing tells."""
     why = f"{reason.rule} on rank {late.rank}" if reason else ""
     if does is not None and excess[does] >= _REASON * cost_ns:
         more = f"it {_DOES.get(does, 'does something else')}, {format_ns(excess[does])} per step more than the others"

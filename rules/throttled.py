@@ -160,7 +160,7 @@ def _limit(table: Mapping[str, np.typing.NDArray[np.float64]]) -> str:
 
 
 def _why(reasons: np.typing.NDArray[np.int64]) -> str:
-    """What most of the readings give as the reason, the gravest first."""
+    """Return what most of the readings give as the reason, the gravest first."""
     words = [text for bit, text in _WORDS.items() if (reasons & bit != 0).mean() >= MOST]
     return words[0] if words else next(text for bit, text in _WORDS.items() if (reasons & bit != 0).any())
 

@@ -88,7 +88,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 
 
 def _needed_ns(measures: Measures, found: tuple[WrittenAttention, ...]) -> int:
-    """What a fused kernel would need for all of them."""
+    """Return what a fused kernel would need for all of them."""
     order = measures.program_order
     causal = any(one.causal for one in found)
     places = np.array([place for one in found for place in one.products], np.int64)

@@ -109,7 +109,7 @@ def _idle_in(measures: Measures, host: Intervals) -> Intervals:
 
 
 def _noted(kept: UnusedParameterSearch, measures: Measures) -> str:
-    """What the map takes of the host, in words; nothing where it is not seen."""
+    """Return what the map takes of the host, in words; nothing where it is not seen."""
     spent = ((kept.writes | kept.reads) & measures.counted).total_ns / measures.step_count
     return f"; which are used is noted and read one by one, {format_ns(spent)} per step" if spent else ""
 
@@ -134,7 +134,7 @@ def _bitmap(measures: Measures) -> Bool:
 
 
 def _accumulated(measures: Measures) -> int | None:
-    """How many gradients a backward pass accumulates, in the median; None where that was not recorded."""
+    """Return how many gradients a backward pass accumulates, in the median; None where that was not recorded."""
     trace, passes = measures.trace, measures.backward_passes
     done = trace.ops.start_ns[named(trace.names, trace.ops.name, _ACCUMULATED)]
     within = passes.holding(done)

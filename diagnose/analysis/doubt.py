@@ -31,8 +31,8 @@ def doubtful_ns(claim: Claim, measures: Measures) -> int:
 
 
 def hidden_ns(claim: Claim, measures: Measures) -> int:
-    """By how much more a claim to time in which the device works may save: a host that is no faster than the recorded
-    one limits what faster kernels bring, and without a profiler it is faster. 0 where that is little."""
+    """Return by how much more a claim to time in which the device works may save: a host that is no faster than the
+    recorded one limits what faster kernels bring, and without a profiler it is faster. 0 where that is little."""
     if not _is_doubted(claim, measures) or not _is_of_device(claim, measures):
         return 0
     if claim.cut is None or claim.cut.scale is None:

@@ -75,8 +75,8 @@ def _rungs(
 
 
 def _computing_ns(diagnosis: Diagnosis) -> int:
-    """How long the device computes in a mean step, on the rank where that is least: no loader makes it less. 0 without
-    a device, as a host that computes may be held up itself."""
+    """Return how long the device computes in a mean step, on the rank where that is least: no loader makes it less. 0
+    without a device, as a host that computes may be held up itself."""
     known = [rank for rank in diagnosis.per_rank if diagnosis.has_device and rank.steps.count]
     return min((rank.accounting.compute // rank.steps.count for rank in known), default=0)
 

@@ -257,7 +257,7 @@ def _share(part_ns: int, one: AttributedClaim, measures: Measures) -> float:
 
 
 def _hidden_ns(one: AttributedClaim, measures: Measures) -> int:
-    """What the counted steps may save besides; of a claim that shares its time with others, as much less."""
+    """Return what the counted steps may save besides; of a claim that shares its time with others, as much less."""
     return hidden_ns(one.claim, measures) * one.recoverable_ns // max(one.alone_ns, 1)
 
 

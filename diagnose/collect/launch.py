@@ -160,7 +160,7 @@ def _end_of(program: subprocess.Popen[bytes]) -> threading.Event:
 
 
 def _read(counters: Counters) -> dict[int, dict[str, float]]:
-    """What the counters say; nothing on a full disk, which must not end the program."""
+    """Return what the counters say; nothing on a full disk, which must not end the program."""
     try:
         return counters.read()
     except OSError:

@@ -108,7 +108,8 @@ def fix(
 
 
 def _tried(given: _Given, plan: Schedule, deadline: Deadline, allow: frozenset[Gate], *, mortal: bool) -> Outcome:
-    """What came of fixes for a program that runs; of one that is `mortal`, of its rescue where memory runs out."""
+    """Return what came of fixes for a program that runs; of one that is `mortal`, of its rescue where memory runs
+    out."""
     try:
         return GreedySearch(*given, plan, deadline, allow).run()
     except OutOfMemoryBaseline as death:
@@ -120,8 +121,8 @@ def _tried(given: _Given, plan: Schedule, deadline: Deadline, allow: frozenset[G
 
 
 def _dies_by_itself_after(bench: Bench, steps: int) -> int | None:
-    """How many steps an unchanged copy takes until memory runs out, which two that died after `steps` may have shared;
-    None where it outlives them by far."""
+    """Return how many steps an unchanged copy takes until memory runs out, which two that died after `steps` may have
+    shared; None where it outlives them by far."""
     seen = bench.alone(bench.copy({}, "by-itself"), "by-itself", _BY_FAR * max(1, steps))
     if seen.failure is None or seen.failure.decision is not Decision.OUT_OF_MEMORY:
         return None
@@ -156,7 +157,7 @@ def summary(outcome: Outcome) -> str:
 
 
 def _no_time(outcome: Outcome) -> str:
-    """What there was no time for, with its promise: a finding that several of them treat counts once."""
+    """Return what there was no time for, with its promise: a finding that several of them treat counts once."""
     if not outcome.no_time:
         return ""
     promised = {finding.rule: finding.recoverable_ns for one in outcome.no_time for finding in one.findings}

@@ -121,7 +121,7 @@ def _checked(
 
 
 def _ask(stack: Stack, diagnosis: Diagnosis, catalogue: Catalogue, fixer: Fixer) -> Asked:
-    """What a fixer does for all rules that name it."""
+    """Return what a fixer does for all rules that name it."""
     real = {one.finding.rule: one.finding for one in candidates(stack.program, diagnosis.findings, catalogue)}
     rules = [rule.name for rule in catalogue.rules.values() if fixer.name in rule.fixers]
     rules.sort(key=lambda rule: rule not in real)  # of what the run found, the setting is the right one

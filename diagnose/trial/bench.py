@@ -251,7 +251,8 @@ class Bench:
             keeper.deadline = deadline
 
     def _before_last_runs(self) -> Deadline:
-        """When to end what comes before one last run of each program; now, where no process has the time to start."""
+        """Return when to end what comes before one last run of each program; now, where no process has the time to
+        start."""
         tools = self._tools
         before = tools.deadline.earlier(tools.costs.last_runs_ns(1))
         late = before.left_ns is not None and before.left_ns < tools.costs.start_ns
@@ -268,12 +269,12 @@ class Bench:
         return self._tools.numerics.whole_runs(gate, original, patched, rounds_to, loading=loading)
 
     def broken_by(self, original: Program, patched: Program) -> str | None:
-        """How the patched program failed in a capture that the original came through; None: it did not."""
+        """Return how the patched program failed in a capture that the original came through; None: it did not."""
         return self._tools.gatekeeper.broken_by(original.root, patched.root)
 
     def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
-        """How long a trial is expected to take, with the choice between settings and its gate; `at_best`: if what is
-        only assumed of it turns out short, and what it promises holds."""
+        """Return how long a trial is expected to take, with the choice between settings and its gate; `at_best`: if
+        what is only assumed of it turns out short, and what it promises holds."""
         tools, fixer, baseline = self._tools, plan.fixer, self._shown.baseline
         # What changes no bit is hardly in what was compiled; anything else may compile all of it anew.
         recompiles = baseline is not None and baseline.root in tools.copies.slow
@@ -285,17 +286,16 @@ class Bench:
         )
 
     def least_ns(self, plan: Plan) -> int:
-        """How long a trial takes until its first pair."""
+        """Return how long a trial takes until its first pair."""
         return self._tools.costs.least_ns(min(plan.promised, MOST_SAVED), compiles=plan.fixer.brings_compiler)
 
     def check_ns(self) -> int:
-        """How long a leave-one-out check is expected to take."""
+        """Return how long a leave-one-out check is expected to take."""
         return self._tools.costs.check_ns()
 
     def final_ns(self, *, held: bool = False, runs: int | None = None, rerun: bool = False) -> int:
-        """How long the last runs, all or so many, are expected to take, with the gate of the whole stack unless its
-        numbers are `held` already; `rerun`: with whole runs of a stack that had none.
-        """
+        """Return how long the last runs, all or so many, are expected to take, with the gate of the whole stack unless
+        its numbers are `held` already; `rerun`: with whole runs of a stack that had none."""
         return self._tools.costs.final_ns(held=held, runs=runs, rerun=rerun)
 
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:

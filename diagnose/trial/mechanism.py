@@ -28,7 +28,7 @@ _READS_VALUE = re.compile("^aten::_local_scalar_dense$")
 
 
 def mechanism(measure: str, comparison: Comparison) -> Mechanism:
-    """How `measure` changed between the arms of a duel."""
+    """Return how `measure` changed between the arms of a duel."""
     unit = "count" if measure == "sync_calls" else "ns"
     if measure == "idle.input" and comparison.input_ns is not None:
         # Known of every measured step, without a profiler, where the window sees only a few.

@@ -93,8 +93,8 @@ class Schedule:
         return 1 + sum(self.looks_after(pairs) for pairs in range(1, self.pairs))
 
     def longest_ns(self, left_ns: int | None = None) -> int:
-        """How long a block may last that is to hold what recurs every few steps. Of the time left, the pairs of a first
-        look at all generations are to take no more than half."""
+        """Return how long a block may last that is to hold what recurs every few steps. Of the time left, the pairs of
+        a first look at all generations are to take no more than half."""
         longest_ns = _RECURRING_BLOCKS * self.block_ns
         if left_ns is None:
             return longest_ns
@@ -128,11 +128,11 @@ class Schedule:
         return min(1, self.drop_steps) if self.drop_steps * step_ns > self.block_ns else self.drop_steps
 
     def block_limit_ns(self, steps: int, step_ns: int) -> int:
-        """How long a block of `steps` may take before the arm counts as hanging."""
+        """Return how long a block of `steps` may take before the arm counts as hanging."""
         return self.stall_limit_ns + 10 * (steps + self.drops(step_ns)) * max(step_ns, 0)
 
     def next_start_limit_ns(self, start_ns: int) -> int:
-        """How long a start may take once others took `start_ns`."""
+        """Return how long a start may take once others took `start_ns`."""
         return min(self.start_limit_ns, self.stall_limit_ns + 10 * start_ns) if start_ns else self.start_limit_ns
 
     def again(self) -> Schedule:

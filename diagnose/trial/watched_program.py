@@ -42,7 +42,7 @@ class WatchedProgram:
         compiles: bool = False,
         mortal: bool = False,
     ) -> WatchedProgram:
-        """What the traces of all ranks tell of a run that was started at `began_ns`, in ns since the epoch."""
+        """Return what the traces of all ranks tell of a run that was started at `began_ns`, in ns since the epoch."""
         memory, ranks = while_watched(traces), max(1, len(traces))
         return cls(memory, written_ns(traces), start_ns(traces, began_ns), step_ns, ranks, compiles, mortal)
 

@@ -35,7 +35,7 @@ class Actions(Protocol):
         ...
 
     def page(self) -> Path:
-        """Where the report lies as a page, or would be written."""
+        """Return where the report lies as a page, or would be written."""
         ...
 
     def write_page(self, state: State) -> Path:

@@ -169,7 +169,7 @@ class RunCommands(App[int]):
             self.notify(said, timeout=_LONG_S, markup=False)
 
     def _asked(self, deed: Callable[[Actions], Answer]) -> Answer | None:
-        """What a deed answers; None where it was refused, which is told."""
+        """Return what a deed answers; None where it was refused, which is told."""
         if self.actions is None:
             self._refuse("This screen shows a run that it cannot act on.")
             return None

@@ -223,7 +223,8 @@ def huber(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _inflation(values: Sequence[float], level: float, scale: float) -> float:
-    """How much wider sums of the series vary than those of independent values, from its first autocorrelation."""
+    """Return how much wider sums of the series vary than those of independent values, from its first
+    autocorrelation."""
     if scale == 0:
         return 1.0
     residuals = [_residual(value, level, scale) for value in values]

@@ -90,7 +90,7 @@ class ProcessHooks:
         return self.steps.input_ns
 
     def end_ns(self) -> int:
-        """When the last step ended."""
+        """Return when the last step ended."""
         return self.steps.end_ns
 
     @property

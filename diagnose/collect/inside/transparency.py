@@ -101,7 +101,7 @@ def _hide(code: CodeType) -> None:
 
 
 def _skipping(eval_frame: Any) -> Callable[[CodeType], object] | None:
-    """How this torch is told to pass over a function, but not over what it calls; None where it cannot be."""
+    """Return how this torch is told to pass over a function, but not over what it calls; None where it cannot be."""
     if hasattr(eval_frame, "skip_code"):
         skip: Callable[[CodeType], object] = eval_frame.skip_code
         return skip

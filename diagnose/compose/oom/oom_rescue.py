@@ -86,7 +86,7 @@ class _Rescue:
         return rescue_together(self.survival, short, self.allow)
 
     def _asked(self, proposal: Proposal) -> tuple[Proposal, Sequence[Variant]]:
-        """What it would treat, with the settings that may be tried; all else that it says is told."""
+        """Return what it would treat, with the settings that may be tried; all else that it says is told."""
         name, journal, stack = proposal.fixer.name, self.survival.journal, self.survival.original
         try:
             found = ask(stack, proposal)

@@ -151,7 +151,7 @@ class _Together:
         return alive
 
     def _relaxed(self, name: str, cheaper: Stack) -> StandaloneRun | None:
-        """How the program runs with a cheaper setting of a fix; None, which is told, where it does not."""
+        """Return how the program runs with a cheaper setting of a fix; None, which is told, where it does not."""
         (kept,) = (one for one in cheaper.kept if one.fixer.name == name)
         others = [other for other in cheaper.names if other != name]
         said = f"a cheaper setting, beside {listed(others)}"

@@ -117,7 +117,7 @@ def _of_a_step(candidate: Candidate, step_ns: int | None) -> Candidate:
 
 
 def _fate(finding: Finding, now: DiagnosisWithClaims) -> str | None:
-    """What became of a finding that is no longer one; None where it is still worth a trial."""
+    """Return what became of a finding that is no longer one; None where it is still worth a trial."""
     if any(answer.rule == finding.rule for answer in now.diagnosis.cannot_tell):
         return None
     if now.claimed.get(finding.rule, 0.0) < SMALLEST_SHARE:

@@ -224,7 +224,7 @@ def _whole(stack: Stack) -> Fixer:
 
 
 def interaction(patched_share: float, verdicts: Sequence[Verdict]) -> float | None:
-    """How far the kept fixes, measured together, are from what their own trials multiply to, as a logarithm.
+    """Return how far the kept fixes, measured together, are from what their own trials multiply to, as a logarithm.
 
     `patched_share` is the patched step over the original's. None for fewer than two fixes, or where one has no saving.
     """

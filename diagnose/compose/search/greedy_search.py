@@ -124,7 +124,7 @@ class GreedySearch:
         return baseline
 
     def _due(self) -> Bundle | ProposedEdits | None:
-        """What to try now; None where the next of the queue turned out to be nothing to try."""
+        """Return what to try now; None where the next of the queue turned out to be nothing to try."""
         bundle = self._bundle()
         if bundle is not None:
             part = self._affordable(bundle)
@@ -146,7 +146,7 @@ class GreedySearch:
         return self._counts_time and outbids(self._next(self._alone()), part, self._budget)
 
     def _next(self, queue: Sequence[Candidate]) -> Proposal:
-        """What promises most; of each second of its trial, once that is known and the seconds are counted."""
+        """Return what promises most; of each second of its trial, once that is known and the seconds are counted."""
         return next_up(queue, (lambda fixer: self._budget.ns_to_keep(Plan(fixer))) if self._counts_time else None)
 
     @property
@@ -155,7 +155,7 @@ class GreedySearch:
         return self._deadline.at_ns is not None and self._bench.check_ns() > 0
 
     def _alone(self) -> list[Candidate]:
-        """What may have a trial of its own now: not what waits for the trial of its part of a bundle."""
+        """Return what may have a trial of its own now: not what waits for the trial of its part of a bundle."""
         waiting = frozenset[str]().union(*self._groups)
         return [one for one in self._queue if one.fixer.name not in waiting]
 
@@ -166,7 +166,7 @@ class GreedySearch:
         return self._try_alone(due, original, baseline) or baseline
 
     def _bundle(self) -> Bundle | None:
-        """What may be tried at once; None where that is too little."""
+        """Return what may be tried at once; None where that is too little."""
         group = self._groups.pop() if self._groups else None
         some = [
             one
@@ -220,7 +220,7 @@ class GreedySearch:
         return patched
 
     def _ready(self, proposal: Proposal) -> ProposedEdits | None:
-        """What the fixer would do, where that is to be tried now; what stands against it is told."""
+        """Return what the fixer would do, where that is to be tried now; what stands against it is told."""
         fixer = proposal.fixer
         self._on_ask(fixer)
         try:
@@ -266,7 +266,7 @@ class GreedySearch:
         self._journal.phase("looking at what each fix would change", fixer.name)
 
     def _released(self) -> list[Candidate]:
-        """What was refused beside a fix that has been taken out again; each has a trial of its own now."""
+        """Return what was refused beside a fix that has been taken out again; each has a trial of its own now."""
         free: list[Candidate] = []
         for name, (proposal, stack) in self._excluded.items():
             if excluded_by(proposal.fixer, [kept.fixer for kept in self._stack.kept]) is None:

@@ -105,7 +105,7 @@ def _allowed(bundle: Bundle) -> frozenset[Gate]:
 
 
 def _written(before: Stack, after: Stack) -> int:
-    """How many lines an edit writes in all files, in the place of others or not."""
+    """Return how many lines an edit writes in all files, in the place of others or not."""
     diff = patch.diff(before.texts, after.texts, after.program.root)
     return sum(line.startswith("+") and not line.startswith("+++ ") for line in diff.splitlines())
 

@@ -75,7 +75,7 @@ class LeaveOneOut:
         return stack, patched
 
     def _trifles(self, stack: Stack, patched: Program) -> tuple[Stack, Program, tuple[str, ...]]:
-        """What is left once all that is too small for a check of its own had one together, and who that was."""
+        """Return what is left once all that is too small for a check of its own had one together, and who that was."""
         names = tuple(kept.fixer.name for kept in stack.kept if kept.foreseen and kept.promised_share < LEAST_SAVING)
         if len(names) < 2 or self.budget.refused_check() is not None:
             return stack, patched, ()

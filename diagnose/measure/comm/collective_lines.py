@@ -18,10 +18,9 @@ _ISSUES = re.compile(r"^c10d::\w")
 
 
 def issuing_of(measures: RankCollectives, rows: Bool) -> Intervals:
-    """When the training thread was issuing collectives (rows of `measures.communication`): the backward pass for those
-    that autograd issued, in which the training thread waits; for the others, from the first to the last of each step's
-    phase and round.
-    """
+    """Return when the training thread was issuing collectives (rows of `measures.communication`): the backward pass for
+    those that autograd issued, in which the training thread waits; for the others, from the first to the last of each
+    step's phase and round."""
     comm, passes = measures.communication, measures.backward_passes
     mine = comm.where(rows)
     within = passes.holding(mine.issued_ns)

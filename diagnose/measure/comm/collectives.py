@@ -201,7 +201,7 @@ def described(trace: Trace, chosen: Int64) -> tuple[npt.NDArray[np.str_], Int64]
 
 
 def _issued_on_host(trace: Trace, chosen: Int64) -> tuple[Int64, npt.NDArray[np.str_], Int64]:
-    """When the operators were called of which the backend's threads ran the ranges, their kinds and sizes.
+    """Return when the operators were called of which the backend's threads ran the ranges, their kinds and sizes.
 
     The backend works through its queue in order, so the i-th range of a kind is of the i-th operator of that kind.
     """
@@ -225,7 +225,8 @@ def _issued_on_host(trace: Trace, chosen: Int64) -> tuple[Int64, npt.NDArray[np.
 
 @lru_cache(maxsize=4096)
 def _elements(text: str) -> int:
-    """How many elements the first argument of an operator holds, a list of tensors: `[[[512], [512, 512]], []]`."""
+    """Return how many elements the first argument of an operator holds, a list of tensors: `[[[512], [512, 512]],
+    []]`."""
     try:
         entries = json.loads(text)
     except (ValueError, RecursionError):

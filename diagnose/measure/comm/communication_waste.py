@@ -242,7 +242,7 @@ class CommunicationWaste:
         return inherent
 
     def _up_to_tail(self, rows: Int64) -> Int64:
-        """What the first of some ordered collectives need, up to the part of all that may be left unhidden."""
+        """Return what the first of some ordered collectives need, up to the part of all that may be left unhidden."""
         needed = self.needed_ns[rows]
         moved = int(np.maximum(self.communication.size_bytes[rows], 0).sum())
         most = int(max(_TAIL, min(BUCKET_BYTES / moved, 1.0) if moved else 0.0) * needed.sum())
@@ -272,7 +272,8 @@ class CommunicationWaste:
         return np.asarray(moved / np.maximum(comm.duration_ns, 1) * 1e9, np.float64)
 
     def _optimizers(self, mine: Bool) -> int:
-        """How often an optimizer was called from the first gradients of a step to a step's last, at the least."""
+        """Return how often an optimizer was called from the first gradients of a step to a step's last, at the
+        least."""
         comm, ranges = self.communication, self.trace.ranges
         optimizer = ranges.start_ns[ranges.kind == RangeKind.OPTIMIZER]
         begin, end = int(comm.issued_ns[mine].min()), int(comm.issued_ns[mine].max())

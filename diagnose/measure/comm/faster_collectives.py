@@ -48,7 +48,7 @@ def shortened(measures: RankCollectives, from_ns: Int64, to_ns: Int64) -> Faster
 
 
 def _without_waits_ns(measures: RankCollectives, goes: Int64) -> int:
-    """What shorter transfers give back if every rank arrives in time."""
+    """Return what shorter transfers give back if every rank arrives in time."""
     comm = measures.communication
     transfer = np.maximum(comm.transfer_ns, 1)
     arrived, shorter = np.ones(len(measures.trace.device)), np.ones(len(measures.trace.device))

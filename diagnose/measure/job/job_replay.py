@@ -105,7 +105,8 @@ class _Across:
             self._transfers.append(transfer[row])
 
     def solved(self, scale: float) -> list[Int64] | None:
-        """When every node of every rank happens, transfers `scale` times as long; None where ranks wait in a circle."""
+        """Return when every node of every rank happens, transfers `scale` times as long; None where ranks wait in a
+        circle."""
         count = int(self._begin[-1])
         times = [0] * count
         collective = np.full(count, MISSING, np.int64)

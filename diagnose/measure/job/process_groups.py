@@ -116,13 +116,13 @@ def pipeline_bubble(measures: Measures) -> Bubble | None:
 
 
 def _busy(measures: Measures, mine: Bool) -> Intervals:
-    """When some of the collectives run; several at once count once."""
+    """Return when some of the collectives run; several at once count once."""
     comm = measures.communication
     return Intervals.of_rows(comm, mine)
 
 
 def _told(measures: Measures, mine: Bool) -> Collective | None:
-    """What the recording says of one of these collectives."""
+    """Return what the recording says of one of these collectives."""
     trace = measures.trace
     if not trace.has_device:
         return None

@@ -93,7 +93,7 @@ def _recording_ns(measures: Measures) -> int | None:
 
 
 def _hosts_ns(measures: Measures) -> tuple[Int64, Int64] | tuple[None, None]:
-    """What the host has to do for each step: surely, and at most."""
+    """Return what the host has to do for each step: surely, and at most."""
     if not measures.has_device or measures.step_count == 0:
         return None, None
     trace, threads = measures.trace, measures.training_threads

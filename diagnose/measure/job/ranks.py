@@ -186,7 +186,7 @@ def job_of_records(records: Sequence[RankRecord]) -> Job:
 
 
 def roll_call(given: Sequence[OfRank]) -> RollCall:
-    """Which ranks are missing, and which are there more than once; without any known rank, none is."""
+    """Return which ranks are missing, and which are there more than once; without any known rank, none is."""
     ranks = [one.rank for one in given if one.rank is not None]
     world = max((one.world_size for one in given if one.world_size), default=None)
     expected = range(min(world if world is not None else max(ranks, default=-1) + 1, _MOST_RANKS))

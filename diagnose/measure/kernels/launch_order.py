@@ -59,7 +59,7 @@ class LaunchOrder:
         return len(self.rows)
 
     def mask(self, stretches: Iterable[tuple[int, int]]) -> Bool:
-        """Which places lie in stretches from a first to a last place."""
+        """Return which places lie in stretches from a first to a last place."""
         found = np.zeros(len(self), np.bool_)
         for first, last in stretches:
             found[first : last + 1] = True
@@ -82,12 +82,12 @@ class LaunchOrder:
         return (*operators, *map(_kernel_word, self.trace.names), "")
 
     def says(self, pattern: re.Pattern[str]) -> Bool:
-        """Which places have a word that a pattern matches as a whole."""
+        """Return which places have a word that a pattern matches as a whole."""
         hits = np.array([pattern.fullmatch(word) is not None for word in self.words], np.bool_)
         return np.asarray(hits[self.word_index], np.bool_)
 
     def within(self, pattern: re.Pattern[str]) -> Bool:
-        """Which places were launched in an operator whose name a pattern finds, or in one inside of it.
+        """Return which places were launched in an operator whose name a pattern finds, or in one inside of it.
 
         A backward pass counts as well where the operator that it differentiates lies in one.
         """
@@ -161,7 +161,7 @@ def program_order(measures: Timeline) -> LaunchOrder:
 
 
 def _inherited(tree: OpTree, chosen: Bool) -> Bool:
-    """Which operators are chosen, or lie in one that is."""
+    """Return which operators are chosen, or lie in one that is."""
     inside = chosen.copy()
     for level in tree.levels[1:]:
         inside[level] |= inside[tree.nesting.parent[level]]

@@ -34,7 +34,8 @@ _IMAGES = (4, 5)
 
 
 def layout_conversions(trace: Trace, tree: OpTree, launches: Launches, classes: np.typing.NDArray[np.uint8]) -> Bool:
-    """Which rows of device work only change a memory format. Operators are needed for all but the named kernels."""
+    """Return which rows of device work only change a memory format. Operators are needed for all but the named
+    kernels."""
     by_name = named(trace.names, trace.device.name, CONVERSIONS)
     if not len(trace.ops) or not len(trace.device):
         return by_name

@@ -111,7 +111,7 @@ def _chain(order: LaunchOrder, words: tuple[list[str], Int64], begin: int, end: 
 
 
 def _kind(texts: list[str], owner: Int64, begin: int, end: int, large: int) -> tuple[str, int]:
-    """What a chain computes and how many times; empty for nothing known."""
+    """Return what a chain computes and how many times; empty for nothing known."""
     said = set(texts[begin:end])
     for kind, parts, counted in _KINDS:
         if not all(said & part for part in parts):
@@ -133,7 +133,7 @@ def _without_residual(texts: list[str], begin: int, end: int) -> tuple[int, int]
 
 
 def _computing(texts: list[str], order: LaunchOrder, begin: int, end: int) -> int:
-    """How many large kernels compute something: copies one after the other (buckets, batches) are no chain."""
+    """Return how many large kernels compute something: copies one after the other (buckets, batches) are no chain."""
     length = order.length_ns[begin:end]
     large = (2 * length >= length.max()).tolist()
     return sum(big and text not in _MOVING for big, text in zip(large, texts[begin:end], strict=True))

@@ -155,7 +155,7 @@ def _in_written_attention(measures: DeviceWork) -> tuple[Int64, Int64]:
 def _passes_ns(
     order: LaunchOrder, rates: _Rates, apart: Bool, again: Bool, measures: DeviceWork, item_bytes: float = _ITEM_BYTES
 ) -> Float64:
-    """What one pass over memory takes for each stretch between products, with numbers of that size."""
+    """Return what one pass over memory takes for each stretch between products, with numbers of that size."""
     free = again | (order.kind == KernelClass.OPTIMIZER)
     free[measures.loss_work.places] = True
     elements = _largest_tensors(order)

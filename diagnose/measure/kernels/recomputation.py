@@ -107,7 +107,7 @@ def _outermost(tree: OpTree, chosen: Bool) -> Bool:
 
 
 def _run_again(trace: Trace, node: Int64, inside: Int64, forward: Int64) -> Bool:
-    """Which numbered operators of the backward pass belong to recomputations."""
+    """Return which numbered operators of the backward pass belong to recomputations."""
     ops = trace.ops
     reentrant = named(trace.names, ops.name, _REENTRANT)[node[inside]]
     nodes = np.flatnonzero(named(trace.names, ops.name, _NODES))

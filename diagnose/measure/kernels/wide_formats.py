@@ -105,7 +105,7 @@ def _plain_products(measures: DeviceWork, rows: Int64, flops: Mapping[str, float
 
 
 def _halves(measures: DeviceWork, rows: Int64) -> Bool:
-    """Which memory-bound rows move tensors of fp32 that autocast, or a model in 16 bits, would halve."""
+    """Return which memory-bound rows move tensors of fp32 that autocast, or a model in 16 bits, would halve."""
     trace, order = measures.trace, measures.program_order
     if not len(trace.ops):
         return np.zeros(len(rows), np.bool_)

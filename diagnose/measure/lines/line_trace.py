@@ -160,6 +160,6 @@ def matched(first: Int64, second: Int64) -> Int64:
 
 
 def _common(first: Int64, second: Int64) -> int:
-    """How many elements two equally long sequences begin with alike."""
+    """Return how many elements two equally long sequences begin with alike."""
     unlike = np.flatnonzero(first != second)
     return int(unlike[0]) if len(unlike) else len(first)

@@ -43,7 +43,8 @@ class NewShapes:
         return len(self.ops)
 
     def stalls(self, measures: HostWaits) -> Intervals:
-        """When the device was idle in these calls, and neither a wait, nor memory, nor a compiler was the reason."""
+        """Return when the device was idle in these calls, and neither a wait, nor memory, nor a compiler was the
+        reason."""
         ops = measures.trace.ops
         spans = Intervals.of_rows(ops, self.ops)
         return spans & (measures.idle["dispatch"] | measures.idle["launch"])

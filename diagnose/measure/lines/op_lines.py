@@ -67,7 +67,7 @@ def _callers(trace: Trace, stacks: Counter[int], places: tuple[Place, ...]) -> t
 
 
 def op_spans(measures: HostSide, ops: Int64) -> Intervals:
-    """When the host was in some operators, or in the forward operators that they differentiate."""
+    """Return when the host was in some operators, or in the forward operators that they differentiate."""
     table = measures.trace.ops
     rows = np.unique(ops[ops != MISSING])
     if not len(rows):

@@ -49,7 +49,7 @@ class Pieces:
         return len(self.rows)
 
     def held_at(self, place: int) -> Bool:
-        """Which pieces are held right after the event at a place; of -1, before the first event."""
+        """Return which pieces are held right after the event at a place; of -1, before the first event."""
         return np.asarray((self.taken <= place) & (self.freed > place), np.bool_)
 
     def total(self) -> Int64:

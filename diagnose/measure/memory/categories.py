@@ -129,7 +129,7 @@ def _of_stacks(trace: Trace, held: Pieces, test: Callable[[tuple[StackFrame, ...
 
 
 def _lasting(trace: Trace, held: Pieces) -> UInt8:
-    """What pieces serve as that outlived the phase in which they were asked for, as far as who asked tells."""
+    """Return what pieces serve as that outlived the phase in which they were asked for, as far as who asked tells."""
     by_stack = np.full(len(trace.stacks) + 1, OTHER, np.uint8)
     for number in np.unique(held.stack[held.stack != MISSING]).tolist():
         by_stack[number] = _LASTING[phase_of_stack(trace.stacks[number])]
@@ -142,7 +142,7 @@ def _builds(stack: tuple[StackFrame, ...]) -> bool:
 
 
 def _within_phase(held: Pieces, phases: Phases, seen: Bool) -> Bool:
-    """Which pieces are given back before the phase that they were taken in has ended."""
+    """Return which pieces are given back before the phase that they were taken in has ended."""
     change = (phases.phase[1:] != phases.phase[:-1]) | (phases.step[1:] != phases.step[:-1])
     number = np.concatenate(([0], np.cumsum(change)))
     within = np.zeros(len(held), np.bool_)
@@ -157,7 +157,7 @@ def _is_of_loss(stack: tuple[StackFrame, ...]) -> bool:
 
 
 def _logits(trace: Trace, held: Pieces, logits_bytes: Int64) -> Bool:
-    """What a loss asked for, and what is as large as the largest of it, or in half or twice its precision.
+    """Return what a loss asked for, and what is as large as the largest of it, or in half or twice its precision.
 
     Of the latter only as many from one line as the loss asked for: layers that happen to be of that size are more.
     """
@@ -171,7 +171,8 @@ def _logits(trace: Trace, held: Pieces, logits_bytes: Int64) -> Bool:
 
 
 def _unnoticed(found: UInt8, held: Pieces) -> Bool:
-    """What was taken while nobody noted who asks, by its size what a forward pass takes, and nothing of the model's.
+    """Return what was taken while nobody noted who asks, by its size what a forward pass takes, and nothing of the
+    model's.
 
     Only where the model's own was noted: from then on there were steps, and what they took and is held is left behind.
     """

@@ -50,12 +50,14 @@ def history(trace: Trace, device: int) -> History:
 
 
 def of_device(devices: Int32, device: int) -> Bool:
-    """Which entries are of a device: all of them where none says of which it is; -1 is the host where some do."""
+    """Return which entries are of a device: all of them where none says of which it is; -1 is the host where some
+    do."""
     return devices == device if (devices != MISSING).any() else np.ones(len(devices), np.bool_)
 
 
 def freed(trace: Trace) -> Bool:
-    """Which events end the use of a piece: that the program gave it back where that is recorded, else its return."""
+    """Return which events end the use of a piece: that the program gave it back where that is recorded, else its
+    return."""
     requested = trace.memory.action == MemoryAction.FREE_REQUESTED
     return requested if requested.any() else np.asarray(trace.memory.action == MemoryAction.FREE, np.bool_)
 

@@ -31,7 +31,8 @@ def kept_by(trace: Trace, device: int, since_ns: int, before_ns: int) -> Int64:
 
 
 def backward_begins(trace: Trace, device: int) -> Int64:
-    """When backward passes began, on the history's clock: each takes memory for the gradient of the loss first."""
+    """Return when backward passes began, on the history's clock: each takes memory for the gradient of the loss
+    first."""
     past = history(trace, device)
     begins = [number for number, stack in enumerate(trace.stacks) if any(one.function == _BEGINS for one in stack)]
     taken = trace.memory.action[past.rows] == MemoryAction.ALLOC

@@ -107,7 +107,7 @@ def _spans(held: Pieces, role: UInt8, phases: Phases) -> _Spans:
 def _parts(
     trace: Trace, held: Pieces, phases: Phases, spans: _Spans, there: Bool, ops: AllocatingOps | None
 ) -> tuple[MemoryPart, ...]:
-    """What is held at the peak by category, who asked, and phase, the most first."""
+    """Return what is held at the peak by category, who asked, and phase, the most first."""
     piece, role = spans.piece[there], spans.role[there]
     rows = ops.at(_asked_ns(trace, held, piece)) if ops is not None else np.full(len(piece), MISSING)
     askers, asker = _askers(trace, held.stack[piece], ops.names(rows) if ops is not None else [None] * len(piece))
@@ -137,7 +137,7 @@ def _parts(
 
 
 def _asked_ns(trace: Trace, held: Pieces, piece: Int64) -> Int64:
-    """When pieces were taken; before everything where that was not seen."""
+    """Return when pieces were taken; before everything where that was not seen."""
     seen = held.taken[piece] >= 0
     times = np.full(len(piece), np.iinfo(np.int64).min // 2)
     times[seen] = trace.memory.time_ns[held.rows[held.taken[piece[seen]]]]
@@ -147,7 +147,8 @@ def _asked_ns(trace: Trace, held: Pieces, piece: Int64) -> Int64:
 def _askers(
     trace: Trace, stack: Int64, names: Sequence[str | None]
 ) -> tuple[list[tuple[Place | None, str | None]], Int64]:
-    """Who asked, each once, and per piece which of them: a line where the stack has one, else what `names` has."""
+    """Return who asked, each once, and per piece which of them: a line where the stack has one, else what `names`
+    has."""
     lines = {number: _line(trace.stacks[number]) for number in np.unique(stack[stack != MISSING]).tolist()}
     found: dict[tuple[Place | None, str | None], int] = {}
     asker = [

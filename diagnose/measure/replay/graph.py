@@ -66,7 +66,7 @@ class ReplayGraph:
 
 
 def solved(first: Int64, first_ns: Int64, second: Int64, second_ns: Int64) -> Int64:
-    """When every node happens; the origin at 0."""
+    """Return when every node happens; the origin at 0."""
     times = [0]
     add = times.append
     edges = zip(first.tolist(), first_ns.tolist(), second.tolist(), second_ns.tolist(), strict=True)

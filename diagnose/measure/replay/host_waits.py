@@ -85,7 +85,7 @@ class HostWaits(DeviceWork):
         return self.replay.recording_scale or self.replay.records.scale
 
     def host_excess_ns(self, intervals: Intervals) -> int:
-        """How much of some time of the host went into what the profiler wrote down; 0 where it is not known."""
+        """Return how much of some time of the host went into what the profiler wrote down; 0 where it is not known."""
         if self.step_count == 0 or not self.has_device:
             return 0
         return self.replay.records.within(intervals, self.recording_scale)

@@ -64,7 +64,7 @@ def part_left(graph: ReplayGraph, cost_ns: Int64, scale: float) -> Float64:
 
 
 def scale_of(length_of: Callable[[float], int], usual: float, watched_ns: int | None) -> float:
-    """How many times the usual cost the records cost, where all steps together took `watched_ns` without them.
+    """Return how many times the usual cost the records cost, where all steps together took `watched_ns` without them.
 
     `length_of` gives the replayed length at a scale. Where nobody watched the steps, or the host is no hindrance and
     the scale changes nothing, it is `usual`.

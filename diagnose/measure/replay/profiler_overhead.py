@@ -75,7 +75,7 @@ class ProfilerRecords:
         return np.asarray(np.maximum(self.total_ns[until] - self.total_ns[since], 0), np.int64)
 
     def within(self, intervals: Intervals, scale: float) -> int:
-        """How much of some host time went into the records of it, at most all."""
+        """Return how much of some host time went into the records of it, at most all."""
         cost = self.between(intervals.starts, intervals.ends) * scale
         return int(np.minimum(cost, intervals.lengths_ns).sum())
 

@@ -125,16 +125,16 @@ class Replay:
         return max(self.base_ns - self._cheapest_ns(Cut()), 0)
 
     def doubtful_of(self, cut: Cut) -> int:
-        """By how much less a cut may save for the same reason: a host that is faster besides may hide what it takes
-        out, or wait for it as long."""
+        """Return by how much less a cut may save for the same reason: a host that is faster besides may hide what it
+        takes out, or wait for it as long."""
         if self.doubtful_ns == 0:
             return 0
         saved_at_least = self.base_ns - self.doubtful_ns - self._cheapest_ns(cut)
         return min(max(self.saved_ns(cut) - saved_at_least, 0), self.doubtful_ns)
 
     def hidden_of(self, cut: Cut) -> int:
-        """By how much more a cut of the device's work may save for the same reason: a host that is faster than the
-        recorded one holds back less of it."""
+        """Return by how much more a cut of the device's work may save for the same reason: a host that is faster than
+        the recorded one holds back less of it."""
         if self.doubtful_ns == 0:
             return 0
         saved_at_most = self.base_ns - self.doubtful_ns - self._cheapest_ns(cut)
@@ -172,7 +172,7 @@ class Replay:
         return self._length_ns(Cut())
 
     def times(self, cut: Cut) -> Int64:
-        """When every node of the graph happens under a cut, without what the profiler costs the host."""
+        """Return when every node of the graph happens under a cut, without what the profiler costs the host."""
         return self._solved(cut, self.recording_scale)
 
     def saved_ns(self, cut: Cut, after: Cut | None = None) -> int:
@@ -264,7 +264,8 @@ class Replay:
         return max(length, min(last - first - self._waited_ns(times, self._since, end), as_recorded))
 
     def _waited_ns(self, times: Int64, begin_ns: int, end_ns: int) -> int:
-        """How long the host waited for the device between two moments: that its lead runs out so is no work of its."""
+        """Return how long the host waited for the device between two moments: that its lead runs out so is no work of
+        its."""
         graph = self.graph
         node = np.flatnonzero((graph.kind == NodeKind.WAIT) & (graph.second > 0))
         observed = graph.observed_ns[node] + graph.origin_ns

@@ -33,8 +33,8 @@ def recoverable_ns(measures: HostWaits, intervals: Intervals) -> int:
 
 
 def without_waiting_ns(measures: HostWaits, intervals: Intervals) -> int:
-    """How much shorter the counted steps would be without stretches that are idle because the host waited for the
-    device.
+    """Return how much shorter the counted steps would be without stretches that are idle because the host waited for
+    the device.
 
     Per step no more than step − max(host work, device work): a host that never waits still has its own work to do,
     without what it did to read values. In the replay all waits return at once, but those that belong to copies from

@@ -124,7 +124,7 @@ def kernel_bounds(
 def _compute_ns(
     flops: Int64, formats: npt.NDArray[np.uint8], attention: Bool, flops_per_s: Mapping[str, float]
 ) -> Float64:
-    """What operations take at the ceilings of their formats. What multiplies nothing takes no time there."""
+    """Return what operations take at the ceilings of their formats. What multiplies nothing takes no time there."""
     rates = np.array([flops_per_s.get(form, np.nan) for form in FORMATS])[formats]
     fp32, tf32 = FORMATS.index("fp32"), flops_per_s.get("tf32")
     if tf32 is not None:
@@ -142,7 +142,7 @@ _BY_CLASS = np.array([_CLASSES.get(kind, Bound.MEMORY) for kind in KernelClass],
 
 
 def _is_small(trace: Trace, rows: Int64, least_ns: Float64, fill: Float64) -> Bool:
-    """Which rows are too small for the device: by their work, else by their length; or by their grid."""
+    """Return which rows are too small for the device: by their work, else by their length; or by their grid."""
     length = (trace.device.end_ns - trace.device.start_ns)[rows]
     least = least_ns[rows]
     is_known = ~np.isnan(least)
@@ -153,7 +153,7 @@ def _is_small(trace: Trace, rows: Int64, least_ns: Float64, fill: Float64) -> Bo
 
 
 def _is_moment(trace: Trace, rows: Int64, op_of_work: Int64) -> Bool:
-    """Which rows are one moment of a recurrent layer: each waits for the one before, and multiplies little."""
+    """Return which rows are one moment of a recurrent layer: each waits for the one before, and multiplies little."""
     result = np.zeros(len(rows), np.bool_)
     ops = op_of_work[rows]
     recurrent = np.flatnonzero(ops != MISSING)

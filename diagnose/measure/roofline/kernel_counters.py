@@ -110,7 +110,8 @@ def _counted(name: str, metrics: Mapping[str, float]) -> Counted:
 
 
 def _tensor(name: str, metrics: Mapping[str, float]) -> float | None:
-    """How busy the units that multiply are; of the whole multiprocessor, if it multiplies and only that was counted.
+    """Return how busy the units that multiply are; of the whole multiprocessor, if it multiplies and only that was
+    counted.
 
     Arithmetic on pairs of float16 (`hfma2`) runs on the same units and is no product. Where no instructions were
     counted, the kernel's name says whether it multiplies.

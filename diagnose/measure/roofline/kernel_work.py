@@ -275,7 +275,8 @@ def _moves_all(name: str, kernel: str) -> bool:
 
 
 def _formats(trace: Trace, rows: Int64, op_of_work: Int64, work: OpWork) -> npt.NDArray[np.uint8]:
-    """What is multiplied: by the operator's arguments, and where these are fp32, as TF32 if the kernel's name says."""
+    """Return what is multiplied: by the operator's arguments, and where these are fp32, as TF32 if the kernel's name
+    says."""
     result = np.zeros(len(trace.device), np.uint8)
     names = trace.device.name[rows]
     for name in np.unique(names).tolist():

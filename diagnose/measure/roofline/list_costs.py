@@ -56,7 +56,7 @@ def bytes_by_grid(op_name: str, given: Operands, kernel: str, blocks: int) -> in
 
 
 def _passes(op_name: str, lists: int) -> int:
-    """How many lists are read and written: every one is read, and one written."""
+    """Return how many lists are read and written: every one is read, and one written."""
     read = lists - 1 if _OF_SQUARES.match(op_name) else lists
     return read if _ONLY_READ.match(op_name) else read + 1
 

@@ -45,7 +45,7 @@ _MULTIPROCESSORS: tuple[tuple[str, int], ...] = (
 
 
 def multiprocessors(trace: Trace) -> int | None:
-    """How many multiprocessors a rank's device has; None for a device that no table has."""
+    """Return how many multiprocessors a rank's device has; None for a device that no table has."""
     names = (trace.facts.device_name, *trace.device_names)
     table = ((re.compile(pattern, re.IGNORECASE), count) for pattern, count in _MULTIPROCESSORS)
     return next((count for pattern, count in table if any(name and pattern.search(name) for name in names)), None)

@@ -34,7 +34,7 @@ class BackwardPasses:
         return len(self.start_ns)
 
     def begun_by(self, times_ns: Int64) -> Int64:
-        """How many passes have begun by each moment."""
+        """Return how many passes have begun by each moment."""
         return np.searchsorted(self.start_ns, times_ns, side="right")
 
     def holding(self, times_ns: Int64) -> Int64:

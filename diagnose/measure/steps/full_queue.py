@@ -41,7 +41,7 @@ def launch_usually_ns(launches: Launches) -> int:
 
 
 def waits_for_room(trace: Trace, launches: Launches) -> Bool:
-    """Which calls launch work and wait for room in a full queue, by the depth of the queue and their length."""
+    """Return which calls launch work and wait for room in a full queue, by the depth of the queue and their length."""
     found = np.zeros(len(trace.calls), np.bool_)
     linked = launches.linked
     if not linked.any():

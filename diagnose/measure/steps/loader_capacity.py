@@ -24,7 +24,7 @@ _BUSY, _WORKERS = "host.workers_cpu", "host.workers"
 
 
 def training_loaders(trace: Trace) -> list[Site]:
-    """Where the loaders were built that traced steps took batches from; all loaders where that was not seen.
+    """Return where the loaders were built that traced steps took batches from; all loaders where that was not seen.
 
     A program has others beside them, for validation, whose workers and lines say nothing about its training.
     """

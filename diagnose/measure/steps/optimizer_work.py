@@ -20,7 +20,8 @@ _BACKWARD = re.compile(r"^autograd::engine::evaluate_function")
 
 
 def own_starts_ns(trace: Trace, ranges: Int64) -> Int64:
-    """When what each step does itself begins, by its row of ranges: after the last backward operator within it."""
+    """Return when what each step does itself begins, by its row of ranges: after the last backward operator within
+    it."""
     starts, ends = trace.ranges.start_ns[ranges], trace.ranges.end_ns[ranges]
     backward = np.sort(trace.ops.end_ns[named(trace.names, trace.ops.name, _BACKWARD)])
     if not len(backward):

@@ -86,7 +86,8 @@ def _optimizer_ends(trace: Trace, ranges: Ranges) -> Int64:
 
 
 def _cycle(trace: Trace, ranges: Ranges) -> int:
-    """How many optimizers take turns: the shortest period of what tells them apart (names, then operators inside)."""
+    """Return how many optimizers take turns: the shortest period of what tells them apart (names, then operators
+    inside)."""
     starts = np.sort(trace.ops.start_ns)
     inside = np.searchsorted(starts, ranges.end_ns) - np.searchsorted(starts, ranges.start_ns)
     for identity in (ranges.name, inside):

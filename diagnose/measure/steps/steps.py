@@ -166,7 +166,7 @@ _SHORTEST = 4  # kernels: fewer say nothing about a step
 
 
 def period_of(names: Int32) -> int | None:
-    """After how many kernels the sequence repeats, or None.
+    """Return after how many kernels the sequence repeats, or None.
 
     A name that comes at regular distances proposes its distance. The period under which most kernels repeat wins, the
     shortest of equals. Layers repeat too, but what comes before and after them does not: a period is refused if some
@@ -198,6 +198,6 @@ def period_of(names: Int32) -> int | None:
 
 
 def period_starts(names: Int32, start_ns: Int64) -> Int64 | None:
-    """When each period begins, from the first kernel on; the last one only closes the period before it."""
+    """Return when each period begins, from the first kernel on; the last one only closes the period before it."""
     period = period_of(names)
     return None if period is None else start_ns[::period]

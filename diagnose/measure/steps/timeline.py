@@ -172,15 +172,15 @@ class Timeline:
         )
 
     def accounting_within(self, time: Intervals) -> Accounting:
-        """Where some of the time of the counted steps went."""
+        """Return where some of the time of the counted steps went."""
         return account_within(self.occupation, self.idle, self.compute_kinds, time & self.counted)
 
     def accounting_of(self, step: int) -> Accounting:
-        """Where the time of one step went."""
+        """Return where the time of one step went."""
         return self.accountings[step]
 
     def per_step(self, intervals: Intervals) -> Int64:
-        """How much of each counted step lies in some intervals."""
+        """Return how much of each counted step lies in some intervals."""
         return intervals.covered(self.steps.start_ns, self.steps.end_ns)
 
     def share(self, intervals: Intervals) -> float:
@@ -215,5 +215,6 @@ class Timeline:
         return lacks_optimizer(self.trace)
 
     def optimizer_starts_ns(self, rows: Int64) -> Int64:
-        """When the optimizer's own work begins in each of its ranges: after the passes of a closure that it calls."""
+        """Return when the optimizer's own work begins in each of its ranges: after the passes of a closure that it
+        calls."""
         return own_starts_ns(self.trace, rows)

@@ -53,7 +53,8 @@ def most_common(devices: Int32 | Int64) -> int:
 
 
 def after_warm_up(trace: Trace, moments: Int64) -> Bool:
-    """Which moments of a live run lie after its first steps and until its last one; all, of another recording."""
+    """Return which moments of a live run lie after its first steps and until its last one; all, of another
+    recording."""
     log = trace.step_log
     if len(log) <= _WARM_UP:
         return np.ones(len(moments), np.bool_)

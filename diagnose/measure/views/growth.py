@@ -26,7 +26,7 @@ _RISING = 6
 
 
 def growth(values: Int64) -> float | None:
-    """By how much a quantity grows per step; None where it does not, or where too few steps were seen."""
+    """Return by how much a quantity grows per step; None where it does not, or where too few steps were seen."""
     count = len(values)
     if count < FEWEST:
         return None

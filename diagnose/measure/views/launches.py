@@ -72,7 +72,7 @@ def _launched_earlier(trace: Trace, known: Bool) -> Bool:
 
 
 def _caught_up_ns(trace: Trace, known: Bool, stream: Int64, device: int) -> int:
-    """When the busiest stream of a device comes to its first work of known launch: the queue of before is done.
+    """Return when the busiest stream of a device comes to its first work of known launch: the queue of before is done.
 
     What begins on another stream later than that, and has no launch, lost it in the middle of the recording.
     """
@@ -82,7 +82,7 @@ def _caught_up_ns(trace: Trace, known: Bool, stream: Int64, device: int) -> int:
 
 
 def _opens_ns(trace: Trace) -> int:
-    """When the recording's first event begins."""
+    """Return when the recording's first event begins."""
     tables = (trace.calls, trace.ops, trace.ranges, trace.device)
     return min(int(table.start_ns.min()) for table in tables if len(table))
 

@@ -141,7 +141,7 @@ def _sorted_small(numbers: Int32 | Int64) -> Int64:
 
 
 def _depths(opens: Int64, closes: Int64) -> Int64:
-    """How many earlier ranges have not ended when each one starts.
+    """Return how many earlier ranges have not ended when each one starts.
 
     Every range that ends at or before a start is an earlier one, but for empty ones at that very start.
     """

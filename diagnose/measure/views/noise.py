@@ -36,7 +36,7 @@ def standard_deviation(lengths: Int64 | Float64 | Sequence[int]) -> float:
 
 
 def period_of(lengths: Int64 | Float64 | Sequence[int]) -> int:
-    """After how many steps their lengths repeat; 1 where nothing shows that they do."""
+    """Return after how many steps their lengths repeat; 1 where nothing shows that they do."""
     values = np.asarray(lengths, np.float64)
     for period in range(2, min(len(values) // 2, LONGEST) + 1):
         phases = _phases(values, period)
@@ -107,7 +107,7 @@ def _always_longer(values: Float64, phases: Float64) -> bool:
 
 
 def _deviation(values: Float64, period: int) -> float:
-    """How much the steps of one kind vary."""
+    """Return how much the steps of one kind vary."""
     return _within(values, period) if period > 1 else standard_deviation(values)
 
 
@@ -118,7 +118,7 @@ def _within(values: Float64, period: int) -> float:
 
 
 def _repeated(values: Float64, period: int) -> Float64:
-    """By how much each step differs from the one a period before."""
+    """Return by how much each step differs from the one a period before."""
     return np.abs(values[period:] - values[:-period])
 
 

@@ -80,7 +80,7 @@ def _schema(kind: type) -> dict[str, Any]:
 
 @cache
 def _descriptions() -> dict[tuple[str, str], str]:
-    """What stands below the fields of the model's classes, by class and field."""
+    """Return what stands below the fields of the model's classes, by class and field."""
     kinds = [
         value
         for name, module in sorted(sys.modules.items())

@@ -167,14 +167,14 @@ def _cause_of(state: State) -> dict[str, int]:
 
 
 def _proposed(state: State) -> list[Verdict]:
-    """What a dry run would try, each with its diff."""
+    """Return what a dry run would try, each with its diff."""
     if not verdict_table.is_dry(state):
         return []
     return [verdict for verdict in state.verdicts if verdict.decision is not Decision.ADVICE]
 
 
 def _diff_class(line: str) -> str:
-    """How a line of a diff is coloured; the names of files are no changes."""
+    """Return how a line of a diff is coloured; the names of files are no changes."""
     if line.startswith(("+++", "---", "diff ")):
         return "file"
     return _DIFF_CLASSES.get(line[:1], "")

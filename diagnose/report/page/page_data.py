@@ -46,7 +46,7 @@ def looks_of(timeline: Timeline) -> list[Look]:
 
 
 def example_of(finding: Finding, timeline: Timeline | None) -> tuple[int, int] | None:
-    """Where on the timeline a finding's longest stretch lies; None where it is not among the steps shown."""
+    """Return where on the timeline a finding's longest stretch lies; None where it is not among the steps shown."""
     if timeline is None or finding.example_ns is None:
         return None
     begin, end = (moment - timeline.begin_ns for moment in finding.example_ns)

@@ -155,7 +155,7 @@ def _ceiling(form: str, roof: Roof, axes: _Axes, below: bool) -> Ceiling:
 
 
 def _slope(roof: Roof, axes: _Axes) -> Ceiling:
-    """What the memory allows, up to the upper edge."""
+    """Return what the memory allows, up to the upper edge."""
     left = max(axes.left, axes.low - math.log10(roof.bytes_per_s))
     right = min(axes.right, axes.high - math.log10(roof.bytes_per_s))
     begin, named, end = (

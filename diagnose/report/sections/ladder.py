@@ -82,7 +82,7 @@ def fixers_of(rung: Rung) -> str:
 
 
 def summary(ladder: Ladder) -> str:
-    """Where the step is, where the rungs lead, where they could end, and what separates these."""
+    """Return where the step is, where the rungs lead, where they could end, and what separates these."""
     said = []
     more = len(ladder.rungs) - MOST_RUNGS
     if more > 0:

@@ -54,7 +54,8 @@ def nothing_kept(state: State) -> str:
 
 
 def kept_by_trial(state: State) -> str:
-    """What the kept fixes save by their trials, where the patched program was not run alone. Empty for all others.
+    """Return what the kept fixes save by their trials, where the patched program was not run alone. Empty for all
+    others.
 
     Savings of several trials are not added up: what they come to together was not measured.
     """
@@ -71,7 +72,7 @@ def kept_by_trial(state: State) -> str:
 
 
 def _saved_by(state: State, alike: Alike) -> str:
-    """What fixes that rest on one trial save by it; empty where that is unknown."""
+    """Return what fixes that rest on one trial save by it; empty where that is unknown."""
     trial = basis(state, alike)
     if trial.saving is None or trial.saving_ns is None:
         return ""
@@ -81,7 +82,7 @@ def _saved_by(state: State, alike: Alike) -> str:
 
 
 def _so_far(state: State) -> str:
-    """What is left of trials that did not come to their end; empty where none had begun."""
+    """Return what is left of trials that did not come to their end; empty where none had begun."""
     if not (state.control or state.trials or state.verdicts):
         return ""
     how = "Interrupted" if interrupted(state) else "Ended by an error"

@@ -46,7 +46,7 @@ def traced_lines(diagnosis: Diagnosis, width: int, most: int, solid: bool = Fals
 
 
 def spread_words(diagnosis: Diagnosis) -> str:
-    """How far the ranks' steps are apart."""
+    """Return how far the ranks' steps are apart."""
     means = [_mean_ns(one) for one in diagnosis.per_rank if one.steps.count]
     if len(means) < 2:
         return ""

@@ -174,7 +174,8 @@ def _is_undecided(state: State, verdict: Verdict) -> bool:
 
 
 def look(state: State, verdict: Verdict) -> Look:
-    """How a verdict of a run is shown: its decision, but for what is undecided, and for a fixer without an edit."""
+    """Return how a verdict of a run is shown: its decision, but for what is undecided, and for a fixer without an
+    edit."""
     if is_idle(verdict):
         return NO_EDIT
     return UNDECIDED if _is_undecided(state, verdict) else DECISIONS[verdict.decision]
@@ -187,6 +188,6 @@ def told_from_none(state: State, verdict: Verdict) -> float:
 
 
 def _resolution(state: State, verdict: Verdict) -> float:
-    """What the machine resolves, by the trial itself, else by the run's control; 0: unknown."""
+    """Return what the machine resolves, by the trial itself, else by the run's control; 0: unknown."""
     control = state.control.resolution if state.control is not None else 0.0
     return control if verdict.resolution is None else verdict.resolution

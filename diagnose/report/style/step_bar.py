@@ -52,7 +52,7 @@ def _look(kind: str, accounting: Accounting) -> Look:
 
 
 def cells(parts: Sequence[Slice], width: int) -> list[int]:
-    """How many of `width` cells each slice gets: they sum to `width`, each within one cell of its exact part."""
+    """Return how many of `width` cells each slice gets: they sum to `width`, each within one cell of its exact part."""
     exact = [part.share * width for part in parts]
     given = [int(cell) for cell in exact]
     by_remainder = sorted(range(len(parts)), key=lambda index: given[index] - exact[index])

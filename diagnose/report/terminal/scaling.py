@@ -18,7 +18,7 @@ def render(scaling: Scaling) -> str:
 
 
 def to_json(scaling: Scaling) -> str:
-    """How a program scales, as one JSON object."""
+    """Return how a program scales, as one JSON object."""
     record = {"schema": 1, **msgspec.to_builtins(scaling)}
     return msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
 
@@ -60,7 +60,7 @@ def _last(scaling: Scaling) -> Iterator[str]:
 
 
 def _parts(first: Run, last: Run, divided: float) -> dict[str, float]:
-    """What each class of a rank's traced step exceeds its ideal by."""
+    """Return what each class of a rank's traced step exceeds its ideal by."""
     parts = {
         "more compute (beside collectives it is slower)": last.compute_ns - divided * first.compute_ns,
         "copies and idle time": last.other_ns - divided * first.other_ns,

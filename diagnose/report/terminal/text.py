@@ -88,7 +88,7 @@ def _head(state: State, width: int) -> list[Text]:
 
 
 def _news(state: State, width: int) -> list[Text]:
-    """What the fixes came to, before everything that it rests on."""
+    """Return what the fixes came to, before everything that it rests on."""
     mark, colour, said = "– ", MUTED, nothing_kept(state)
     if state.final is not None:
         better = state.final.patched_ns <= state.final.original_ns
@@ -104,7 +104,7 @@ def _news(state: State, width: int) -> list[Text]:
 
 
 def _failure(state: State, width: int) -> list[Text]:
-    """What the program itself failed of, before what was found in it."""
+    """Return what the program itself failed of, before what was found in it."""
     if state.ended is None or state.diagnosis is None or not is_failed(state) or nothing_kept(state):
         return []
     first, *rest = paragraph(sentence(state.ended.message.splitlines()[0]), width, indent=2)

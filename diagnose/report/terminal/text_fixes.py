@@ -133,7 +133,7 @@ def _kept(verdicts: tuple[Verdict, ...], rests_on: Verdict, width: int, with_res
 
 
 def _dropped(verdicts: tuple[Verdict, ...], words: str, look: Look, width: int) -> list[Text]:
-    """What was measured and not kept needs no more than its reason: the figures stand in the table."""
+    """Return what was measured and not kept needs no more than its reason: the figures stand in the table."""
     names = ", ".join(map(chosen, verdicts))
     first, *rest = wrap(f"{names}  {look.label}", width - 2)
     lines = [styled(f"{look.mark} ", look.colour).append(first, "bold"), *(styled(f"  {one}", "bold") for one in rest)]

@@ -58,7 +58,8 @@ def _has_unpriced(diagnosis: Diagnosis) -> bool:
 
 
 def _doubtful(diagnosis: Diagnosis) -> Finding | None:
-    """What could give back that much, were it not for the noise of the steps or for what the profiler itself costs."""
+    """Return what could give back that much, were it not for the noise of the steps or for what the profiler itself
+    costs."""
     most = max(filter(is_priced, diagnosis.findings), key=lambda one: one.estimate_share, default=None)
     return most if most is not None and most.estimate_share >= WORTH else None
 
@@ -127,7 +128,7 @@ _OF_OTHER_RANKS = "straggler"
 
 
 def _beyond(diagnosis: Diagnosis) -> str:
-    """What of the step lies above the practical ceiling, and that nothing explains it; empty where little."""
+    """Return what of the step lies above the practical ceiling, and that nothing explains it; empty where little."""
     left, ladder = _above_ceiling(diagnosis), diagnosis.ladder
     if left is None or ladder is None or ladder.ceiling is None:
         why = "operators' shapes were not recorded" if diagnosis.has_device else "no work of a device was recorded"

@@ -24,7 +24,7 @@ def _mean_ns(rank: RankAccounting) -> int:
 
 
 def _apart(rank: RankAccounting, median: Accounting) -> str:
-    """What differs most between the average step of a rank and a median one; empty where that is little."""
+    """Return what differs most between the average step of a rank and a median one; empty where that is little."""
     looks = {part.kind: part.look for part in (*slices(rank.accounting), *slices(median))}
     drawn = {part.kind: part.ns for part in slices(median)}
     average = {part.kind: part.ns // rank.steps.count for part in slices(rank.accounting)}

@@ -47,7 +47,8 @@ _MOSTLY_KNOWN = 0.95
 
 
 def arithmetic(diagnosis: Diagnosis) -> str:
-    """How much arithmetic a step is and how near the device's ceiling that comes; empty where it is not known."""
+    """Return how much arithmetic a step is and how near the device's ceiling that comes; empty where it is not
+    known."""
     work = diagnosis.work
     if work is None:
         return ""
@@ -194,7 +195,7 @@ def interplay(state: State) -> str:
 
 
 def startup(verdict: Verdict) -> str:
-    """How much longer the patched program takes to get going, and when that is earned back. Empty if hardly."""
+    """Return how much longer the patched program takes to get going, and when that is earned back. Empty if hardly."""
     if verdict.startup_ns is None:
         return ""
     before, after = verdict.startup_ns
@@ -213,7 +214,7 @@ _PROMISES = {
 
 
 def _equal(gate: GateResult) -> str:
-    """What was found equal or not, with what was compared, and each word once."""
+    """Return what was found equal or not, with what was compared, and each word once."""
     if gate.passed is None:
         return f"not verified: {gate.detail}"
     promise = _PROMISES[gate.gate]

@@ -40,7 +40,7 @@ class Count:
 
 
 def accumulation(step: TrainingStep) -> Accumulation | None:
-    """How a training step accumulates gradients; None where it does not, or not as a mean over micro-steps."""
+    """Return how a training step accumulates gradients; None where it does not, or not as a mean over micro-steps."""
     source = step.source
     around = loops_around(source, step.backward)
     inner = around[0] if around else None

@@ -22,7 +22,7 @@ from diagnose.source.tree.syntax import Source
 
 
 def derived_from_size(sources: Mapping[str, str], number: cst.BaseExpression, *, divisor: bool = False) -> str | None:
-    """What would be another with micro-batches of another size or, as a `divisor`, with another number of them.
+    """Return what would be another with micro-batches of another size or, as a `divisor`, with another number of them.
 
     None where nothing is seen.
     """

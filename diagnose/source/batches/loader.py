@@ -181,14 +181,14 @@ class Loader:
         return not plain or any(self.options.given(name) is not None for name in ("sampler", "batch_sampler"))
 
     def _why_not_copied(self) -> str | None:
-        """What its dataset holds that processes must not share."""
+        """Return what its dataset holds that processes must not share."""
         found = next(self.shared.handles(), None) if self.shared is not None else None
         if found is None:
             return None
         return f"feeds a dataset that {found.words}: {found.where}. Open it at the first sample that a worker makes."
 
     def _why_not_spawned(self) -> str | None:
-        """What keeps a dataset from being sent to a process that does not begin as a copy of this one."""
+        """Return what keeps a dataset from being sent to a process that does not begin as a copy of this one."""
         context = self.site.arguments.get("multiprocessing_context") if self.site is not None else None
         spawns = context in {"spawn", "forkserver"} or any_matches(_SPAWNS, self.options.sources.values())
         if self.shared is None or not spawns:
@@ -201,7 +201,7 @@ class Loader:
         return None
 
     def _why_no_children(self) -> str | None:
-        """What runs it in a process that may start none."""
+        """Return what runs it in a process that may start none."""
         if self.options.names:
             return None
         parsed = {path: parse(text) for path, text in self.options.sources.items()}

@@ -206,7 +206,7 @@ def _attributes_given(source: Source) -> Sequence[str]:
 
 
 def _bound_in(body: Iterable[ast.AST]) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """What statements bind, and to what; without those of functions within."""
+    """Yield what statements bind, and to what; without those of functions within."""
     pending = list(body)
     while pending:
         node = pending.pop()
@@ -235,7 +235,8 @@ def _gone_through(source: Source, node: cst.BaseExpression) -> list[str]:
 
 
 def _opened_by_call(sources: Mapping[str, Source], source: Source, loop: cst.For, loader: str) -> str | None:
-    """Where a function that the turns of a loop call goes through the loader, by the name that the loop has for it."""
+    """Return where a function that the turns of a loop call goes through the loader, by the name that the loop has for
+    it."""
     called = {call_name(call) for call in source.every(cst.Call, loop.body)}
     for path, other in sources.items():
         if called.isdisjoint(other.function_names) or loader not in _may_be_gone_through(other):
@@ -252,7 +253,7 @@ def _opened_by_call(sources: Mapping[str, Source], source: Source, loop: cst.For
 
 
 def _opened_in(sources: Mapping[str, Source], source: Source, loop: cst.For, loader: str) -> cst.CSTNode | None:
-    """Where the turns of a loop through the loader go through it too, or hand it to whoever may."""
+    """Return where the turns of a loop through the loader go through it too, or hand it to whoever may."""
     function = source.inside(loop, cst.FunctionDef)
     given = {each.name.value for each in source.every(cst.Param, function.params)} if function is not None else set()
     for code in _gone_through(source, loop.iter):

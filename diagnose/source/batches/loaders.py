@@ -90,7 +90,8 @@ def _with_draws(loader: Loader, drew: Sequence[Site]) -> Loader:
 
 
 def _names_of(source: Source, site: Site) -> frozenset[str]:
-    """What the call of a recorded loader may call: torch's class, the program's own kind of it, a variable for one.
+    """Return what the call of a recorded loader may call: torch's class, the program's own kind of it, a variable for
+    one.
 
     In the constructor of the program's own kind also that of the class above it.
     """

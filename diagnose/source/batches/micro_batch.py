@@ -77,7 +77,7 @@ class MicroBatch:
 
 
 def microbatch(program: Program, least_steps: int = 2) -> MicroBatch | str | None:
-    """How the program accumulates; why that is left to people; or None where there is nothing to say.
+    """Return how the program accumulates; why that is left to people; or None where there is nothing to say.
 
     `least_steps`: with fewer micro-steps there is nothing to do.
     """
@@ -89,7 +89,7 @@ def microbatch(program: Program, least_steps: int = 2) -> MicroBatch | str | Non
 
 
 def _of_the_batch(program: Program) -> str | None:
-    """What makes the loss depend on which samples are computed together."""
+    """Return what makes the loss depend on which samples are computed together."""
     return normalises_batches(program.sources) or sums_losses(program.sources)
 
 
@@ -116,7 +116,7 @@ def _placed(told: CallOptions, options: CallOptions, size: int, steps: int) -> E
 
 
 def _in_loop(program: Program, least_steps: int) -> MicroBatch | str | None:
-    """What sets the two numbers of the program's own loop."""
+    """Return what sets the two numbers of the program's own loop."""
     steps = training_steps(program.sources, program.sites)
     steps = tuple(step for step in steps if step.path == program.entry) or steps
     if not steps:
@@ -181,7 +181,7 @@ def _counts_micro_steps(step: TrainingStep) -> bool:
 
 
 def _rate_of_batch(source: Source, steps: str) -> str | None:
-    """What sets a learning rate by the size of a micro-batch, and not by that of all of them."""
+    """Return what sets a learning rate by the size of a micro-batch, and not by that of all of them."""
     for node in source.walk():
         if isinstance(node, cst.Assign):
             name, value = source.code(node.targets[0].target), node.value
@@ -196,7 +196,7 @@ def _rate_of_batch(source: Source, steps: str) -> str | None:
 
 
 def _derived(program: Program, step: TrainingStep, way: Accumulation) -> str | None:
-    """What else the program derives from the two numbers, or from how many batches there are."""
+    """Return what else the program derives from the two numbers, or from how many batches there are."""
     names = _names_gone_through(step)
     for loader in _feeding(program, step):
         names |= names_holding(program.sources, loader.options.source, loader.options.node)
@@ -226,7 +226,8 @@ def _feeding(program: Program, step: TrainingStep) -> list[Loader]:
 
 
 def _size(program: Program, step: TrainingStep) -> Count | None:
-    """Where the size of a micro-batch is set; None where it is not followed, or two loaders have different ones."""
+    """Return where the size of a micro-batch is set; None where it is not followed, or two loaders have different
+    ones."""
     found: list[Count | None] = []
     for loader in _feeding(program, step):
         given = loader.options.given("batch_size")
@@ -250,7 +251,7 @@ def _size_name(source: Source) -> str:
 
 
 def _counted(program: Program, path: str, source: Source, name: str, *, divisor: bool = False) -> Count | None:
-    """Where a variable of the script is set: there, or in a file of settings that the command line names."""
+    """Return where a variable of the script is set: there, or in a file of settings that the command line names."""
     here = count_of(source, path, name, divisor=divisor) if name and not _words_of(program, name) else None
     if here is None or not executes_files(source):
         return here
@@ -268,7 +269,7 @@ def _words_of(program: Program, name: str) -> list[str]:
 def _set_at(
     program: Program, path: str, source: Source, value: cst.BaseExpression, *, divisor: bool = False
 ) -> Count | None:
-    """Where a number is set; None where the command line has it."""
+    """Return where a number is set; None where the command line has it."""
     code = source.code(value)
     if _words_of(program, code):
         return None

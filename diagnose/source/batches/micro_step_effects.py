@@ -81,7 +81,8 @@ def _effect(step: TrainingStep, way: Accumulation, node: cst.CSTNode, made: set[
 
 
 def _effect_of_test(step: TrainingStep, way: Accumulation, test: cst.BaseExpression, made: set[str]) -> str | None:
-    """Where something else than the number of micro-steps, or the last batch of an epoch, decides what a turn does.
+    """Return where something else than the number of micro-steps, or the last batch of an epoch, decides what a turn
+    does.
 
     What kind of thing a value is, it is in each micro-step.
     """
@@ -277,7 +278,7 @@ def _of_product(source: Source, left: cst.BaseExpression, right: cst.BaseExpress
 
 
 def _not_a_mean(step: TrainingStep) -> str | None:
-    """Where the loss of a micro-step is not a mean over its samples, by the last thing that computes it."""
+    """Return where the loss of a micro-step is not a mean over its samples, by the last thing that computes it."""
     source = step.source
     for assign in source.every(cst.Assign, step.turn):
         if source.code(assign.targets[0].target) != step.loss:

@@ -91,7 +91,7 @@ def _deciding(step: TrainingStep, loop: Loop) -> cst.If | None:
 
 
 def _meant(source: Source, branch: cst.If, loop: Loop) -> cst.CSTNode:
-    """What a condition stands for: of a name that one statement of the turn itself gives a value, that value."""
+    """Return what a condition stands for: of a name that one statement of the turn itself gives a value, that value."""
     flag = _flag(source, branch, loop)
     return flag if flag is not None else branch.test
 

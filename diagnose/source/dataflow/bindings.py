@@ -151,7 +151,7 @@ def _scope_of(source: Source, node: cst.CSTNode, name: str) -> cst.CSTNode:
 
 
 def _unpacked(source: Source, element: cst.BaseElement) -> cst.BaseExpression | None:
-    """What `a, b = 1, 2` binds one of its names to; None where that is not seen."""
+    """Return what `a, b = 1, 2` binds one of its names to; None where that is not seen."""
     group = source.parent(element)
     target = source.parent(group) if isinstance(group, cst.Tuple | cst.List) else None
     assign = source.parent(target) if isinstance(target, cst.AssignTarget) else None

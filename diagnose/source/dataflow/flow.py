@@ -79,7 +79,8 @@ def _is_all_its_own(assign: cst.Assign) -> bool:
 
 
 def _in_row(source: Source, node: cst.Name) -> cst.BaseExpression | None:
-    """What a name gets in `a, b = 0.0, None`; None where that is no constant, list or call, or the rest is unclear."""
+    """Return what a name gets in `a, b = 0.0, None`; None where that is no constant, list or call, or the rest is
+    unclear."""
     element = source.parent(node)
     row = source.parent(element) if isinstance(element, cst.Element) else None
     target = source.parent(row) if isinstance(row, cst.Tuple) else None
@@ -157,7 +158,7 @@ def _is_exported(source: Source, name: str) -> bool:
 
 
 def bindings(source: Source, below: cst.CSTNode, name: str) -> Iterator[cst.Name]:
-    """Where anything below a node gives the name another value."""
+    """Yield where anything below a node gives the name another value."""
     for node in source.named(name, below):
         if is_variable(source, node):
             parent = source.parent(node)

@@ -140,7 +140,7 @@ def _callers_are_seen(source: Source, use: cst.BaseExpression) -> bool:
 def _at_callers(
     sources: Mapping[str, str], source: Source, use: cst.BaseExpression, position: int | None, length: int
 ) -> Iterator[tuple[Source, cst.BaseExpression]]:
-    """What callers get: the call, or the name that takes the part at `position` of what is returned."""
+    """Yield what callers get: the call, or the name that takes the part at `position` of what is returned."""
     function = source.inside(use, cst.FunctionDef)
     for text in {source.text, *sources.values()}:
         other = source if text == source.text else parse(text)

@@ -45,7 +45,7 @@ def is_written(source: Source, code: str, below: cst.CSTNode | None = None) -> b
 
 @per_source
 def _writes(source: Source) -> dict[str, list[int]]:
-    """Where among a file's nodes something is written to, by the code that names it."""
+    """Return where among a file's nodes something is written to, by the code that names it."""
     found: dict[str, list[int]] = {}
     for node in source.walk(None, *_WRITING):
         for memory in _written_by(source, node):
@@ -132,7 +132,7 @@ def _elements(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 
 
 def memory_of(node: cst.BaseExpression) -> cst.BaseExpression:
-    """What holds the memory that a view or a part shows."""
+    """Return what holds the memory that a view or a part shows."""
     while True:
         if isinstance(node, cst.Subscript) or (
             isinstance(node, cst.Attribute) and node.attr.value in MEMORY_ATTRIBUTES

@@ -128,7 +128,7 @@ def _assigned(source: Source, code: str, below: cst.CSTNode | None = None) -> li
 
 
 def _passed(source: Source, function: cst.CSTNode | None, name: str) -> list[cst.BaseExpression]:
-    """What the calls of the file pass for a parameter, else its default; nothing where one is not read."""
+    """Return what the calls of the file pass for a parameter, else its default; nothing where one is not read."""
     if not isinstance(function, cst.FunctionDef):
         return []
     parameter = parameter_of(function, name)

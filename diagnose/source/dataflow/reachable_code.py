@@ -78,7 +78,7 @@ class Reached:
                     yield path, source, node
 
     def _implicit(self) -> Iterator[Place]:
-        """What nobody calls by its name: operators, hooks, the methods that a library calls."""
+        """Yield what nobody calls by its name: operators, hooks, the methods that a library calls."""
         handed = {name for source in self._sources.values() for name in names_handed_on(source)}
         for path, source, function, owner in self._functions:
             name = function.name.value

@@ -39,7 +39,7 @@ def also_without_cuda(source: Source, choice: cst.BaseExpression) -> Splice | No
 
 
 def _rest(source: Source, test: cst.BaseExpression) -> str | None:
-    """What a condition asks beside CUDA; None where it does not ask for that."""
+    """Return what a condition asks beside CUDA; None where it does not ask for that."""
     if _ASKS_FOR_CUDA.fullmatch(source.code(test)):
         return "True"
     if not isinstance(test, cst.BooleanOperation) or not isinstance(test.operator, cst.And):

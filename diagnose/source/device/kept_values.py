@@ -93,7 +93,7 @@ def _is_variable(source: Source, node: cst.CSTNode) -> bool:
 
 
 def _operands(node: cst.BaseExpression, reads: Sequence[cst.Call]) -> Iterator[cst.BaseExpression]:
-    """What stands beside the reads in a formula."""
+    """Yield what stands beside the reads in a formula."""
     if any(node is read for read in reads):
         return
     if isinstance(node, cst.BinaryOperation):

@@ -138,7 +138,7 @@ def _turns(source: Source, batch: cst.For) -> tuple[str, str, list[Splice]] | No
 
 
 def _inner(node: cst.BaseExpression) -> cst.BaseExpression:
-    """What a progress bar goes over; an expression that is none itself."""
+    """Return what a progress bar goes over; an expression that is none itself."""
     while isinstance(node, cst.Call) and call_name(node) == "tqdm" and node.args and node.args[0].keyword is None:
         node = node.args[0].value
     return node

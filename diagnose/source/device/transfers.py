@@ -183,14 +183,15 @@ def _is_part_of_given(source: Source, value: cst.BaseExpression | None) -> bool:
 
 
 def _root(node: cst.BaseExpression) -> cst.BaseExpression:
-    """What an attribute, a part or a view is taken of: `batch` of `batch["image"].data` and of `batch.view(-1)`."""
+    """Return what an attribute, a part or a view is taken of: `batch` of `batch["image"].data` and of
+    `batch.view(-1)`."""
     while isinstance(inner := viewed_tensor(node), cst.Subscript | cst.Attribute):
         node = inner.value
     return inner
 
 
 def viewed_tensor(node: cst.BaseExpression) -> cst.BaseExpression:
-    """What a view is taken of: `batch` of `batch.view(-1)`; any other expression itself."""
+    """Return what a view is taken of: `batch` of `batch.view(-1)`; any other expression itself."""
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _VIEWS:
         node = node.func.value
     return node

@@ -128,7 +128,7 @@ def _calls(sources: Mapping[str, str]) -> Iterator[tuple[str, Source, cst.Call]]
 
 
 def _known_as(source: Source, call: cst.Call) -> set[str]:
-    """What is called, by its own name and by that which the file gives it."""
+    """Return what is called, by its own name and by that which the file gives it."""
     return {name.rpartition(".")[2] for name in source.names(call.func)} | {call_name(call)}
 
 

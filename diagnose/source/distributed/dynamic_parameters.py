@@ -63,7 +63,7 @@ def frozen_later(sources: Mapping[str, str], path: str, node: cst.CSTNode) -> st
 
 
 def _switched(source: Source, function: cst.FunctionDef, later: frozenset[str]) -> cst.CSTNode | None:
-    """Where an attribute that is set after the model is built decides: in a test, or as what is called."""
+    """Return where an attribute that is set after the model is built decides: in a test, or as what is called."""
     deciding: list[cst.CSTNode] = [call.func for call in source.every(cst.Call, function.body)]
     deciding += [node.test for node in source.walk(function.body) if isinstance(node, cst.If | cst.IfExp | cst.While)]
     deciding += [
@@ -138,7 +138,7 @@ def _chooses_parts(source: Source, function: cst.FunctionDef, branch: cst.If | c
 
 
 def _parts(source: Source, below: cst.CSTNode) -> list[str]:
-    """What a piece of code calls of `self`, criteria aside: these have no parameters."""
+    """Return what a piece of code calls of `self`, criteria aside: these have no parameters."""
     calls = [source.code(call.func) for call in source.every(cst.Call, below)]
     return [code for code in calls if re.fullmatch(r"self\.\w+", code) and not _LOSS.search(code)]
 

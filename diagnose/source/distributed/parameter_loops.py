@@ -44,7 +44,7 @@ class ParameterLoop:
     """The code of the group of ranks that the collective names; None for all ranks of the job."""
 
     def model_in(self, call: cst.Call) -> str:
-        """What a call of the loop's function names the model whose parameters the loop goes through."""
+        """Return what a call of the loop's function names the model whose parameters the loop goes through."""
         root, dot, rest = self.model.partition(".")
         listed = self.function.params.params if self.function is not None else ()
         names = [each.name.value for each in listed if each.name.value != "self"]
@@ -158,7 +158,7 @@ def _divides(source: Source, small: cst.BaseSmallStatement, name: str) -> bool:
 
 
 def _divisor(source: Source, small: cst.BaseSmallStatement, gradient: set[str]) -> cst.BaseExpression | None:
-    """What a statement divides the gradient by: `p.grad /= n`, `p.grad = p.grad / n`, `p.grad.div_(n)`."""
+    """Return what a statement divides the gradient by: `p.grad /= n`, `p.grad = p.grad / n`, `p.grad.div_(n)`."""
     if isinstance(small, cst.AugAssign):
         divides = isinstance(small.operator, cst.DivideAssign) and source.code(small.target) in gradient
         return small.value if divides else None

@@ -181,7 +181,7 @@ def _is_elsewhere(source: Source, read: cst.Name, root: cst.CSTNode, branch: tup
 
 
 def _output(source: Source, read: cst.Name) -> Output:
-    """Where a read hands the logits to the caller; raises for any other use."""
+    """Return where a read hands the logits to the caller; raises for any other use."""
     for above in source.ancestors(read):
         if isinstance(above, cst.Return):
             break

@@ -74,7 +74,7 @@ def _is_plain(source: Source, written: cst.ClassDef) -> bool:
 def _reader_of_name(
     sources: Mapping[str, str], path: str, source: Source, function: cst.FunctionDef, name: str
 ) -> str | None:
-    """Who asks for anything by the name of a field or a key."""
+    """Return who asks for anything by the name of a field or a key."""
     if _has_library(sources):
         return "a library calls the model, and may read it"
     for file, other in files_with(sources, name):
@@ -102,7 +102,7 @@ def _asks_for(source: Source, node: cst.CSTNode, name: str) -> bool:
 def _taken_apart(
     sources: Mapping[str, str], function: cst.FunctionDef, output: Output, only_with: str | None
 ) -> str | None:
-    """Who takes a named output apart without its names, as in `loss, logits = model(x, y)`."""
+    """Return who takes a named output apart without its names, as in `loss, logits = model(x, y)`."""
     for file, caller, call in _callers(sources, function, output, only_with):
         parent = caller.parent(call)
         target = parent.targets[0].target if isinstance(parent, cst.Assign) else None

@@ -99,7 +99,7 @@ def _compiled_by(source: Source, call: cst.Call, imported: set[str]) -> str | No
 
 
 def _given(call: cst.Call) -> cst.BaseExpression | None:
-    """What a call of torch.compile is to compile."""
+    """Return what a call of torch.compile is to compile."""
     return next((arg.value for arg in call.args if arg.keyword is None or arg.keyword.value == "model"), None)
 
 
@@ -162,9 +162,8 @@ def model_class(built: Built, sources: Mapping[str, str], left: int = _MOST_NAME
 
 
 def inner_model(outer: ModelClass, sources: Mapping[str, str]) -> Built | None:
-    """Where the module is built that a class keeps as an attribute and calls; None unless it is the one of a class of
-    the program's, and no class is derived from that which keeps it.
-    """
+    """Return where the module is built that a class keeps as an attribute and calls; None unless it is the one of a
+    class of the program's, and no class is derived from that which keeps it."""
     source = outer.source
     for _, other in files_with(sources, outer.name):
         bases = (other.code(base.value) for made in other.every(cst.ClassDef) for base in made.bases)
@@ -180,7 +179,7 @@ def inner_model(outer: ModelClass, sources: Mapping[str, str]) -> Built | None:
 
 
 def models_of(step: TrainingStep, sources: Mapping[str, str]) -> Iterator[Built]:
-    """Where the models are built whose outputs reach the loss of a step, the one that gets gradients first.
+    """Yield where the models are built whose outputs reach the loss of a step, the one that gets gradients first.
 
     Of several, one is taken only where the program asks for its parameters, or its class is seen to be one of modules:
     a metric or a tokenizer may be named like a model. With each come those of its class that the step calls, such as
@@ -243,7 +242,7 @@ def _of_modules(
 
 
 def _own_value(built: Built, statement: cst.Assign | cst.AnnAssign) -> cst.BaseExpression | None:
-    """What a statement gives the model: of `encoder, decoder = Encoder(), Decoder()`, its own part."""
+    """Return what a statement gives the model: of `encoder, decoder = Encoder(), Decoder()`, its own part."""
     target = statement.targets[0].target if isinstance(statement, cst.Assign) else statement.target
     value = statement.value
     if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple) and len(target.elements) == len(value.elements):
@@ -276,7 +275,7 @@ def _repeats(call: cst.Call) -> str | None:
 
 
 def _attribute_of(source: Source, call: cst.Call) -> str | None:
-    """Where the class keeps it: under `self.name`, perhaps as an entry of a ModuleDict."""
+    """Return where the class keeps it: under `self.name`, perhaps as an entry of a ModuleDict."""
     entry = ""
     for above in source.ancestors(call):
         if isinstance(above, cst.Arg) and above.keyword is not None:

@@ -74,7 +74,7 @@ def _is_new(source: Source, target: cst.Name, flat: cst.Call) -> bool:
 
 
 def _targets(source: Source, value: cst.Call) -> list[cst.BaseExpression]:
-    """What a statement binds to a value, or to one part of it after the other."""
+    """Return what a statement binds to a value, or to one part of it after the other."""
     holder = source.parent(value)
     if isinstance(holder, cst.Assign):
         return [each.target for each in holder.targets]

@@ -43,7 +43,7 @@ class Built:
 
 
 def built_model(step: TrainingStep, sources: Mapping[str, str]) -> Built | None:
-    """Where the model of a step is built; None where the text does not tell."""
+    """Return where the model of a step is built; None where the text does not tell."""
     if step.model is None:
         return None
     built = built_as(step.path, step.source, step.scope, step.model, sources)
@@ -83,7 +83,7 @@ def _with_callers(source: Source, function: cst.FunctionDef, outside: Scope) -> 
 
 
 def built_as(path: str, source: Source, scope: Scope, name: str, sources: Mapping[str, str]) -> Built | None:
-    """Where what a scope calls by a name is built; None where the text does not tell."""
+    """Return where what a scope calls by a name is built; None where the text does not tell."""
     return _trace(path, source, scope, name, sources, _MOST_CALLS)
 
 
@@ -184,9 +184,8 @@ def _is_module(statement: cst.Assign | cst.AnnAssign) -> bool:
 
 
 def _alias(source: Source, scope: Scope, assigned: Sequence[cst.Assign | cst.AnnAssign], name: str) -> str | None:
-    """What a variable is another name or a part of: `model = self.model`, `model, config = self.model, …`, and the
-    parameter `models` of `model, critic = models`.
-    """
+    """Return what a variable is another name or a part of: `model = self.model`, `model, config = self.model, …`, and
+    the parameter `models` of `model, critic = models`."""
     statement = assigned[0]
     if len(assigned) != 1 or not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return None
@@ -218,7 +217,7 @@ def _part(
     sources: Mapping[str, str],
     left: int,
 ) -> Built | None:
-    """Where the callers build what a function takes out of a parameter; None where their code does not tell."""
+    """Return where the callers build what a function takes out of a parameter; None where their code does not tell."""
     passed = _argument(path, scope, parameter, sources)
     target = statement.targets[0].target if isinstance(statement, cst.Assign) else statement.target
     code = [source.code(each) for each in _elements(target)]
@@ -286,7 +285,7 @@ class _Passed:
 
 
 def _argument(path: str, function: cst.FunctionDef, name: str, sources: Mapping[str, str]) -> _Passed | None:
-    """What the one caller (or all of them alike) passes for a parameter."""
+    """Return what the one caller (or all of them alike) passes for a parameter."""
     called = function.name.value
     parameters = _parameters(function)
     found: dict[tuple[str, str], _Passed] = {}

@@ -44,7 +44,7 @@ def uses_of_model(source: Source, below: cst.CSTNode, name: str) -> Iterator[cst
 def needs_model(
     sources: Mapping[str, str], built: Built, after: int, gone: Sequence[cst.CSTNode], step: TrainingStep
 ) -> list[int]:
-    """Where names of the model end, as offsets, that have to become names of what the wrapper holds.
+    """Return where names of the model end, as offsets, that have to become names of what the wrapper holds.
 
     Looked at are the scope that builds it, from `after` on, or all of its class where it is an attribute; what lies in
     `gone` does not count.
@@ -147,7 +147,7 @@ def _on_one_rank(source: Source, node: cst.CSTNode, below: cst.CSTNode) -> bool:
 def _handed_on(
     sources: Mapping[str, str], source: Source, below: cst.CSTNode, name: str, step: TrainingStep
 ) -> Iterator[cst.Arg]:
-    """Where the model is given to a function of the program's own that needs the model itself."""
+    """Yield where the model is given to a function of the program's own that needs the model itself."""
     for call in source.every(cst.Call, below):
         for at, arg in enumerate(call.args):
             if source.code(arg.value) == name and _needs_itself(sources, call, at, step):

@@ -116,7 +116,8 @@ def _is_shown(source: Source, node: cst.CSTNode) -> bool:
 def _branches(
     code: EveryStep, path: str, source: Source, written: cst.ClassDef, building: frozenset[str]
 ) -> Iterator[str]:
-    """Where a module takes another way through its layers than before, in other methods than those that build it."""
+    """Yield where a module takes another way through its layers than before, in other methods than those that build
+    it."""
     methods = [each for each in source.every(cst.FunctionDef, written) if each.name.value != "__init__"]
     if not any(each.name.value == "forward" for each in methods):
         return
@@ -181,7 +182,7 @@ def _picks_layer(source: Source, method: cst.FunctionDef, node: cst.Subscript) -
 
 
 def _steps(code: EveryStep) -> Iterator[str]:
-    """Where a step makes another loss than the one before, or none."""
+    """Yield where a step makes another loss than the one before, or none."""
     passes = [
         (path, source, call)
         for path, source in code.sources.items()

@@ -39,7 +39,8 @@ def late_gradients(sources: Mapping[str, str], sites: Sequence[Site], optimizer:
 
 
 def _freed(code: EveryStep) -> Iterator[str]:
-    """Where parameters are freed in what training runs again and again, or in what runs between two loops of it."""
+    """Yield where parameters are freed in what training runs again and again, or in what runs between two loops of
+    it."""
     if not any(source.mentions("requires_grad", "requires_grad_") for source in code.sources.values()):
         return
     begins = [code.beginning(stretch) for stretch in code.stretches if stretch.loop is not None]

@@ -54,7 +54,7 @@ def may_hold_activations(source: Source) -> bool:
 
 @per_source
 def _multiplied(source: Source) -> frozenset[str]:
-    """What stands in products and quotients of a file, as Python's own parser has it."""
+    """Return what stands in products and quotients of a file, as Python's own parser has it."""
     found: list[ast.expr] = []
     for product in source.outline.every(ast.BinOp):
         found += [product.left, product.right] if isinstance(product.op, ast.Mult | ast.Div) else []
@@ -72,7 +72,7 @@ def _written_as(node: ast.expr) -> str:
 
 
 def _given(call: ast.Call) -> list[ast.expr]:
-    """What a function is called with, and the object that a method is called on."""
+    """Return what a function is called with, and the object that a method is called on."""
     of = [call.func.value] if isinstance(call.func, ast.Attribute) else []
     return [*of, *call.args, *(each.value for each in call.keywords)]
 
@@ -197,7 +197,7 @@ def _power(found: WrittenActivation, factors: list[cst.BaseExpression]) -> int:
 
 
 def _beside_one(found: WrittenActivation, made: Operation) -> cst.BaseExpression:
-    """What 1 is added to."""
+    """Return what 1 is added to."""
     if len(made.operands) == 2:
         for one, other in (made.operands, made.operands[::-1]):
             value = constant(found.source, one)

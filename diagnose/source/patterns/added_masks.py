@@ -48,7 +48,7 @@ def swallows_scores(source: Source, node: cst.BaseExpression) -> bool:
 
 
 def _made_from(source: Source, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """What a name is bound to where it is read, and so on; nothing of other expressions."""
+    """Yield what a name is bound to where it is read, and so on; nothing of other expressions."""
     while isinstance(node, cst.Name):
         assigned = definition_of(source, node).assigned
         if assigned is None:
@@ -66,7 +66,7 @@ def _swallows(value: float | None) -> bool:
 
 
 def _number(text: str | None) -> float | None:
-    """What a string says as a number, `"-1e9"`; None for others."""
+    """Return what a string says as a number, `"-1e9"`; None for others."""
     try:
         return float(text) if text is not None else None
     except ValueError:

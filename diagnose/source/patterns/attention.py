@@ -104,7 +104,7 @@ def written_attentions(source: Source) -> Iterator[WrittenAttention | Refused]:
 
 
 def _products(source: Source) -> Sequence[cst.BinaryOperation | cst.Call]:
-    """What may be a product with weights, in the order of the text; a file without both is not parsed."""
+    """Return what may be a product with weights, in the order of the text; a file without both is not parsed."""
     if not source.may_name(*_SOFTMAX, *source.imported_as(*_SOFTMAX)):
         return ()
     called = source.calls_named(*_PRODUCTS, *source.imported_as(*_PRODUCTS))

@@ -162,8 +162,8 @@ def _masks(found: WrittenAttention, unneeded: list[tuple[cst.CSTNode, str]]) -> 
 
 
 def _length(found: WrittenAttention) -> str | None:
-    """What the kernel's own causal mask needs to hold: nothing where there are as many keys as queries, else that there
-    is more than one query; None where that cannot be said.
+    """Return what the kernel's own causal mask needs to hold: nothing where there are as many keys as queries, else
+    that there is more than one query; None where that cannot be said.
 
     A square mask fits scores of as many keys as queries, and those of a single query, of which it hides nothing.
     """

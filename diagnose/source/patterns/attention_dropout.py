@@ -64,7 +64,7 @@ def _is_zero(source: Source, share: cst.BaseExpression, sources: Mapping[str, st
 
 
 def _given(source: Source, name: str) -> Iterator[cst.BaseExpression]:
-    """What a file gives a setting of that name: as a default, in a call, or as a variable of its top level."""
+    """Yield what a file gives a setting of that name: as a default, in a call, or as a variable of its top level."""
     yield from (default.value for default in defaults_of(source, name))
     yield from assigned(source, name)
     top = in_module(source, name)

@@ -55,7 +55,7 @@ def _are_floats(source: Source, node: cst.BaseExpression, calls: int) -> bool:
 
 
 def _passed(source: Source, node: cst.Name) -> list[cst.BaseExpression]:
-    """What the calls of a function in its own file give for the parameter that a name is."""
+    """Return what the calls of a function in its own file give for the parameter that a name is."""
     found = definition_of(source, node)
     if found.bound is not Bound.PARAMETER or not isinstance(found.statement, cst.FunctionDef):
         return []
@@ -77,5 +77,5 @@ def _bound(source: Source, node: cst.Name) -> list[cst.BaseExpression]:
 
 
 def _formats(source: Source, node: cst.BaseExpression) -> set[str]:
-    """What an expression is called in torch: `long` where it is `torch.long`."""
+    """Return what an expression is called in torch: `long` where it is `torch.long`."""
     return {name.removeprefix("torch.") for name in source.names(node) if name.startswith("torch.")}

@@ -112,7 +112,8 @@ def _is_function(source: Source, node: cst.BaseExpression) -> bool:
 
 
 def _built(source: Source, function: cst.BaseExpression) -> cst.Call | None:
-    """How what is called was built: `nn.CrossEntropyLoss()`, `partial(…)`, by name, as a member, or right there."""
+    """Return how what is called was built: `nn.CrossEntropyLoss()`, `partial(…)`, by name, as a member, or right
+    there."""
     if isinstance(function, cst.Call):
         return function
     found = member(source, function) if isinstance(function, cst.Attribute) else None

@@ -203,7 +203,7 @@ def _is_dotted(node: cst.BaseExpression) -> bool:
 
 
 def built_module(source: Source, function: cst.BaseExpression) -> cst.Call | None:
-    """How the class around `self.name(…)` builds its member; None where it does not, or nobody can tell."""
+    """Return how the class around `self.name(…)` builds its member; None where it does not, or nobody can tell."""
     found = member(source, function)
     return found if isinstance(found, cst.Call) else None
 

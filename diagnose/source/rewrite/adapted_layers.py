@@ -60,7 +60,7 @@ def _calls(parsed: Mapping[str, Source], source: Source, name: str, kinds: Colle
 def _assignments(
     parsed: Mapping[str, Source], source: Source, name: str, kinds: Collection[str]
 ) -> Iterator[cst.CSTNode]:
-    """Where a layer, or its `forward`, is set beside the constructor of the class that has it."""
+    """Yield where a layer, or its `forward`, is set beside the constructor of the class that has it."""
     for assign in source.every(cst.Assign):
         for target in (each.target for each in assign.targets):
             if isinstance(target, cst.Subscript) and source.code(target.value).endswith("._modules"):
@@ -86,7 +86,7 @@ def _inherits(parsed: Mapping[str, Source], source: Source, node: cst.CSTNode, n
 def _values(
     parsed: Mapping[str, Source], source: Source, value: cst.BaseExpression
 ) -> Iterator[tuple[Source, cst.BaseExpression]]:
-    """What an expression may be, through a variable, or an argument of the function around it."""
+    """Yield what an expression may be, through a variable, or an argument of the function around it."""
     if not isinstance(value, cst.Name):
         yield source, value
         return

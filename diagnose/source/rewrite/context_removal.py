@@ -37,7 +37,8 @@ def unwrap(source: Source, item: cst.WithItem) -> list[Splice]:
 
 
 def _first_of_body(source: Source, around: cst.With) -> int:
-    """Where the colon lies before: the header's last item, and at most white space and a parenthesis after it."""
+    """Return where the colon lies before: the header's last item, and at most white space and a parenthesis after
+    it."""
     end = source.wide_span(around.items[-1])[1]
     return source.text.index(":", end) + 1
 

@@ -97,7 +97,7 @@ def nothing_else_reads(source: Source, root: cst.CSTNode, steps: Sequence[tuple[
 def reads_of(
     source: Source, scope: cst.CSTNode, steps: Sequence[tuple[cst.CSTNode, str]], without: Sequence[cst.CSTNode]
 ) -> Iterator[cst.Name]:
-    """Where a scope reads what the steps bind, other than in the nodes `without`."""
+    """Yield where a scope reads what the steps bind, other than in the nodes `without`."""
     names = {name for _, name in steps}
     bound = {id(statement) for statement, _ in steps}
     left_out = {id(each) for each in without}

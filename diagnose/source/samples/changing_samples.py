@@ -35,7 +35,7 @@ _LOADER = re.compile(r"[Ll]oader")
 def changing_samples(
     sources: Mapping[str, str], source: Source, given: cst.BaseExpression, recorded: Scalar
 ) -> str | None:
-    """How samples may be others from one epoch to the next; None where nothing shows that.
+    """Return how samples may be others from one epoch to the next; None where nothing shows that.
 
     `given` is the dataset that a loader in `source` takes, `recorded` the class that the run saw.
     """
@@ -173,7 +173,7 @@ def _definitions(source: Source, name: str) -> Iterator[str]:
 
 
 def _changes_itself(text: str) -> str | None:
-    """What a class gives itself anew after it is made."""
+    """Return what a class gives itself anew after it is made."""
     source = parse(text) if text.startswith("class ") else None
     functions = list(source.every(cst.FunctionDef)) if source is not None else []
     made = [each for each in functions if each.name.value == "__init__"]

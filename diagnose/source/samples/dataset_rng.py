@@ -249,7 +249,7 @@ class _Code(SampleCode):
 
 @per_source
 def _new_generators(source: Source) -> Sequence[int]:
-    """Where among a file's nodes new generators are made, of which more than numbers is left."""
+    """Return where among a file's nodes new generators are made, of which more than numbers is left."""
     return [source.extent(call)[0] for call in source.calls_of(*_MAKERS) if not _is_used_up(source, call)]
 
 
@@ -278,7 +278,7 @@ def _is_used_up(source: Source, made: cst.Call) -> bool:
 
 
 def _targets(assign: cst.Assign | cst.AnnAssign) -> Iterator[cst.BaseExpression]:
-    """What an assignment binds, also where it takes a tuple apart."""
+    """Yield what an assignment binds, also where it takes a tuple apart."""
     pending: list[cst.BaseExpression] = (
         [assign.target] if isinstance(assign, cst.AnnAssign) else [each.target for each in assign.targets]
     )

@@ -47,7 +47,7 @@ class MainProcess:
                     yield Trace(f"opens `{source.code(target)}` in the main process too", *early)
 
     def _main_process_calls(self, name: str) -> tuple[str, int] | None:
-        """Where the main process runs a method of the dataset that a sample runs."""
+        """Return where the main process runs a method of the dataset that a sample runs."""
         for path, source in self.code.sources.items():
             for each in source.every(cst.Attribute):
                 outside = not any(above in self.code.sampling for above in source.ancestors(each))
@@ -95,7 +95,8 @@ class MainProcess:
                         yield Trace(f"computes with `{name}`, which training changes", path, source.lines_of(call)[0])
 
     def asked_of_caches(self) -> Iterator[Trace]:
-        """What the program asks of results that `functools` keeps of a sample's functions: workers keep their own."""
+        """Yield what the program asks of results that `functools` keeps of a sample's functions: workers keep their
+        own."""
         kept = {node.name.value for node in self.code.sampling if isinstance(node, cst.FunctionDef)}
         for path, source in self.code.sources.items():
             for each in source.every(cst.Attribute):

@@ -252,7 +252,7 @@ def _module(path: str) -> str:
 
 
 def _imported_as(source: Source, name: cst.Name) -> str:
-    """What an imported name is called in its module: `build` after `from .coco import build as build_coco`."""
+    """Return what an imported name is called in its module: `build` after `from .coco import build as build_coco`."""
     imported = source.imported(name)
     return next(iter(imported)).rpartition(".")[2] if len(imported) == 1 else ""
 
@@ -281,15 +281,14 @@ def _reads(source: Source, node: cst.CSTNode) -> tuple[tuple[cst.Name, frozenset
 
 
 def _attribute_of(source: Source, name: cst.Name) -> str | None:
-    """What is read or set of a variable where it stands: `x` for `args.x`; None where it is taken as a whole."""
+    """Return what is read or set of a variable where it stands: `x` for `args.x`; None where it is taken as a whole."""
     parent = source.parent(name)
     return parent.attr.value if isinstance(parent, cst.Attribute) and parent.value is name else None
 
 
 def _given(source: Source, name: cst.Name, attributes: frozenset[str] | None) -> Iterator[cst.BaseExpression]:
-    """What assignments give a variable where it is read, or anywhere in the file one of the attributes that are read of
-    it: an object has another name in another function, and mostly the same.
-    """
+    """Yield what assignments give a variable where it is read, or anywhere in the file one of the attributes that are
+    read of it: an object has another name in another function, and mostly the same."""
     around = set(source.ancestors(name))
     for each in _assignments(source).get(name.value, ()):
         if each.attribute is not None:
@@ -300,7 +299,7 @@ def _given(source: Source, name: cst.Name, attributes: frozenset[str] | None) ->
 
 
 def _assigned(source: Source, name: str) -> Iterator[cst.BaseExpression]:
-    """What assignments give a variable of this name, also as one of several: `train, test = split(data)`."""
+    """Yield what assignments give a variable of this name, also as one of several: `train, test = split(data)`."""
     found = _assignments(source).get(name, ()) if name in _variables(source) else ()
     yield from {each.value: None for each in found}
 

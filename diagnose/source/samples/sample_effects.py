@@ -99,7 +99,7 @@ def traces(code: SampleCode) -> Iterator[Trace]:
 
 
 def _kept(code: SampleCode, path: str, node: cst.FunctionDef | cst.Lambda) -> Iterator[Trace]:
-    """What outlives a sample and is bound or changed while it is made."""
+    """Yield what outlives a sample and is bound or changed while it is made."""
     source = code.sources[path]
     for target in changed_by(source, node):
         binds = is_read_only(source, target, node) or made_first_in_a_sample(source, target, node)
@@ -109,7 +109,7 @@ def _kept(code: SampleCode, path: str, node: cst.FunctionDef | cst.Lambda) -> It
 
 
 def _told(code: SampleCode, path: str, node: cst.CSTNode) -> Iterator[Trace]:
-    """What a sample asks of the console, how it may end its process, and what it writes."""
+    """Yield what a sample asks of the console, how it may end its process, and what it writes."""
     source = code.sources[path]
     for each in source.every(cst.Name, node):
         if source.names(each) & _CONSOLE and is_read(source, each):
@@ -124,7 +124,7 @@ def _told(code: SampleCode, path: str, node: cst.CSTNode) -> Iterator[Trace]:
 
 
 def _read_elsewhere(source: Source, path: str, node: cst.CSTNode, elsewhere: Sequence[str]) -> Iterator[Trace]:
-    """What is read that is another in a worker or at another time, by the beginnings of its names."""
+    """Yield what is read that is another in a worker or at another time, by the beginnings of its names."""
     for read in source.walk(node):
         if isinstance(read, cst.Attribute | cst.Name) and not isinstance(source.parent(read), cst.Attribute):
             names = {name for each in _chain(read) for name in source.names(each)}
@@ -178,7 +178,7 @@ def _imported(source: Source) -> frozenset[str]:
 
 
 def _attribute(call: cst.Call) -> cst.BaseExpression:
-    """What `setattr(x, "name", value)` changes, as `x.name` where it is in the text, else `x`."""
+    """Return what `setattr(x, "name", value)` changes, as `x.name` where it is in the text, else `x`."""
     return call.args[0].value
 
 

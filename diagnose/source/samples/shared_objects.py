@@ -348,7 +348,7 @@ def _is_called(source: Source, node: cst.CSTNode) -> bool:
 
 
 def _gone_through(source: Source, name: cst.Name) -> list[cst.BaseExpression]:
-    """What the loops around go through that a name is the variable of."""
+    """Return what the loops around go through that a name is the variable of."""
     return [
         above.iter
         for above in source.ancestors(name)

@@ -280,7 +280,7 @@ def shared_state(
 
 @per_source
 def _changes(source: Source) -> Sequence[cst.BaseExpression]:
-    """What the statements of a file change."""
+    """Return what the statements of a file change."""
     return tuple(changed_by(source, source.module))
 
 

@@ -50,7 +50,7 @@ class StatementOrder:
     loader: cst.Call
 
     def when(self, path: str, node: cst.CSTNode) -> When:
-        """When a node runs at the latest: where it stands, and where the functions around it are called from.
+        """Return when a node runs at the latest: where it stands, and where the functions around it are called from.
 
         Each function is looked at once: where most call each other, the ways through them are too many.
         """
@@ -73,7 +73,8 @@ class StatementOrder:
         return latest
 
     def _where_it_stands(self, path: str, node: cst.CSTNode) -> tuple[When, cst.FunctionDef | None]:
-        """When a node runs by the loops around it, and the function that they are in; None where that tells no more."""
+        """Return when a node runs by the loops around it, and the function that they are in; None where that tells no
+        more."""
         source = self.code.sources[path]
         latest = When.BEFORE
         own = source.inside(node, cst.ClassDef) in self.code.lasting  # it goes through files, not through the loader
@@ -99,7 +100,7 @@ class StatementOrder:
         return self._of_script(path, node), None
 
     def _of_script(self, path: str, node: cst.CSTNode) -> When:
-        """When a node runs that no function and no loop is around."""
+        """Return when a node runs that no function and no loop is around."""
         earlier = path != self.path or self.code.sources[path].span(node)[0] < self._begin
         if earlier or self._nothing_ran_before(node):
             return When.BEFORE
@@ -194,7 +195,8 @@ class StatementOrder:
         return {}
 
     def _callers(self, path: str, function: cst.FunctionDef) -> list[tuple[str, cst.BaseExpression]] | None:
-        """What a function is called by, all calls of its name taken together; None where nobody knows when it runs."""
+        """Return what a function is called by, all calls of its name taken together; None where nobody knows when it
+        runs."""
         if function not in self._called_by:
             self._called_by[function] = self._find_callers(path, function)
         return self._called_by[function]

@@ -64,7 +64,7 @@ class CommandLine(Sequence[str]):
         return len(self.text), len(self.text)
 
     def given(self, options: Collection[str], *, takes_value: bool) -> Word | None:
-        """Where the last of the words that give one of these options gives its value; None where none does.
+        """Return where the last of the words that give one of these options gives its value; None where none does.
 
         `takes_value`: the next word belongs to the option, unless `=` stands in it.
         """
@@ -82,7 +82,7 @@ class CommandLine(Sequence[str]):
         return None
 
     def keyed(self, keys: Sequence[str]) -> Word | None:
-        """Where `a.b.c=value` is given, as Hydra and OmegaConf read it; `keys` are the end of its path.
+        """Return where `a.b.c=value` is given, as Hydra and OmegaConf read it; `keys` are the end of its path.
 
         Programs name the part of a configuration that they hand on as they like (`self.config.amp` for `trainer.amp`):
         where no path ends in all keys, the only one that ends in the last of them is meant.
@@ -119,7 +119,7 @@ class CommandLine(Sequence[str]):
         return self.words[at]
 
     def __len__(self) -> int:
-        """How many words there are."""
+        """Return how many words there are."""
         return len(self.words)
 
 

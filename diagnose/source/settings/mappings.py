@@ -90,7 +90,7 @@ def layers_of(node: cst.BaseExpression, path: str, source: Source, known: Known,
 
 
 def _agreement(layers: list[Layer], recorded: Mapping[str, Scalar]) -> int:
-    """How many of the recorded arguments a call would have that takes these dictionaries."""
+    """Return how many of the recorded arguments a call would have that takes these dictionaries."""
     count = 0
     for name, value in recorded.items():
         given = [found for layer in layers if (found := layer.value(name)) is not None]

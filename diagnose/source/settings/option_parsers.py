@@ -121,7 +121,7 @@ def _of_field(source: Source, field: cst.AnnAssign, name: str, dash: str, parser
 
 
 def setting_of_option(options: Sequence[Option], command: CommandLine) -> Setting | None:
-    """Where the command line sets an option, or would; None where that cannot be told."""
+    """Return where the command line sets an option, or would; None where that cannot be told."""
     if not command.steers or len(options) != 1:
         return None
     option = options[0]
@@ -175,13 +175,14 @@ def _replaced(word: Word) -> Setting:
 
 
 def setting_of_words(keys: Sequence[str], command: CommandLine) -> Setting | None:
-    """Where the command line sets a value by its path, `optim.fused=True`; None where it does not."""
+    """Return where the command line sets a value by its path, `optim.fused=True`; None where it does not."""
     word = command.keyed(keys)
     return _replaced(word) if word is not None else None
 
 
 def setting_of_global(name: str, command: CommandLine) -> Setting | None:
-    """Where `--name=value` sets a global of a script that takes its globals from such words; None where it would not.
+    """Return where `--name=value` sets a global of a script that takes its globals from such words; None where it would
+    not.
 
     Files that are named behind the word may set it again, and others than such words show that it does not take them.
     """

@@ -70,7 +70,7 @@ def _names(source: Source, expression: cst.BaseExpression) -> Iterator[str]:
 
 
 def _uses(source: Source, name: str) -> Iterator[cst.BaseExpression]:
-    """Where a variable, an attribute or an entry of that name is read."""
+    """Yield where a variable, an attribute or an entry of that name is read."""
     if name not in source.words:
         return
     for node in source.named(name):

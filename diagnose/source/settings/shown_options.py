@@ -244,7 +244,7 @@ def _is_shown_in_mapping(source: Source, entry: cst.CSTNode) -> bool:
 
 
 def _uses(source: Source, names: Iterable[str], of_self: bool) -> Iterator[cst.BaseExpression]:
-    """Where variables of these names are, and attributes of the object."""
+    """Yield where variables of these names are, and attributes of the object."""
     for name in names:
         for node in source.named(name) if name in source.words else ():
             if not is_label(source, node):

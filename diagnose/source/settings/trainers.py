@@ -172,13 +172,14 @@ class _Parsed(CallOptions):
         return any(name in own or name.endswith(_CALLS["transformers"]) for name in classes)
 
     def given(self, name: str) -> cst.BaseExpression | None:
-        """What the parser has as a default of its own."""
+        """Return what the parser has as a default of its own."""
         there = self._defaults()
         found = argument(there, self.its(name)) if there is not None else None
         return found.value if found is not None else None
 
     def setting(self, name: str, *, trusted: bool = True) -> Setting | None:
-        """What sets it: a config file, a default of the parser or of a class; None where the command line does."""
+        """Return what sets it: a config file, a default of the parser or of a class; None where the command line
+        does."""
         key = cst.SimpleString(f'"{self.its(name)}"')
         asked = cst.Subscript(cst.Name("arguments"), [cst.SubscriptElement(cst.Index(key))])
         recorded = self.recorded.get(name) if trusted else None
@@ -211,7 +212,8 @@ class _Parsed(CallOptions):
         return [*placed, Placed(edits, False)] if edits else placed
 
     def _word(self, name: str, value: Scalar) -> Setting | None:
-        """Where the command line sets it, or would; None where a file is read instead, or there is no other option."""
+        """Return where the command line sets it, or would; None where a file is read instead, or there is no other
+        option."""
         if not isinstance(self.words, CommandLine) or self._config() is not None:
             return None
         if name in _NEED_WORKERS and f"--{_NAMES['transformers']['num_workers']}" not in " ".join(self.words):

@@ -203,7 +203,7 @@ def _either(source: Source, call: cst.Call, again: str, test: str) -> list[Splic
 
 
 def _imported(source: Source, functions: Sequence[str]) -> tuple[list[str], list[Splice]]:
-    """How the file calls functions of torch's checkpointing, and the edit of its imports for that."""
+    """Return how the file calls functions of torch's checkpointing, and the edit of its imports for that."""
     names, splices = ensure_from_import(source, _MODULE, functions)
     if not splices or list(names) == list(functions):
         return list(names), splices

@@ -177,7 +177,8 @@ class EveryStep:
                     yield Stretch(path, source, source.module, None), call
 
     def beginning(self, stretch: Stretch) -> Stretch:
-        """Where training begins: the outermost loop around a loop of steps, in its function or around its calls."""
+        """Return where training begins: the outermost loop around a loop of steps, in its function or around its
+        calls."""
         source, loop = stretch.source, stretch.loop
         around = loops_around(source, loop) if loop is not None else []
         if around:

@@ -35,7 +35,7 @@ class ForwardRegion:
 
 
 def forward_region(step: TrainingStep) -> ForwardRegion | str:
-    """Where forward pass and loss stand, or why they are not statements in a row."""
+    """Return where forward pass and loss stand, or why they are not statements in a row."""
     source = step.source
     backward = source.statement(step.backward)
     if not isinstance(backward, cst.SimpleStatementLine) or len(backward.body) != 1:

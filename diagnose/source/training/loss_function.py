@@ -177,7 +177,7 @@ class _Search:
     def _passed(
         self, source: Source, function: cst.FunctionDef, given: cst.Param, seen: tuple[cst.CSTNode, ...]
     ) -> Iterator[LossFunction | None]:
-        """What the callers of a function pass it for a parameter."""
+        """Yield what the callers of a function pass it for a parameter."""
         owner = class_of(source, function)
         builds = owner.name.value if owner is not None and function.name.value == "__init__" else None
         read = {file: parse(text) for file, text in self.sources.items()}

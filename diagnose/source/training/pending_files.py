@@ -79,7 +79,7 @@ def _line(path: str, source: Source, node: cst.CSTNode) -> str:
 
 
 def _ends_abruptly(sources: Mapping[str, Source]) -> Iterator[str]:
-    """Where the process may end without waiting for its threads, or goes on elsewhere at any time."""
+    """Yield where the process may end without waiting for its threads, or goes on elsewhere at any time."""
     for path, source in sources.items():
         signals = source.may_name("signal")
         for call in source.every(cst.Call) if signals else source.calls_named(*_ENDS):
@@ -131,7 +131,7 @@ def _raised(sources: Mapping[str, Source], saves: Sequence[Save]) -> Iterator[st
 def _uses(
     sources: Mapping[str, Source], saves: Sequence[Save], loops: Sequence[tuple[str, Source, Loop]]
 ) -> Iterator[str]:
-    """Where the program uses files while one may be written."""
+    """Yield where the program uses files while one may be written."""
     begins: list[Place] = list(loops)
     for path, _, loop in loops:
         found = who_catches(sources, path, loop, None)
@@ -151,7 +151,7 @@ def _uses(
 
 
 def _ending(sources: Mapping[str, Source], path: str, loop: Loop) -> Iterator[Place]:
-    """What `finally` and context managers of the functions around do when an error or an interrupt leaves a loop."""
+    """Yield what `finally` and context managers around a loop do when an error or an interrupt leaves it."""
     source = sources[path]
     for above in source.ancestors(loop):
         if isinstance(above, cst.Try) and above.finalbody is not None:
@@ -243,7 +243,7 @@ def _may_be(one: str, other: str) -> bool:
 def _tails(
     sources: Mapping[str, Source], path: str, source: Source, node: cst.BaseExpression, depth: int = 0
 ) -> set[str]:
-    """How the name of a file ends, of `*.pt` behind the star, each way that it may; an empty text if unknown."""
+    """Return how the name of a file ends, of `*.pt` behind the star, each way that it may; an empty text if unknown."""
     inner: list[tuple[str, Source, cst.BaseExpression]] = []
     if isinstance(node, cst.SimpleString):
         value = node.evaluated_value
@@ -296,7 +296,7 @@ def _bound(
 
 
 def _folders(sources: Mapping[str, Source]) -> set[str]:
-    """What the program makes as folders, as code."""
+    """Return what the program makes as folders, as code."""
     found: set[str] = set()
     for source in sources.values():
         for call in source.every(cst.Call):
@@ -309,7 +309,8 @@ def _folders(sources: Mapping[str, Source]) -> set[str]:
 
 
 def _taken(sources: Mapping[str, Source], saves: Sequence[Save], code: Reached, ends: set[str]) -> Iterator[str]:
-    """Where the name of the file, or of its folder, is given to something that may use it. `ends` are of the file."""
+    """Yield where the name of the file, or of its folder, is given to something that may use it. `ends` are of the
+    file."""
     known = {word for _, source, call in saves for word in _words(source, call.args[1].value)}
     own = {function.name.value for source in sources.values() for function in source.every(cst.FunctionDef)}
     own |= {each.name.value for source in sources.values() for each in source.every(cst.ClassDef)}

@@ -118,7 +118,7 @@ def _repeated(
 
 
 def _written_input(source: Source, forward: cst.FunctionDef) -> cst.CSTNode | None:
-    """Where a forward pass writes into a tensor that it is given, as long as the parameter still names that."""
+    """Return where a forward pass writes into a tensor that it is given, as long as the parameter still names that."""
     for written in written_in_place(source, forward.body):
         if isinstance(written, cst.Name) and parameter_of(forward, written.value) is not None:
             found = definition_of(source, written)

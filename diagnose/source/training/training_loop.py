@@ -202,7 +202,8 @@ def _body(scope: Scope) -> cst.BaseSuite | cst.Module:
 
 
 def _loss(backward: cst.Call) -> cst.BaseExpression:
-    """What the gradients are of: `loss` in `scaler.scale(loss / 4).backward()` and in `accelerator.backward(loss)`."""
+    """Return what the gradients are of: `loss` in `scaler.scale(loss / 4).backward()` and in
+    `accelerator.backward(loss)`."""
     assert isinstance(backward.func, cst.Attribute)
     positional = [arg.value for arg in backward.args if arg.keyword is None and not arg.star]
     value = positional[0] if positional and not isinstance(positional[0], cst.Integer) else backward.func.value

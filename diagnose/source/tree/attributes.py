@@ -162,7 +162,7 @@ def set_from_outside(source: Source, name: str) -> Iterator[cst.BaseExpression]:
 
 @per_source
 def _set_from_outside(source: Source) -> Mapping[str, Sequence[cst.BaseExpression]]:
-    """What statements give attributes of others than `self`, by name, in the order of the text."""
+    """Return what statements give attributes of others than `self`, by name, in the order of the text."""
     found: dict[str, list[cst.BaseExpression]] = {}
     for node in source.walk(None, cst.Assign, cst.AugAssign, cst.AnnAssign):
         if isinstance(node, cst.Assign):
@@ -180,7 +180,7 @@ def _set_from_outside(source: Source) -> Mapping[str, Sequence[cst.BaseExpressio
 def _pairs(
     target: cst.BaseExpression, value: cst.BaseExpression
 ) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
-    """What an assignment gives to what, `self.a, self.b = x, y` taken apart."""
+    """Yield what an assignment gives to what, `self.a, self.b = x, y` taken apart."""
     if not isinstance(target, cst.Tuple | cst.List):
         yield target, value
         return

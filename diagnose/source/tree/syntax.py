@@ -178,7 +178,7 @@ class Source(Text):
         return self._line(start), self._line(end)
 
     def extent(self, node: cst.CSTNode) -> tuple[int, int]:
-        """Where a node, and all below it, begins and ends among the nodes of the file."""
+        """Return where a node, and all below it, begins and ends among the nodes of the file."""
         at = self._layout.places[id(node)]
         return at, self._layout.ends[at]
 

@@ -65,7 +65,7 @@ class AAControls:
 
 
 def _seen(pairs: Sequence[Pair], step_ns: int) -> AAControl | None:
-    """What the pairs of a control say; None where they are too few."""
+    """Return what the pairs of a control say; None where they are too few."""
     if len(pairs) < LEAST_PAIRS:
         return None
     generations = len({pair.generation for pair in pairs})

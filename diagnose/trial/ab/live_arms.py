@@ -105,7 +105,7 @@ class LiveArms:
 
 
 def answer_of(side: int, ask: Callable[[], Answer]) -> Answer:
-    """What an arm of this side answers. Raises SideFailure."""
+    """Return what an arm of this side answers. Raises SideFailure."""
     try:
         return ask()
     except ArmFailed as failure:

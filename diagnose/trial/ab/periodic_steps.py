@@ -66,7 +66,7 @@ def steps_to_hold(blocks: Sequence[Block], longest_ns: int) -> int:
 
 
 def _far_longer(in_blocks: Sequence[Sequence[int]]) -> list[int]:
-    """How many of some steps of each block take far longer than is usual for those."""
+    """Return how many of some steps of each block take far longer than is usual for those."""
     far_longer_ns = FAR_LONGER * median_low(list(chain.from_iterable(in_blocks)) or [0])
     return [sum(step_ns > far_longer_ns for step_ns in steps_ns) for steps_ns in in_blocks]
 

@@ -40,5 +40,5 @@ class StartupCosts:
 
 
 def pays_after(more_ns: int, saving_ns: int) -> int | None:
-    """After how many steps a start that takes `more_ns` longer is earned back; None if steps save nothing."""
+    """Return after how many steps a start that takes `more_ns` longer is earned back; None if steps save nothing."""
     return math.ceil(max(0, more_ns) / saving_ns) if saving_ns > 0 else None

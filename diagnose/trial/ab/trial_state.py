@@ -174,7 +174,7 @@ def is_over(state: TrialState) -> bool:
 
 
 def wait_until_ready(state: TrialState, side: int, arm: ArmProtocol) -> Ready:
-    """What an arm says after its warm-up. Raises SideFailure."""
+    """Return what an arm says after its warm-up. Raises SideFailure."""
     ready = state.arms.ready(side, arm)
     state.found.starts_ns[side].append(ready.started_ns)
     state.found.left = ready.left if side == PATCHED else state.found.left

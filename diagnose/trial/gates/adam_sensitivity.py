@@ -23,7 +23,7 @@ _PER_RATIO = 2.0  # steps per e/s: simulated, see the module's docstring
 
 
 def reach(capture: Capture, reference: Capture, key: tuple[int, int, str, str], step: float) -> Float64 | float:
-    """By how much each element of a parameter may be off in `capture`, for what its own gradients are off by.
+    """Return by how much each element of a parameter may be off in `capture`, for what its own gradients are off by.
 
     Infinite where that is not known: for other optimizers, and where a gradient or a step was not seen.
     """

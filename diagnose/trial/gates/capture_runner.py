@@ -120,7 +120,8 @@ class CaptureRunner:
         end_all(one.group for one in begun)
 
     def broken_by(self, original: Path, patched: Path) -> str | None:
-        """How the program at `patched` failed in a capture that the one at `original` came through; None: it did not.
+        """Return how the program at `patched` failed in a capture that the one at `original` came through; None: it did
+        not.
 
         Programs are told by their roots. What lacked memory or time is no failure of the program.
         """
@@ -159,9 +160,9 @@ class CaptureRunner:
         process: Callable[[Wanted, float], Process],
         beside: Sequence[float] | None = None,
     ) -> int:
-        """How long it will take to capture what is not there of it; `process` says what to expect of one with a share
-        of the memory that was seen. With `beside`, what fits starts beside processes with these shares, which start
-        anyway."""
+        """Return how long it will take to capture what is not there of it; `process` says what to expect of one with a
+        share of the memory that was seen. With `beside`, what fits starts beside processes with these shares, which
+        start anyway."""
         missing = [one for one in wanted if self._key(one) not in self._taken]
         begun = {one.wanted.key for one in self._begun}
         early = [one for one in missing if one.key in begun]
@@ -171,7 +172,7 @@ class CaptureRunner:
         return steps_ns + makespan_ns(late, self.memory)
 
     def _early(self, wanted: Sequence[Wanted], beside: Sequence[float]) -> list[tuple[Wanted, bool]]:
-        """What is not there of it and fits beside others, each with whether it stands before its first step."""
+        """Return what is not there of it and fits beside others, each with whether it stands before its first step."""
         found: list[tuple[Wanted, bool]] = []
         shares = [*beside, *self.shares_begun()]
         begun = {one.wanted.key for one in self._begun}

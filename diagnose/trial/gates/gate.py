@@ -245,7 +245,7 @@ class Gatekeeper(CaptureRunner):
         return answer if answer.passed else None
 
     def _captures(self, *wanted: Wanted) -> list[Capture]:
-        """What is wanted, in that order. Raises _NoCaptureError for the first that cannot be had."""
+        """Return what is wanted, in that order. Raises _NoCaptureError for the first that cannot be had."""
         return [capture for capture in self._found(wanted) if isinstance(capture, Capture)]
 
     def _found(self, wanted: Sequence[Wanted]) -> list[Capture | Curve]:
@@ -272,7 +272,7 @@ class Gatekeeper(CaptureRunner):
 
 
 def _end(links: Mapping[Path, Path], root: Path) -> Path:
-    """Where a chain of programs ends."""
+    """Return where a chain of programs ends."""
     while root in links:
         root = links[root]
     return root

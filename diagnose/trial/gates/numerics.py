@@ -153,9 +153,8 @@ def _errors_in_float64(reference: Capture, patched_reference: Capture) -> Iterat
 
 
 def _coarser(original: Capture, patched: Capture, reference: Capture) -> float | None:
-    """By what factor the patched program's errors in the first step exceed the original's, in the median over tensors
-    whose rounding has not grown beyond `_STRAYED`; None where there is none.
-    """
+    """Return by what factor the patched program's errors in the first step exceed the original's, in the median over
+    tensors whose rounding has not grown beyond `_STRAYED`; None where there is none."""
     ratios = []
     for key in original.tensors.keys() & reference.values.keys() & patched.values.keys():
         own = _rms(original.values[key] - reference.values[key])
@@ -246,7 +245,7 @@ def _usual_gradient(reference: Capture) -> float:
 
 
 def _largest_step(reference: Capture, key: tuple[int, int, str, str]) -> float:
-    """How far the optimizer moves an element of a parameter at most, per step; 0 where that is not known."""
+    """Return how far the optimizer moves an element of a parameter at most, per step; 0 where that is not known."""
     rank, step, kind, name = key
     if kind != "parameter":
         return 0.0

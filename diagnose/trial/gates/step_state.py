@@ -19,7 +19,7 @@ Steps = Sequence[Mapping[str, Any]]
 
 
 def states_differ(before: Mapping[int, Steps], after: Mapping[int, Steps], *, random: bool = True) -> str:
-    """How the steps of two programs leave different states behind, per rank; empty where they do not.
+    """Return how the steps of two programs leave different states behind, per rank; empty where they do not.
 
     `random` False: generators are not looked at (compiled code may draw in another order what it uses alike).
     """
@@ -96,7 +96,7 @@ def _least_growth(steps: Steps) -> int:
 
 
 def optimizers_differ(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]] | None) -> str:
-    """How the optimizers of one moment differ in what they are made of; empty where they do not."""
+    """Return how the optimizers of one moment differ in what they are made of; empty where they do not."""
     if after is None:
         return ""
     if len(before) != len(after):

@@ -116,7 +116,7 @@ def _losses(originals: Sequence[Curve], patched: Sequence[Curve]) -> tuple[Float
 
 
 def _strayed(before: Float64, after: Float64) -> str:
-    """How the losses leave the band; empty where they do not."""
+    """Return how the losses leave the band; empty where they do not."""
     differences = _parts(after) - _parts(before)
     spread = _spread(before)
     seeds, parts = differences.shape

@@ -107,7 +107,7 @@ class CostModel:
         return self.rewarm_ns or round(WARM_SHARE * self.compiling_ns())
 
     def compiling_ns(self, *, at_best: bool = False) -> int:
-        """By how much the first start of a program that compiles is longer."""
+        """Return by how much the first start of a program that compiles is longer."""
         return self.compile_ns or (LEAST_COMPILE_NS if at_best else FIRST_COMPILE_NS)
 
     def grew(self, found: Comparison) -> None:

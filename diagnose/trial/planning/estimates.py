@@ -85,9 +85,8 @@ class Estimates:
         beside: Sequence[float] | None,
         saved: float,
     ) -> int:
-        """How long everything takes that a gate needs and that has not been captured; nothing where nothing has run.
-        `saved` is the share by which the patched program's steps are shorter.
-        """
+        """Return how long everything takes that a gate needs and that has not been captured; nothing where nothing has
+        run. `saved` is the share by which the patched program's steps are shorter."""
         if baseline is None or not self.costs.start_ns:
             return 0
         coming, part = replace(baseline, root=_COMING), None

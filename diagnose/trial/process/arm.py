@@ -222,7 +222,7 @@ class Arm:
         self._room.cleanup()
 
     def _turn(self, steps: int, drop: int, end_ns: int) -> tuple[int, list[dict[str, Any]]]:
-        """How many steps were measured, and what all ranks say of them."""
+        """Return how many steps were measured, and what all ranks say of them."""
         self._group.resume()
         drop, steps = self._use_up(drop, steps, end_ns)
         answers = self._ask({"run": {"steps": steps, "drop": drop}}, end_ns)
@@ -244,7 +244,7 @@ class Arm:
         return 0, self._stock.whole_turns(steps) if _fits(whole, step_ns, end_ns) else steps
 
     def _dropped(self, steps: int, end_ns: int) -> tuple[int, list[dict[str, Any]]]:
-        """How long a step takes of so many unmeasured ones, and what all ranks say of them."""
+        """Return how long a step takes of so many unmeasured ones, and what all ranks say of them."""
         answers = self._ask({"run": {"steps": steps, "drop": 0}}, end_ns)
         return max(int(answer["total_ns"]) for answer in answers) // steps, answers
 

@@ -112,7 +112,7 @@ def while_watched(traces: Sequence[Trace]) -> Memory:
 
 
 def _when_made(trace: Trace, what: str) -> int | None:
-    """What was held when the last optimizer was made; None where that was not seen."""
+    """Return what was held when the last optimizer was made; None where that was not seen."""
     sizes = [site.arguments.get(what) for site in trace.sites if site.kind == "optimizer"]
     return max((size for size in sizes if isinstance(size, int)), default=None)
 
@@ -136,7 +136,7 @@ def _readings(trace: Trace, name: str) -> Float64:
 
 
 def at_once(memory: Memory, wanted: int, share: float = 2.0) -> int:
-    """How many processes like this one may run at the same time, up to `wanted`; one where nothing is known.
+    """Return how many processes like this one may run at the same time, up to `wanted`; one where nothing is known.
 
     As many as there are cores and memory for, on the host and on the device, with every process taken to need `share`
     times what was seen.
@@ -145,8 +145,8 @@ def at_once(memory: Memory, wanted: int, share: float = 2.0) -> int:
 
 
 def fitting(memory: Memory, shares: Sequence[float], a_core: float = 1.0) -> int:
-    """How many processes may run at the same time, from the first on, where they need different shares of what was
-    seen.
+    """Return how many processes may run at the same time, from the first on, where they need different shares of what
+    was seen.
 
     `a_core`: so many processes may have a core together.
     """

@@ -73,7 +73,8 @@ def _is_for_want_of_another(said_before: str) -> bool:
 
 
 def _last_said(text: str) -> list[str]:
-    """What C++ says of an exception that nobody caught, which may go on with frames of its own; else the last line."""
+    """Return what C++ says of an exception that nobody caught, which may go on with frames of its own; else the last
+    line."""
     lines = text.rstrip().splitlines()
     thrown = [at for at, line in enumerate(lines) if line.startswith("terminate called")]
     return lines[thrown[-1] :][:_OF_CPP] if thrown else lines[-1:]

@@ -76,7 +76,7 @@ def compare(original: Original, patched: Observation, *, losses: bool = True, to
 
 
 def _noise(original: Original, stream: str) -> Noise:
-    """What the figures of a stream do by themselves."""
+    """Return what the figures of a stream do by themselves."""
     base: Text = getattr(original.found, stream)
     return Noise(base, [getattr(run, stream) for run in original.again], original.disturbed)
 

@@ -91,7 +91,8 @@ class Noise:
 
 
 def least_move(disturbed: float | None) -> float:
-    """How far a fix may move a figure in any case that rounds by so much, relatively; 0 for one that does not round."""
+    """Return how far a fix may move a figure in any case that rounds by so much, relatively; 0 for one that does not
+    round."""
     return 0.0 if disturbed is None else max(LEAST_RELATIVE, ROUNDINGS * disturbed)
 
 
@@ -171,7 +172,7 @@ def _counted(template: str, before: int, after: int) -> str:
 
 
 def _moves(base: Sequence[tuple[str, ...]], others: Sequence[Sequence[tuple[str, ...]]]) -> list[float]:
-    """By how much each column of a template's lines moves from run to run, at most."""
+    """Return by how much each column of a template's lines moves from run to run, at most."""
     moves = [0.0] * max((len(row) for row in base), default=0)
     for run in others:
         for row, other in zip(base, run, strict=True):

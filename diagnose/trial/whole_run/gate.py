@@ -103,7 +103,7 @@ class WholeRunGate:
     def known_in_part(
         self, gate: Gate, original: Program, patched: Program, *, loading: bool
     ) -> tuple[GateCheck, ...] | None:
-        """What `check` found before its time was up; None where it was not asked."""
+        """Return what `check` found before its time was up; None where it was not asked."""
         return self._cut_short.get((original.root, patched.root, gate.value, loading))
 
     def _until_time_is_up(
@@ -279,7 +279,7 @@ def _refused(checks: Sequence[GateCheck]) -> bool:
 
 
 def _first_other(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]] | None) -> str:
-    """Where the batches of two loaders differ first, in words."""
+    """Return where the batches of two loaders differ first, in words."""
     for number, (one, other) in enumerate(zip(before, after or (), strict=False), 1):
         if one != other:
             place = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)

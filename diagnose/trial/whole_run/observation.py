@@ -122,7 +122,8 @@ def observe(
 
 
 def _streams(folder: Path, name: str) -> str:
-    """What was printed: rank by rank where ranks have streams of their own; the common one is the launcher's then."""
+    """Return what was printed: rank by rank where ranks have streams of their own; the common one is the launcher's
+    then."""
     apart = sorted(folder.glob(f"rank*/{name}"))
     return "\n".join(map(_stream, apart or [folder / name]))
 

@@ -104,7 +104,7 @@ class _Mapping(dict[Any, Any]):
 
 
 def _made(name: str, args: tuple[Any, ...]) -> Any:
-    """What stands for the result of calling a class or a function of that name."""
+    """Return what stands for the result of calling a class or a function of that name."""
     if name.endswith("._rebuild_tensor_v2"):
         return _tensor(*args[:4])
     if name.endswith("._rebuild_parameter"):

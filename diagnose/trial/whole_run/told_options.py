@@ -62,7 +62,7 @@ class Told:
         return cls(options, tuple(_messages(options, sources)))
 
     def __or__(self, other: Told) -> Told:
-        """What either may."""
+        """Return what either may."""
         return Told(self.options | other.options, tuple(dict.fromkeys((*self.messages, *other.messages))))
 
     def __bool__(self) -> bool:
@@ -86,7 +86,7 @@ class Told:
 
 
 def _messages(options: Collection[str], sources: Iterable[str]) -> Iterator[re.Pattern[str]]:
-    """What is printed or logged in the blocks of an `if` that asks for one of the options."""
+    """Yield what is printed or logged in the blocks of an `if` that asks for one of the options."""
     for text in sources:
         if not any(name in text for name in options):
             continue

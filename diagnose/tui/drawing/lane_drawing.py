@@ -36,7 +36,7 @@ class Window:
         return int((moment_ns - self.begin_ns) / self.length_ns * self.cells // 1)
 
     def moment(self, cell: float) -> float:
-        """When a cell begins."""
+        """Return when a cell begins."""
         return self.begin_ns + cell / self.cells * self.length_ns
 
 

@@ -60,7 +60,7 @@ def _said(verdict: Verdict) -> str:
 
 
 def _untried(verdict: Verdict, root: str | None) -> list[tuple[str, str]]:
-    """What is known of a fix that had no trial: where it would be, and what it was predicted to save."""
+    """Return what is known of a fix that had no trial: where it would be, and what it was predicted to save."""
     if verdict.decision not in (Decision.NOT_TRIED, Decision.ADVICE):
         return []
     said = [("where", f"{place(where, root)}  {where.code or ''}".rstrip()) for where in verdict.where[:1]]

@@ -52,7 +52,7 @@ class StepPanel(Panel):
         return [head, *step_chart(columns, width, room, plain=self.app.no_color), *counters]
 
     def _lost(self, width: int) -> list[Text]:
-        """What is left to say of a run that ended without a step: why, and its last words."""
+        """Return what is left to say of a run that ended without a step: why, and its last words."""
         ended, last = self.state.ended, output_lines(self.state.output)[-_LAST_LINES:]
         words = wrap((ended.message if ended else "") or "It ended before its first training step.", width)
         lines = [styled(line, BAD) for line in words]

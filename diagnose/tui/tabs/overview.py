@@ -102,7 +102,7 @@ class FindingsTitle(Panel):
 
 
 def _gives_back(diagnosis: Diagnosis) -> str:
-    """What the columns of the list are, with the step that their shares are of."""
+    """Return what the columns of the list are, with the step that their shares are of."""
     step_ns = diagnosis.step_ns or diagnosis.steps.median_ns
     return f"gives back, of each {format_ns(step_ns)} step" if step_ns else "gives back, of each step"
 

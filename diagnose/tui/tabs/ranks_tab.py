@@ -112,7 +112,7 @@ class RanksTab(Tab):
             yield _named("waited for", format_ns(waited_ns), " of each step, by the rank that waits longest")
 
     def _waited_for(self, rank: int | None) -> int:
-        """What the others wait for a rank, at most, per step."""
+        """Return what the others wait for a rank, at most, per step."""
         others = self.state.diagnosis.per_rank if self.state.diagnosis else ()
         return max((wait.time_ns for one in others for wait in one.waits if wait.rank == rank), default=0)
 

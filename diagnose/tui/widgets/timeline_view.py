@@ -285,7 +285,7 @@ class TimelineView(Widget, can_focus=True):
         return spread(left, right, width)
 
     def _under_cursor(self, timeline: Timeline, width: int) -> list[Text]:
-        """What the chosen lane does at the cursor."""
+        """Return what the chosen lane does at the cursor."""
         lane = timeline.lanes[self._lane]
         at = _at(lane, self._cursor_ns)
         if at is None:

@@ -60,7 +60,7 @@ class _Batches:
         self._first: dict[tuple[Any, ...], list[_First]] = {}
 
     def instead(self, next_data: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """What stands in the place of an iterator's `_next_data`."""
+        """Return what stands in the place of an iterator's `_next_data`."""
 
         def call(iterator: Any) -> Any:
             alike = self._first.setdefault(_likeness(iterator), [])
@@ -91,7 +91,7 @@ def _of(alike: list[_First], sampler: Any) -> _First | None:
 
 
 def _likeness(iterator: Any) -> tuple[Any, ...]:
-    """What two loaders that are built by the same line have in common."""
+    """Return what two loaders that are built by the same line have in common."""
     dataset, sampler = iterator._dataset, iterator._index_sampler
     size = len(dataset) if hasattr(type(dataset), "__len__") else None
     return type(dataset), size, getattr(sampler, "batch_size", None), iterator._drop_last, iterator._num_workers
@@ -136,7 +136,7 @@ def _fresh(batch: Any) -> Any:
 
 
 def _versions(batch: Any) -> list[int]:
-    """How often each tensor of a batch was written to."""
+    """Return how often each tensor of a batch was written to."""
     return [tensor._version for tensor in tensors_of(batch)]
 
 

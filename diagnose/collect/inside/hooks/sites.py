@@ -265,7 +265,7 @@ def _ddp(wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[st
 
 
 def _backend(wrapper: Any) -> str | None:
-    """What carries the gradients of a wrapper: nccl, gloo; None where this torch does not say."""
+    """Return what carries the gradients of a wrapper: nccl, gloo; None where this torch does not say."""
     try:
         return str(wrapper.process_group._get_backend(wrapper.device).name())
     except (AttributeError, RuntimeError):

@@ -48,7 +48,7 @@ def _each_once(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _memory(value: Any) -> tuple[Any, ...] | None:
-    """Which elements of memory a tensor is; None for what has none, or does not say."""
+    """Return which elements of memory a tensor is; None for what has none, or does not say."""
     try:
         address = value.data_ptr()
         return (address, value.device, tuple(value.shape), value.stride(), value.dtype) if address else None
@@ -57,7 +57,7 @@ def _memory(value: Any) -> tuple[Any, ...] | None:
 
 
 def _prefixes(root: Any) -> Iterator[str]:
-    """Where wrappers put their part: `module.` at the front, and others anywhere."""
+    """Yield where wrappers put their part: `module.` at the front, and others anywhere."""
     if type(root).__name__ in _PARALLEL:
         yield "module"
     yield from _WRAPPERS

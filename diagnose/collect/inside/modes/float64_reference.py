@@ -131,7 +131,8 @@ class _Float64:
         self._torch, self._wide, self._bits = torch, torch.float64, bits
 
     def run(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """What an operator gives; one that has no float64 among its inputs, or mixes formats, is left as it is."""
+        """Return what an operator gives; one that has no float64 among its inputs, or mixes formats, is left as it
+        is."""
         name = func._schema.name
         if name.startswith(_OF_SCALERS):
             scales = [self._cast(value, self._torch.float32) if self._is_float(value) else value for value in args]

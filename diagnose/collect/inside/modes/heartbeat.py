@@ -133,7 +133,7 @@ class Heartbeat:
         yield HEARTBEATS, encode(beat) + "\n"
 
     def _where(self, now_ns: int) -> dict[str, Any]:
-        """Where the training thread has been, and for how long nothing has gone on."""
+        """Return where the training thread has been, and for how long nothing has gone on."""
         stacks, steps = self._stacks, self._hub.steps
         if stacks is None:
             return {"l": [], "q": 0}

@@ -103,7 +103,7 @@ class _WholeRun:
         return _Shortened(values, self)
 
     def turns_for(self, steps: int) -> int | None:
-        """How many turns a loop takes of which one has so many steps; None: all."""
+        """Return how many turns a loop takes of which one has so many steps; None: all."""
         if self._batches is None or steps == 0:
             return None
         return self._batches if steps == 1 else self._turns

@@ -111,7 +111,7 @@ def _site(
 
 
 def _first_line(reason: str) -> str:
-    """What a reader needs of a reason: its first line, without the compiler's own terms where they hide it."""
+    """Return what a reader needs of a reason: its first line, without the compiler's own terms where they hide it."""
     if _BRANCH.match(reason):
         return "a branch on the value of a tensor"
     return reason.strip().partition("\n")[0][:_LONGEST_REASON]

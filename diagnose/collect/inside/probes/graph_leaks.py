@@ -80,7 +80,8 @@ def _variables(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def _graphs_in(value: Any, torch: Any) -> int:
-    """How many tensors with a graph a container holds, or how many sums a tensor is made of; 0 for anything else."""
+    """Return how many tensors with a graph a container holds, or how many sums a tensor is made of; 0 for anything
+    else."""
     if isinstance(value, torch.Tensor):
         return _sums(value)
     if type(value) not in (list, dict, deque) or len(value) < _FEWEST:
@@ -91,7 +92,7 @@ def _graphs_in(value: Any, torch: Any) -> int:
 
 
 def _sums(tensor: Any) -> int:
-    """How many additions in a row made a tensor."""
+    """Return how many additions in a row made a tensor."""
     node, count = tensor.grad_fn, 0
     while node is not None and count < _DEEPEST and type(node).__name__ == "AddBackward0":
         count += 1

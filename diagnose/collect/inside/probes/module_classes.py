@@ -40,9 +40,8 @@ class ModuleClasses:
 
 
 def _files(kind: type) -> set[str]:
-    """Where a class may be defined: the file of its module, of which there may be another of that name by now, and
-    those of its methods.
-    """
+    """Return where a class may be defined: the file of its module, of which there may be another of that name by now,
+    and those of its methods."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     methods = (inspect.unwrap(each) for each in vars(kind).values() if inspect.isfunction(each))
     files = {each.__code__.co_filename for each in methods if inspect.isfunction(each)}

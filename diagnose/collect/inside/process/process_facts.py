@@ -58,7 +58,7 @@ def job_facts() -> dict[str, str]:
 
 
 def ranks_on_host(world_size: int, environment: Mapping[str, str] = os.environ) -> int | None:
-    """How many ranks of the job are on this host; None where no launcher says so of a job of this size.
+    """Return how many ranks of the job are on this host; None where no launcher says so of a job of this size.
 
     A launcher that counts otherwise started something else: one process a host, say, which makes the ranks itself.
     """

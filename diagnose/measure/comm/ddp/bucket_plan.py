@@ -91,7 +91,7 @@ def _cut(before: Int64, used: int, upto: int, ends: Int64) -> tuple[int, ...]:
 
 
 def earliest_end_ns(size_bytes: Int64, ready_ns: Int64, time_of: TimeOf) -> int:
-    """When the last gradient is reduced at the earliest, by whatever buckets.
+    """Return when the last gradient is reduced at the earliest, by whatever buckets.
 
     What is ready only at a moment is sent after it, and by no collectives sooner than by a single one. `time_of` may
     be infinite, for sizes that nobody has measured: those take as long as the largest known one below, at least.

@@ -56,7 +56,8 @@ class GradientRounds:
 
     @staticmethod
     def ready_ns(measures: RankCollectives, issued_ns: Int64) -> Int64:
-        """When the work launched before each moment of the host had ended; the moment itself without a device."""
+        """Return when the work launched before each moment of the host had ended; the moment itself without a
+        device."""
         work, launched = _compute_rows(measures)
         if not len(work):
             return issued_ns

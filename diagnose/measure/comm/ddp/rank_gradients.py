@@ -86,7 +86,7 @@ def late_gradients(measures: RankCollectives) -> LateGradients:
 
 
 def _computed(measures: RankCollectives, number: int) -> tuple[int, int, int]:
-    """When the compute of a backward pass began and ended, and how much it was."""
+    """Return when the compute of a backward pass began and ended, and how much it was."""
     passes = measures.backward_passes
     if not 0 <= number < len(passes):
         return 0, 0, 0

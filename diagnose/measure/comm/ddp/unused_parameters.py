@@ -76,6 +76,6 @@ def _following(thread: Int32, parent: Int64, start_ns: Int64) -> Int64:
 
 
 def _per_pass(passes: BackwardPasses, times_ns: Int64) -> Int64:
-    """How many of some moments lie in each pass or behind it, before the next one."""
+    """Return how many of some moments lie in each pass or behind it, before the next one."""
     begun = passes.begun_by(times_ns)
     return np.bincount(begun[begun > 0] - 1, minlength=len(passes))

@@ -56,13 +56,13 @@ def handed_over(measures: Timeline) -> Intervals:
 
 
 def _on_other_devices(measures: Timeline) -> Intervals:
-    """When devices of this program are at work that are not the one accounted for."""
+    """Return when devices of this program are at work that are not the one accounted for."""
     device = measures.trace.device
     return Intervals.of_rows(device, ~measures.rows)
 
 
 def _kinds(measures: Timeline, ends: np.typing.NDArray[np.int64]) -> int:
-    """How many different kernels and copies begin at the ends of the gaps."""
+    """Return how many different kernels and copies begin at the ends of the gaps."""
     device = measures.trace.device
     names = device.name[np.isin(device.start_ns, ends) & measures.rows]
     return len(np.unique(names[names != MISSING]))

@@ -87,7 +87,7 @@ def described(
 
 
 def _bytes_of(calls: list[tuple[Call, int]]) -> dict[str, str]:
-    """What forward passes leave and reach, of the calls (each with its order) whose end was seen."""
+    """Return what forward passes leave and reach, of the calls (each with its order) whose end was seen."""
     done = [(call, order, call.left) for call, order in calls if call.left is not None]
     return {
         "kept_bytes": _joined(left[0] - call.entered[0] for call, _, left in done),
@@ -98,7 +98,7 @@ def _bytes_of(calls: list[tuple[Call, int]]) -> dict[str, str]:
 
 
 def _computed_again(memory: list[Call], times: list[Call], calls: list[Call]) -> dict[str, str]:
-    """What the calls' second forward passes leave and take; nothing where no block has one."""
+    """Return what the calls' second forward passes leave and take; nothing where no block has one."""
     boundary = {call.number: call.boundary for call in memory if not call.again}
     left = {
         # What was stopped before its end has no output, which a whole forward pass would leave as well.
@@ -138,7 +138,7 @@ def _backward_peak(forward: list[Call], order: int, rest_peak: int) -> int:
 
 
 def _again_peak(call: Call) -> int:
-    """What would be held at most if the block ran again before its backward pass; -1 where not measured.
+    """Return what would be held at most if the block ran again before its backward pass; -1 where not measured.
 
     All that is held then, but what it kept; and as much as its forward pass took while it ran.
     """

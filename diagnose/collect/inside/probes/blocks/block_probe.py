@@ -335,7 +335,7 @@ class Blocks:
             self._sites.add(KIND, file, line, function, arguments | of_process)
 
     def _limit(self) -> int | None:
-        """What the process may take of the device; None without one."""
+        """Return what the process may take of the device; None without one."""
         if not self._on_device():
             return None
         cuda = self._torch.cuda
@@ -358,7 +358,7 @@ def repeated(torch: Any, root: Any) -> Iterator[tuple[Any, int, Any]]:
 
 
 def _through(torch: Any, frame: Any, line: Any, container: Any, block: Any) -> str:
-    """How a line calls a block: itself in a `loop`, through its `container`, or through something `other`."""
+    """Return how a line calls a block: itself in a `loop`, through its `container`, or through something `other`."""
     between = set()
     while frame is not None and frame is not line:
         module = frame.f_locals.get("self")
