@@ -236,7 +236,7 @@ def _around(request: Request, sources: Mapping[str, Source]) -> Answer:
 
 
 def _steps(request: Request, sources: Mapping[str, Source]) -> dict[str, list[TrainingStep]]:
-    """By file: those that the run recorded, else those of the script, else all."""
+    """Return the steps by file: those that the run recorded, else those of the script, else all."""
     steps = training_steps(request.sources, request.sites)
     ran = [(site.file, site.line) for site in request.sites if site.kind == "backward"]
     seen = [step for step in steps if any(_covers(step, *place) for place in ran)]

@@ -74,7 +74,7 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
 
 
 def _split_setting(plan: Plan) -> Mapping[str, Scalar]:
-    """With the blocks that keep results, and of which operators."""
+    """Return the setting that names the blocks that keep results, and the operators whose results they keep."""
     keeping = written_plan(plan.keeping)
     return {"again": written_plan(plan.again), "keeping": keeping, "operators": ",".join(plan.operators)}
 
@@ -153,7 +153,7 @@ def _keeping(request: Request, known: RecordedBlocks, line: Line) -> Keeping | N
 
 
 def _by_source(request: Request) -> Answer:
-    """Nothing of use was recorded: all blocks of the loops that the text shows."""
+    """Return the answer for all blocks of the loops that the text shows, where nothing of use was recorded."""
     edits: list[tuple[str, list[Splice]]] = []
     reasons: list[str] = []
     callers: set[tuple[str, int]] = set()

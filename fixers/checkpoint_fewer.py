@@ -123,7 +123,7 @@ _Test = Callable[[str], str]
 
 
 def _tests(request: Request, wanted: str) -> dict[str, dict[int, _Test | None]]:
-    """By file and line what is to be tested there; None where nothing stays checkpointed."""
+    """Return by file and line what is to be tested there; None where nothing stays checkpointed."""
     if wanted == _HALF:
         return {path: {_ANYWHERE: lambda number: f"{number} % 2"} for path in request.sources}
     known = read_blocks(request.sites) if wanted != _NONE else None

@@ -141,7 +141,8 @@ def _drops(one: Sharded) -> bool:
 
 
 def _some(one: Sharded, dropped: str) -> list[Splice]:
-    """Some blocks drop their parameters, by a test of their `{place}`: `reshard_after_forward=place < 8`."""
+    """Return the edit with which some blocks drop their parameters, by a test of their `{place}`:
+    `reshard_after_forward=place < 8`."""
     loop, source = one.loop, one.source
     assert loop is not None  # or it would not be chosen from
     edits: list[Splice] = []

@@ -105,7 +105,7 @@ def _most(facts: Facts) -> int:
 
 
 def _share_note(facts: Facts) -> str:
-    """With which ranks the cores were divided, where that is not known; "" where it is."""
+    """Return the words for the ranks with which the cores were divided, where that is not known; "" where it is."""
     if facts.local_world_size is not None or (facts.world_size or 1) == 1:
         return ""
     return f"; cores are shared out among all {facts.world_size} ranks, as nothing says how many are on this host"

@@ -108,7 +108,7 @@ def _pulled(measures: Measures) -> _Rows:
 
 
 def _after(measures: Measures, rows: _Rows) -> Intervals:
-    """From the end of each copy with which the device runs dry until it works again."""
+    """Return the stretches from the end of each copy with which the device runs dry until it works again."""
     ends = measures.trace.device.end_ns[rows]
     ends = ends[np.isin(ends, measures.busy.ends)]
     following = np.searchsorted(measures.busy.starts, ends, side="left")

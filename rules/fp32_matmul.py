@@ -124,7 +124,7 @@ def _in_fp64(measures: Measures, rows: Int64, rate: Rate) -> Iterator[Claim]:
 
 
 def _claimed(measures: Measures, rows: Int64, faster: float, dtype: str, said: str) -> Iterator[Claim]:
-    """These products if they were so many times as fast; nothing where that saves nothing."""
+    """Yield the claim of these products if they were so many times as fast; nothing where that saves nothing."""
     time = measures.time_of(rows)
     cut = sped_up(measures, rows, 1 / faster)
     gained = gained_ns(measures, cut, int(time.total_ns * (1 - 1 / faster))) if faster > 1 else 0

@@ -150,7 +150,7 @@ class _Growth:
 
 
 def _logged(measures: Measures) -> _Growth | None:
-    """From the readings of a live run at the ends of steps."""
+    """Return the growth from the readings of a live run at the ends of steps."""
     log, series = measures.trace.step_log.end_ns, measures.memory.allocated
     if len(log) < 2 or len(series) < 2 or measures.memory_in_steps:
         return None
@@ -176,7 +176,7 @@ def _of_few(measures: Measures, step: Int64, value: Int64, time_ns: Int64) -> fl
 
 
 def _traced(measures: Measures) -> _Growth | None:
-    """From the allocator's events within recorded steps."""
+    """Return the growth from the allocator's events within recorded steps."""
     steps, series = measures.steps, measures.memory.allocated
     if not measures.memory_in_steps or not len(series) or measures.step_count < 2:
         return None
@@ -192,7 +192,7 @@ def _traced(measures: Measures) -> _Growth | None:
 
 
 def _recorded(measures: Measures) -> _Growth | None:
-    """From a history without steps: between its backward passes."""
+    """Return the growth from a history without steps: between its backward passes."""
     memory = measures.memory
     if measures.step_count or len(measures.trace.step_log) or not len(memory.allocated):
         return None

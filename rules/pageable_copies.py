@@ -129,7 +129,7 @@ def _left_of_pinned(measures: Measures, rows: Int64) -> np.typing.NDArray[np.flo
 
 
 def _behind(measures: Measures, rows: Int64) -> Intervals:
-    """From each copy's end until work begins that had been launched well before."""
+    """Return the stretches from each copy's end until work begins that had been launched well before."""
     device = measures.trace.device
     ahead = measures.rows_within_steps(measures.queue_depth >= AHEAD)
     begins = np.append(np.sort(device.start_ns[ahead]), measures.steps.end_ns[-1])

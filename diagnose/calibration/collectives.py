@@ -33,7 +33,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Group:
-    """Some ranks of the job."""
+    """A group of the job's ranks."""
 
     members: tuple[int, ...]
     nodes: int

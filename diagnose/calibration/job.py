@@ -87,7 +87,7 @@ def usual_groups(hosts: Sequence[str]) -> list[tuple[int, ...]]:
 def _of_group(
     members: tuple[int, ...], hosts: Sequence[str], device: torch.device, budget_ns: int, tell: Callable[[str], None]
 ) -> tuple[list[Curve], list[str]]:
-    """On every rank, what the group's first rank says of it."""
+    """Return, on every rank, what the group's first rank says of it."""
     handle = dist.new_group(list(members))
     nodes = len({hosts[rank] for rank in members})
     mine = dist.get_rank() in members

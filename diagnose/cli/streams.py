@@ -72,7 +72,7 @@ def _is_lost(number: int) -> bool:
 
 @contextmanager
 def standard_output_to_stderr(wanted: bool) -> Iterator[None]:
-    """While a program runs that inherits our streams, its standard output goes to stderr, so ours stays JSON."""
+    """Send the standard output of a program that inherits our streams to stderr, so that ours stays JSON."""
     if not wanted:
         yield
         return

@@ -191,7 +191,7 @@ class _Signals:
 
 @contextmanager
 def _forwarded_signals() -> Iterator[_Signals]:
-    """While the program runs, signals to us are its own, once; what they lead to is its decision."""
+    """Forward signals to the program, once each, while it runs; what they lead to is its decision."""
     signals = _Signals()
     if threading.current_thread() is not threading.main_thread():
         yield signals

@@ -26,7 +26,7 @@ _DONE = b"done\n"
 
 @contextmanager
 def outlived(pid: int, folder: Path) -> Iterator[None]:
-    """While this lasts, process `pid` and the run of `folder` end when we do."""
+    """End process `pid` and the run of `folder` if this process ends while the context lasts."""
     waiting = subprocess.Popen(
         [sys.executable, "-I", "-c", _START, str(_ROOT), str(pid), str(folder)],
         stdin=subprocess.PIPE,

@@ -115,7 +115,7 @@ def _pareto_front(choices: list[_Choice]) -> list[_Choice]:
 
 
 def _thin(choices: list[_Choice]) -> list[_Choice]:
-    """At most MOST, evenly spread over what they cost; the one that saves most always stays."""
+    """Return at most MOST choices, evenly spread over what they cost; the one that saves most always stays."""
     if len(choices) <= MOST:
         return choices
     places = {round(at * (len(choices) - 1) / (MOST - 2)) for at in range(MOST - 1)}

@@ -27,7 +27,7 @@ _COLUMN = 1
 
 
 class NotPacked(Exception):
-    """These bytes are none that `pack` made, or are damaged."""
+    """Raised for bytes that `pack` did not make, or that are damaged."""
 
 
 class _Column(msgspec.Struct, array_like=True):

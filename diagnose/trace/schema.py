@@ -41,7 +41,7 @@ class WorkKind(enum.IntEnum):
 
 
 class CopyDirection(enum.IntEnum):
-    """Between which memories a copy moves."""
+    """The memories between which a copy moves."""
 
     UNKNOWN = 0
     HOST_TO_DEVICE = 1

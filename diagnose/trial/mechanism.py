@@ -74,7 +74,7 @@ def _per_step(measure: str, paths: Sequence[Path]) -> list[tuple[Number, int]]:
 
 
 def _value(measure: str, rank: Measures) -> int | None:
-    """Over all counted steps; None for a measure of another name."""
+    """Return the measure's value over all counted steps; None for a measure of another name."""
     accounting = rank.accounting
     if measure == "sync_calls":
         return len(rank.wait_calls) if rank.has_device else _value_reads(rank)
@@ -91,7 +91,7 @@ def _value(measure: str, rank: Measures) -> int | None:
 
 
 def _value_reads(rank: Measures) -> int:
-    """Without a device there is nothing to wait for; the calls that would wait are those that read a value."""
+    """Return how many calls read a value: without a device there is nothing to wait for, and those would wait."""
     ops = rank.trace.ops
     reads = named(rank.trace.names, ops.name, _READS_VALUE)
     start, end = rank.steps.host_start_ns[0], rank.steps.host_end_ns[-1]

@@ -136,7 +136,7 @@ class Schedule:
         return min(self.start_limit_ns, self.stall_limit_ns + 10 * start_ns) if start_ns else self.start_limit_ns
 
     def again(self) -> Schedule:
-        """With as many pairs again, of as many generations."""
+        """Return the schedule with as many pairs again, of as many generations."""
         return replace(self, pairs=2 * self.pairs, generations=2 * self.generations)
 
     def sweep(self) -> Schedule:

@@ -58,7 +58,7 @@ class Standalone:
         return StandaloneRun(round(block.mean_ns), block.memory.peak_bytes, ready.steps + block.steps)
 
     def _steps_to(self, wanted: int, step_ns: int) -> int:
-        """So many steps, or as many of them as there is time for; a block at least."""
+        """Return so many steps, or as many of them as there is time for; a block at least."""
         block = self.schedule.block_steps(step_ns)
         if wanted <= block or step_ns <= 0:
             return block

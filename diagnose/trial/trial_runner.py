@@ -75,7 +75,7 @@ def tools_for(
     on_control: OnControl,
     cancelled: Callable[[], bool],
 ) -> Tools:
-    """Those of one program, which keep their files below `folder`."""
+    """Return the tools for trials of one program, which keep their files below `folder`."""
     copies = Workspace(program, folder, dict(environment), watched.compiles)
     groups = Groups(cancelled)
     guard = {"guard": protection(program, folder)}
@@ -140,7 +140,7 @@ class TrialRunner:
         return cls(tools, watched, Shown(fits=True if known else None))
 
     def settings(self, on_pair: OnPair | None = None) -> ABTrial:
-        """Those of the next comparison, as far as the earlier ones have shown how to run one."""
+        """Return the settings of the next comparison, as far as the earlier ones have shown how to run one."""
         tools = self.tools
         last_ns = tools.costs.last_runs_ns(1) if self.shown.keeps else 0
         return ABTrial(

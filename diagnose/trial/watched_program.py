@@ -17,7 +17,7 @@ _LONGEST_NS = 600 * NS_PER_S
 
 @dataclass(frozen=True)
 class WatchedProgram:
-    """Times are nanoseconds; zero is not known."""
+    """What is known of a program from watching it. Times are nanoseconds; zero is not known."""
 
     memory: Memory = field(default_factory=Memory)
     """The memory of one process."""

@@ -175,12 +175,12 @@ class DiagnoseApp(RunCommands):
             self._cancel()
 
     def let_work_end(self, seconds: float) -> None:
-        """Once the screen is gone: let work that was asked to end clear away what it has, no longer than this."""
+        """Let work that was asked to end clear away what it has, no longer than this, once the screen is gone."""
         if self._work_thread is not None and self._quitting and self._cancel is not None:
             self._work_thread.join(seconds)
 
     def on_unmount(self) -> None:
-        """Nobody looks on any more."""
+        """Stop what only a screen needs: nobody looks on any more."""
         self._left.set()
 
     def _run_following(self) -> None:
@@ -305,7 +305,8 @@ class DiagnoseApp(RunCommands):
             self.notify("This finding has no time on the timeline.", timeout=2)
 
     def action_cross(self) -> None:
-        """From the finding under the cursor to its fix; from a fix, or the finding on the timeline, to the finding."""
+        """Go from the finding under the cursor to its fix; from a fix, or the finding on the timeline, to the
+        finding."""
         fixes, index = self.query_one(FixesPane), self.query_one(FindingsPane).current_index
         findings = self.state.diagnosis.findings if self.state.diagnosis else ()
         if self.active in ("overview", "findings"):

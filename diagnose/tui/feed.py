@@ -51,6 +51,6 @@ class Feed:
 
     @property
     def last_ns(self) -> int | None:
-        """When the newest event happened; None before the first."""
+        """The time at which the newest event happened; None before the first."""
         with self._lock:
             return self._last_ns

@@ -89,7 +89,7 @@ class Watcher:
 
     @property
     def last(self) -> Mapping[int, Mapping[str, Any]]:
-        """By rank, the newest heartbeat."""
+        """The newest heartbeat by rank."""
         return {rank: one.last for rank, one in self._ranks.items() if one.last}
 
     @property

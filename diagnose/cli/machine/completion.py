@@ -135,5 +135,5 @@ def _fish(commands: Mapping[str, Command]) -> Iterator[str]:
 
 
 def _quoted(words: str) -> str:
-    """For fish, in whose single quotes a backslash takes a quote and itself literally."""
+    """Quote for fish, in whose single quotes a backslash takes a quote and itself literally."""
     return "'" + words.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -163,7 +163,7 @@ class ProcessHooks:
                 callback(index)
 
     def at_its_device(self) -> AbstractContextManager[object]:
-        """With the device that the program trains on as this thread's, so that what is read is read of that one."""
+        """Make the device that the program trains on this thread's, so that what is read is read of that one."""
         if self.torch is None or not self._devices:
             return nullcontext()
         device: AbstractContextManager[object] = self.torch.cuda.device(self._devices[0])

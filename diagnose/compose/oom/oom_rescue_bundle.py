@@ -175,6 +175,6 @@ class _Together:
         return gate.passed is not False
 
     def _add(self, name: str, said: str) -> None:
-        """To the last word on a fix."""
+        """Add to the last word on a fix."""
         before = self.survival.journal.verdict_on(name)
         self.survival.journal.tell(replace(before, summary=f"{before.summary}; {said}"))

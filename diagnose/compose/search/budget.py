@@ -61,7 +61,7 @@ class Budget:
         self._whole_ns = self.deadline.left_ns or 0
 
     def grew(self, fixer: Fixer, gate: GateResult | None) -> None:
-        """This one is kept too, which passed a gate."""
+        """Note that this one is kept too, which passed a gate."""
         shown = replace(fixer, gate=gate.gate) if gate is not None else fixer
         self.held = self._covers(shown)
         self.kept = (*self.kept, fixer)

@@ -54,7 +54,7 @@ class Bundle:
 
     @property
     def without_training(self) -> Bundle:
-        """Those alone that do not change the training."""
+        """Return the bundle of those members that do not change the training."""
         members = [member for member in self.members if member.variants[0].fixer.gate is not Gate.TRAINING]
         return Bundle(tuple(members), self.harmless, self.harmless)
 

@@ -57,7 +57,7 @@ MOST_TO_FORESEE = 4
 
 
 class GreedySearch:
-    """Which fixes hold together."""
+    """The search for the fixes that hold together."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class GreedySearch:
         return free
 
     def _settle(self, fixer: Fixer) -> None:
-        """It has had its turn: no finding names it any more."""
+        """Note that a proposal has had its turn: no finding names it any more."""
         self._done.add(fixer.name)
         self._queue = [one for one in self._queue if one.fixer.name != fixer.name]
 

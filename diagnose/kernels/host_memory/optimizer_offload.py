@@ -94,7 +94,7 @@ class _States:
         """The one that steps: memory of another one's is not that which the backward pass has given back."""
 
     def send_away(self, optimizer: torch.optim.Optimizer, _args: Any = None, _kwargs: Any = None) -> None:
-        """After a step."""
+        """Send the state to the host after a step."""
         found = list(_movable(optimizer))
         if found and self._looks_ahead:
             self._looks_ahead = False

@@ -126,7 +126,7 @@ def fused_pays(
 
 
 def _faster_way(place: Place, found: Sequence[tuple[float, float]] | None, size_bytes: int) -> Config:
-    """For good: what both took, on the device and by the clock, decides; of what could not be tried the size."""
+    """Choose for good by what both took, on the device and by the clock; what could not be tried is chosen by size."""
     if found is None:
         _chosen[place] = FUSED if size_bytes > LARGEST_NATIVE_BYTES else NATIVE
         return _chosen[place]

@@ -47,7 +47,7 @@ SMALL_BYTES = 64 << 10
 
 
 class Phase(enum.IntEnum):
-    """When in its step the host issued a collective."""
+    """The part of its step in which the host issued a collective."""
 
     UNKNOWN = 0
     FORWARD = 1
@@ -117,7 +117,7 @@ class Communication:
         return np.asarray((self.phase == Phase.FORWARD) & (self.round > 0) & alike, np.bool_)
 
     def where(self, rows: Bool | Int64) -> Communication:
-        """Some of the rows."""
+        """Return the collectives of some of the rows."""
         return Communication(
             self.row[rows],
             self.start_ns[rows],

@@ -281,7 +281,7 @@ class CommunicationWaste:
 
 
 def _rounds(comm: Communication, rows: Int64) -> Iterator[Int64]:
-    """Some collectives, by step and backward pass."""
+    """Yield some collectives by step and backward pass."""
     keys, same = np.unique(np.stack((comm.step, comm.round), axis=1)[rows], axis=0, return_inverse=True)
     same = same.reshape(-1)
     for number in range(len(keys)):

@@ -101,7 +101,7 @@ def _names(ranges: _Named, issued_ns: Int64, wanted: Bool, names: dict[str, None
 
 
 def _unpacked(measures: RankCollectives, ranges: _Named) -> dict[str, tuple[Int64, Int64]]:
-    """By module: when the host began to unpack its parameters, and when the device did."""
+    """Return, by module, when the host began to unpack its parameters, and when the device did."""
     launched = measures.launches.start_ns
     rows = np.flatnonzero(measures.rows & measures.launches.linked)
     rows = rows[np.argsort(launched[rows], kind="stable")]

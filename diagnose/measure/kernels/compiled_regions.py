@@ -108,7 +108,7 @@ def _graphs(trace: Trace) -> dict[int, Intervals]:
 
 
 def _issuing(trace: Trace, tree: OpTree) -> Intervals:
-    """From the first operator that each graph issues to the end of its last one."""
+    """Return the stretches from the first operator that each graph issues to the end of its last one."""
     ops = trace.ops
     order = tree.nesting.order
     computes = order[~named(trace.names, ops.name, _OWN)[order]]
@@ -135,7 +135,8 @@ def _inside(graphs: dict[int, Intervals], thread: np.typing.NDArray[np.int32], t
 
 
 def _between(graphs: dict[int, Intervals], issuing: Intervals, trace: Trace, split: Int64) -> Intervals:
-    """From the first graph of each split function to its last one, without what the graphs issue."""
+    """Return the stretches from the first graph of each split function to its last one, without what the graphs
+    issue."""
     parts = []
     for thread, times in graphs.items():
         mine = split[trace.ops.thread[split] == thread]

@@ -136,7 +136,8 @@ def _is_own(trace: Trace, node: Int64, inside: Int64) -> Bool:
 
 
 def _spans(trace: Trace, again: Int64, node: Int64) -> dict[int, Intervals]:
-    """From the first operator that ran again in a backward operator to the end of the last one in it."""
+    """Return the stretches from the first operator that ran again in a backward operator to the end of the last one
+    in it."""
     ops = trace.ops
     owners, place = np.unique(node[again], return_inverse=True)
     if not len(owners):
@@ -150,7 +151,7 @@ def _spans(trace: Trace, again: Int64, node: Int64) -> dict[int, Intervals]:
 
 
 def _framed(trace: Trace) -> dict[int, Intervals]:
-    """By thread, the recorded calls that recompute."""
+    """Return the recorded calls that recompute, by thread."""
     frames = trace.frames
     rows = np.flatnonzero(named(trace.names, frames.name, _FRAME))
     thread = frames.thread[rows]

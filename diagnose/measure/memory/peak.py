@@ -218,7 +218,7 @@ def _named(sizes: npt.NDArray[Any]) -> Mapping[str, int]:
 
 
 def _recorded_peak(trace: Trace, device: int) -> MemoryPeak | None:
-    """From categories over time, as torch.profiler's memory timelines have them."""
+    """Return the peak from categories over time, as torch.profiler's memory timelines have them."""
     series = _event_series(trace, device) or _counter_series(trace)
     if series is None:
         return None

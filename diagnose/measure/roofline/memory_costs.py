@@ -110,7 +110,8 @@ def _through(given: Operands) -> Work:
 
 
 def _sorting(given: Operands) -> Work:
-    """By radix: 4 passes for 4 bytes, each of which reads and writes keys and, as long as them at least, places."""
+    """Return the traffic of a radix sort: 4 passes for 4 bytes, each of which reads and writes keys and, as long as
+    them at least, places."""
     return Work(_elements(given, 0), 4 * given.item_bytes(0) * given.bytes(0))
 
 

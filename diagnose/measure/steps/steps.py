@@ -76,7 +76,8 @@ def _projected(trace: Trace, rows: Bool, launches: Launches, border_ns: Int64) -
 
 
 def _without_cut_ends(steps: StepSpans, launched_ns: Int64) -> StepSpans:
-    """Without a first or last step that the recording's edge cut short, as its launches show; three steps can tell."""
+    """Return the steps without a first or last one that the recording's edge cut short, as its launches show; three
+    steps can tell."""
     if len(steps) < 3 or len(launched_ns) == 0:
         return steps
     launched = np.sort(launched_ns)
@@ -90,7 +91,8 @@ def _without_cut_ends(steps: StepSpans, launched_ns: Int64) -> StepSpans:
 
 
 def _without_lost_end(steps: StepSpans, trace: Trace, launches: Launches) -> StepSpans:
-    """Without a last step of which the host's launches are recorded, but not the work that the device did later."""
+    """Return the steps without a last one of which the host's launches are recorded, but not the work that the
+    device did later."""
     if len(steps) < 2 or len(trace.calls) == 0:
         return steps
     made = np.flatnonzero(named(trace.names, trace.calls.name, _LAUNCH) & (trace.calls.correlation > 0))

@@ -68,7 +68,7 @@ def _case(
 
 
 def _xml(text: str) -> str:
-    """Without the characters that XML 1.0 cannot hold."""
+    """Return text without the characters that XML 1.0 cannot hold."""
     lines = text.split("\n")
     return "\n".join("".join(c for c in printable(line) if c not in "\ufffe\uffff") for line in lines)
 

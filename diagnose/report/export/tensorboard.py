@@ -73,7 +73,7 @@ def _classes(accounting: Accounting) -> Iterator[tuple[str, int]]:
 
 
 def _table(table: ProfileTable) -> str:
-    """In Markdown, which TensorBoard renders."""
+    """Return the table in Markdown, which TensorBoard renders."""
     if not table.rows:
         return ""
     lines = [" | ".join(column.title for column in table.columns), " | ".join("---" for _ in table.columns)]

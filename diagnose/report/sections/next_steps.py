@@ -54,7 +54,7 @@ def _applying(state: State) -> Iterator[tuple[str, str]]:
 
 
 def _fixing(state: State) -> Iterator[tuple[str, str]]:
-    """After a run that tried fixes, or would have."""
+    """Yield the steps after a run that tried fixes, or would have."""
     if state.started is None:
         return
     program = state.started.program
@@ -82,7 +82,7 @@ def _fixing(state: State) -> Iterator[tuple[str, str]]:
 
 
 def _beginning(state: State) -> Iterator[tuple[str, str]]:
-    """After a diagnosis alone."""
+    """Yield the steps after a diagnosis alone."""
     diagnosis = state.diagnosis
     if diagnosis is None or is_quiet(diagnosis) or found_without_edits(state):
         return

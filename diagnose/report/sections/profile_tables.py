@@ -155,7 +155,7 @@ def _place(where: Place | None, root: str | None) -> Cell:
 
 
 def _with_known_columns(columns: Sequence[Column], rows: tuple[TableRow, ...]) -> ProfileTable:
-    """Without the columns in which no row has anything."""
+    """Return the table without the columns in which no row has anything."""
     kept = [at for at in range(len(columns)) if any(row.cells[at].words for row in rows)]
     return ProfileTable(
         tuple(columns[at] for at in kept),

@@ -66,7 +66,8 @@ class Pace:
 
 
 def paces(steps: Mapping[int, RankSteps]) -> list[Pace]:
-    """By rank, over the last steps that all have taken and of which each one's end is known; else none."""
+    """Return the paces by rank, over the last steps that all have taken and of which each one's end is known; else
+    none."""
     count = min((one.count for one in steps.values()), default=0)
     begin = max((count - _RECENT, *(one.earlier for one in steps.values())))
     if count - begin < 2 or any(one.skipped for one in steps.values()):

@@ -199,7 +199,7 @@ def _result(state: State, width: int) -> list[Text]:
 
 
 def _without_result(state: State, width: int) -> list[Text]:
-    """In the place of figures, what is to be said at the end of a run that has none."""
+    """Return what is said in the place of figures at the end of a run that has none."""
     tried = measured(state.verdicts)
     if state.ended is None or not tried:
         return []

@@ -23,7 +23,7 @@ _READS_GRADIENTS = re.compile(r"\.grad\b(?!\s*(?:\(|(?:=|is(?:\s+not)?)\s*None\b
 
 @dataclass(frozen=True)
 class LastMicroStep:
-    """When gradients are complete."""
+    """The test that tells when gradients are complete."""
 
     condition: str
     """True in the last micro-step, wherever in a turn it is asked."""

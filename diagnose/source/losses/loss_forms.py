@@ -18,7 +18,7 @@ def has_losses(text: str) -> bool:
 
 
 def losses(source: Source, below: cst.CSTNode | None = None) -> Iterator[CrossEntropy]:
-    """Those of a file or of a part of it."""
+    """Yield the losses of a file or of a part of it."""
     yield from cross_entropies(source, below)
     for found in written_likelihoods(source) if "log_softmax" in source.text else ():
         if below is None or found.root is below or within(source, found.root, below):

@@ -83,7 +83,7 @@ class _NotOne(Exception):
 
 
 def losses_of_steps(sources: Mapping[str, str], sites: Sequence[Site]) -> Iterator[tuple[str, LossOfStep | Refused]]:
-    """Those of all training steps, each with its file; what looks like one is refused with the reason."""
+    """Yield the losses of all training steps, each with its file; what looks like one is refused with the reason."""
     for step in training_steps(sources, sites):
         for root, taken in _losses(sources, step):
             if not any(taken.outcome is call for call in step.forward):

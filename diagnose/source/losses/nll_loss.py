@@ -52,7 +52,7 @@ class _NotOne(Exception):
 
 
 def written_likelihoods(source: Source) -> Iterator[WrittenLikelihood]:
-    """Those of a file, the widest expression of each."""
+    """Yield the likelihoods that a file writes out, the widest expression of each."""
     done: list[tuple[int, int]] = []
     kinds = (cst.UnaryOperation, cst.BinaryOperation, cst.Call)
     nodes = [node for node in source.walk(None, *kinds) if isinstance(node, kinds)]

@@ -63,7 +63,7 @@ class _NotOne(Exception):
 
 
 def output_losses(source: Source) -> Iterator[OutputLoss | Refused]:
-    """Those of a file; what looks like one and needs its logits is refused with the reason."""
+    """Yield the losses of a file; what looks like one and needs its logits is refused with the reason."""
     for loss in losses(source):
         laid = unlaid(loss)
         product = output_product(source, laid.base) if laid is not None else None

@@ -55,7 +55,8 @@ def built_model(step: TrainingStep, sources: Mapping[str, str]) -> Built | None:
 
 
 def _before(step: TrainingStep, built: Built) -> Built:
-    """Without what gives the name a value when training is over: `model = torch.load(path)` at the end of a script."""
+    """Return the construction without bindings that come when training is over: `model = torch.load(path)` at the
+    end of a script."""
     source = step.source
     if built.source is not source:
         return built
@@ -239,7 +240,8 @@ def _moves(source: Source, statement: cst.Assign | cst.AnnAssign, name: str) -> 
 def _without_moves_of_turns(
     source: Source, assigned: tuple[cst.Assign | cst.AnnAssign, ...], name: str
 ) -> tuple[cst.Assign | cst.AnnAssign, ...]:
-    """Without what the turns of a loop give a model that is built before it: `model = model.train()`."""
+    """Return the bindings without those that the turns of a loop give a model built before it: `model =
+    model.train()`."""
     built = loops_around(source, assigned[0])
     return tuple(
         each

@@ -36,7 +36,7 @@ def unused_classes(sources: Mapping[str, str], sites: Sequence[Site]) -> Classes
 def _never_built(
     sources: Mapping[str, str], unbuilt: Classes, backwards: tuple[tuple[str, cst.CSTNode], ...]
 ) -> Classes:
-    """Those of the classes that no code names which may run from the backward passes on, given with their files."""
+    """Return the classes that no code names which may run from the backward passes on, given with their files."""
     parsed = parse_all(sources)
     begins = [place for path, call in backwards for place in runs_after(parsed, path, call)]
     if not begins:

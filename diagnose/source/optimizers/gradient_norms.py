@@ -141,7 +141,7 @@ def _assigned(source: Source, statement: cst.CSTNode | None) -> tuple[str, str] 
 
 
 def _compact(code: str) -> str:
-    """Without white space, and without what changes no value: a read, a cut from the graph."""
+    """Return code without white space, and without what changes no value: a read, a cut from the graph."""
     return re.sub(r"\.item\(\)|\.detach\(\)|\.data\b|\.cpu\(\)", "", re.sub(r"#[^\n]*|\s+", "", code))
 
 

@@ -78,7 +78,7 @@ def _given(call: ast.Call) -> list[ast.expr]:
 
 
 def written_activations(source: Source) -> Iterator[WrittenActivation]:
-    """Those of a file, the widest expression of each."""
+    """Yield the activations that a file writes out, the widest expression of each."""
     done: list[tuple[int, int]] = []
     for node in source.walk(None, cst.BinaryOperation, cst.Call):
         if not isinstance(node, cst.BinaryOperation | cst.Call):

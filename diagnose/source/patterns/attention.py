@@ -323,7 +323,7 @@ def _has_three(found: WrittenAttention, made: Operation) -> bool:
 
 
 def _check_uses(found: WrittenAttention) -> None:
-    """Nothing that goes may be read by anything that stays."""
+    """Refuse where something that stays reads what goes."""
     source = found.source
     removed = {id(statement) for statement, _ in found.steps}
     names = {name for _, name in found.steps}

@@ -69,7 +69,7 @@ class Unlaid:
 
 
 def cross_entropies(source: Source, below: cst.CSTNode | None = None) -> Iterator[CrossEntropy]:
-    """Those of a file or of a part of it, in the order of the text."""
+    """Yield the cross entropies of a file or of a part of it, in the order of the text."""
     for call in source.every(cst.Call, below):
         options = _options(source, call)
         if options is None or has_star(call):

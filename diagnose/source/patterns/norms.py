@@ -30,7 +30,7 @@ class _NotOne(Exception):
 
 
 def written_norms(source: Source) -> Iterator[WrittenNorm]:
-    """Those that a function returns, assigns or uses, the whole expression of each."""
+    """Yield the norms that a function returns, assigns or uses, the whole expression of each."""
     kinds = (cst.BinaryOperation, cst.Call)
     nodes = [node for node in source.walk(None, *kinds) if isinstance(node, kinds)]
     # The last statement of one holds its root, and the widest node there that is one is the whole of it.

@@ -16,7 +16,8 @@ from diagnose.source.tree.syntax import Source, Splice, parse, splice
 def unread_after(
     source: Source, candidates: Sequence[tuple[cst.CSTNode, str]], gone: Sequence[cst.CSTNode]
 ) -> list[cst.CSTNode]:
-    """Those statements whose names nothing reads once `gone` (statements and expressions) is gone, and they with it."""
+    """Return the statements whose names nothing reads once `gone` (statements and expressions) is gone, and they
+    with it."""
     removed = list(gone)
     found: list[cst.CSTNode] = []
     progress = True

@@ -60,7 +60,7 @@ def seeds(code: SampleCode) -> Iterator[Trace]:
 
 
 def _drawn_by_training(code: SampleCode) -> set[str]:
-    """Those of the modules `random` and `numpy.random` of which code beside the samples calls functions."""
+    """Return those of the modules `random` and `numpy.random` of which code beside the samples calls functions."""
     found: set[str] = set()
     for source in code.sources.values():
         for call in source.every(cst.Call):

@@ -59,7 +59,7 @@ class SampleCode:
 
     @cached_property
     def _files(self) -> Mapping[str, Sequence[str]]:
-        """By their last part."""
+        """Return the files by the last part of their names."""
         found: dict[str, list[str]] = {}
         for path in self.sources:
             found.setdefault(path.rpartition("/")[2], []).append(path)
@@ -322,7 +322,7 @@ class _Assignment:
 
 @per_source
 def _assignments(source: Source) -> Mapping[str, Sequence[_Assignment]]:
-    """By the variables that they bind, in the order of the text."""
+    """Return the assignments by the variables that they bind, in the order of the text."""
     found: dict[str, dict[_Assignment, None]] = {}
     for assign in source.every(cst.Assign):
         for each in (each for target in assign.targets for each in source.every(cst.Name, target.target)):

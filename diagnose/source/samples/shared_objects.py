@@ -217,7 +217,8 @@ class SharedObjects:
 
     @cached_property
     def _makes_with(self) -> Mapping[str, Sequence[tuple[cst.CSTNode, str]]]:
-        """By the name of a variable, the functions that make something of the dataset with it, with their files."""
+        """Return, by the name of a variable, the functions that make something of the dataset with it, with their
+        files."""
         found: dict[str, list[tuple[cst.CSTNode, str]]] = {}
         for node, path in self.code.building.items():
             source = self.code.sources[path]

@@ -30,7 +30,7 @@ _REGISTERS = re.compile(r"\b(?:__subclasses__|__init_subclass__|import_module|__
 
 
 class When(IntEnum):
-    """When a statement runs."""
+    """The time at which a statement runs."""
 
     BEFORE = 0
     """The statement runs before the loader is iterated."""

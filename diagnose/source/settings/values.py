@@ -71,7 +71,7 @@ def word_for(value: cst.BaseExpression, sources: Mapping[str, str], words: Seque
 
 
 def parsed_sources(sources: Mapping[str, str], *words: str) -> dict[str, Source]:
-    """Those of the texts that are Python and hold one of the words, not as a part of another."""
+    """Return the texts that are Python and hold one of the words, not as a part of another."""
     parsed = {path: parse(text) for path, text in sources.items()}
     return {path: source for path, source in parsed.items() if source is not None and any(map(source.holds, words))}
 

@@ -45,7 +45,8 @@ class BlockCall:
 
 
 def block_calls(source: Source, line: int | None = None) -> Iterator[BlockCall]:
-    """Those on a line; without one, all that a class shows to be over a list or a stack of modules it builds."""
+    """Yield the calls of blocks on a line; without one, all that a class shows to be over a list or a stack of
+    modules it builds."""
     built = _containers(source) if line is None else {}
     for call in source.every(cst.Call):
         first, last = source.lines_of(call)

@@ -76,7 +76,8 @@ def _lines(source: Source, node: cst.CSTNode) -> tuple[int, int]:
 
 
 def _surest(source: Source, calls: list[cst.Call]) -> list[cst.Call]:
-    """Those whose callee the text treats as a module, where there are such: a line may hold other calls beside."""
+    """Return the calls whose callee the text treats as a module, where there are such: a line may hold other calls
+    beside."""
     names = {source.code(call.func) for call in calls}
     certain = {name for name in names if is_model(source, name)} or names
     return [call for call in calls if source.code(call.func) in certain]

@@ -103,7 +103,7 @@ def _lines_run(path: str, ran: _Ran) -> set[int]:
 
 
 def _that_ran(found: Sequence[TrainingStep], ran: set[str]) -> Sequence[TrainingStep]:
-    """Without the steps of files in which the run called no model, such as a timer of modules, beside those of one."""
+    """Return the steps without those of files in which the run called no model, such as a timer of modules."""
     return [step for step in found if step.path in ran] or found
 
 

@@ -80,7 +80,7 @@ def remove_argument(source: Source, call: cst.Call, arg: cst.Arg) -> Splice:
 
 
 def _arg_span(source: Source, arg: cst.Arg) -> tuple[int, int]:
-    """From the keyword or star to the end of the value; without the comma."""
+    """Return the span from the keyword or star to the end of the value; without the comma."""
     start, _ = source.wide_span(arg)
     return start, source.wide_span(arg.value)[1]
 

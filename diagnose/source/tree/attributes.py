@@ -91,7 +91,7 @@ def building_methods(sources: Iterable[Source]) -> frozenset[str]:
 
 @per_source
 def _callers_of_attributes(source: Source) -> Mapping[str, Set[str]]:
-    """By the name of an attribute, the names of the functions that call it; an empty one for any other use of it."""
+    """Return the names of the functions that call each attribute, by its name; an empty one for any other use of it."""
     found: dict[str, set[str]] = {}
     called: set[ast.AST] = set()
     pending: list[tuple[ast.AST, str]] = [(source.outline.tree, "")]
@@ -132,7 +132,7 @@ def _is_set(source: Source, node: cst.Attribute) -> bool:
 
 @per_source
 def _members(source: Source, around: cst.ClassDef) -> Mapping[str, Sequence[cst.BaseExpression]]:
-    """By name, in the order of the text."""
+    """Return the members by name, in the order of the text."""
     found: dict[str, list[cst.BaseExpression]] = {}
     for node in source.walk(around.body, cst.Assign, cst.AnnAssign, cst.AugAssign, cst.Call):
         if isinstance(node, cst.Assign):

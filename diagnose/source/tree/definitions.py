@@ -16,7 +16,8 @@ Definition = cst.ClassDef | cst.FunctionDef
 
 
 class Definitions:
-    """Those of a program's files, methods and those within functions too; only files that define a name are parsed."""
+    """The definitions of a program's files, methods and those within functions too; only files that define a name
+    are parsed."""
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
         self._sources = sources

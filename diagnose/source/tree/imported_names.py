@@ -39,7 +39,7 @@ def may_hold(imports: Imports, words: Collection[str], names: tuple[str, ...]) -
 
 
 class ImportedNames:
-    """Those of one file."""
+    """The imported names of one file."""
 
     def __init__(self, imports: Imports, layout: Layout) -> None:
         self._imports, self._layout = imports, layout

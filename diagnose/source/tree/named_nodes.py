@@ -37,7 +37,7 @@ class Named(Generic[_Node]):
         return found
 
     def those(self, names: Iterable[str]) -> Sequence[_Node]:
-        """Those with one of these names, in the order of the text."""
+        """Return the nodes with one of these names, in the order of the text."""
         found = [nodes for name in dict.fromkeys(names) if (nodes := self._by_name.get(name))]
         if len(found) < 2:
             return found[0] if found else ()
@@ -46,7 +46,7 @@ class Named(Generic[_Node]):
 
 
 class NamedNodes:
-    """Those of one file."""
+    """The nodes of one file by name."""
 
     def __init__(self, layout: Layout) -> None:
         self.calls = Named(layout, cst.Call, call_name)

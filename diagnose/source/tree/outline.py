@@ -164,7 +164,7 @@ class Outline:
 
     @cached_property
     def functions(self) -> tuple[Function, ...]:
-        """Those that are defined in no other function, in the order of the text."""
+        """The functions that are defined in no other function, in the order of the text."""
         return tuple(
             Function(node.name, number, is_method, node)
             for number, (node, is_method, inner) in enumerate(_defined(self.tree.body, is_method=False, inner=False))

@@ -238,7 +238,7 @@ class Source(Text):
         return any(self._held(names, self.outline.called))
 
     def _held(self, names: Iterable[str], known: Collection[str]) -> Iterator[str]:
-        """Those of the names that are known of the file; the outline has but one form of what is not ASCII."""
+        """Yield the names that are known of the file; the outline has but one form of what is not ASCII."""
         return (name for name in names if name in self.words and (name in known or not name.isascii()))
 
     def imported_as(self, *last: str) -> frozenset[str]:
@@ -316,7 +316,7 @@ class Source(Text):
         return self._imported_names.may_be(node, known) and any(is_one(name, known) for name in self.names(node))
 
     def imported(self, node: cst.CSTNode) -> frozenset[str]:
-        """Those of the names that an expression may stand for, where each of them is imported; else none."""
+        """Return the names that an expression may stand for, where each of them is imported; else none."""
         if not self._imported_names.binds(node):
             return frozenset()
         known = self._imported_names.of(node)

@@ -304,7 +304,7 @@ def _lengthen(state: TrialState) -> bool:
 
 
 def _shrink(state: TrialState) -> bool:
-    """After a generation without a pair: shorter blocks, if they can be."""
+    """Shorten the blocks, if they can be, after a generation without a pair."""
     found, least = state.found, state.trial.schedule.least_steps
     if found.steps <= least:
         return False

@@ -75,7 +75,7 @@ class Comparison:
     """Steps of a program that came to its own end, where it said."""
 
     def end(self, ending: Ending) -> None:
-        """Nothing more is measured, unless that was said before."""
+        """Measure nothing more, for this reason, unless another was given before."""
         self.ending = self.ending or ending
 
     def fail(self, side: int, reason: ArmFailed) -> None:

@@ -55,16 +55,16 @@ FOLLOWS: Mapping[Stage, frozenset[Stage]] = {
 
 
 def never() -> bool:
-    """Nobody leaves the trial."""
+    """Return False: nobody leaves the trial."""
     return False
 
 
 def nothing() -> None:
-    """Nothing starts beside a trial, and nothing is waited for."""
+    """Do nothing: nothing starts beside a trial, and nothing is waited for."""
 
 
 def untold(_side: str) -> None:
-    """Nobody is told."""
+    """Do nothing: nobody is told."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class ABTrial:
 
     @property
     def stopping(self) -> SequentialStopping:
-        """When its pairs say enough."""
+        """The stopping rule: when its pairs say enough."""
         looks = self.schedule.looks
         return SequentialStopping(looks, self.resolution, self.enough, self.needed, self.reassures, self.worth)
 

@@ -50,7 +50,7 @@ def reach(capture: Capture, reference: Capture, key: tuple[int, int, str, str], 
 
 
 def _gradients(reference: Capture, rank: int, until: int, name: str) -> Iterator[tuple[int, int, str, str]]:
-    """Those that an optimizer has had of a parameter, in order."""
+    """Yield the gradients that an optimizer has had of a parameter, in order."""
     for step in range(until + 1):
         for update in count():
             key = (rank, step, "gradient", f"{name} update {update}")

@@ -189,7 +189,7 @@ class CaptureRunner:
         return found
 
     def _key(self, wanted: Wanted) -> tuple[Path, str]:
-        """Under which a capture is kept that says what this one would."""
+        """Return the key under which a capture is kept that says what this one would."""
         return wanted.key
 
     def _share(self, wanted: Wanted, *, waits: bool = False) -> float:

@@ -283,7 +283,8 @@ def _losses(capture: Capture) -> list[tuple[int, int, str, str]]:
 
 
 def _summed(capture: Capture) -> Capture:
-    """With the losses of a step as one, their sum: the same samples may go through fewer backward passes."""
+    """Return the capture with the losses of a step as one, their sum: the same samples may go through fewer backward
+    passes."""
     tensors, values = dict(capture.tensors), dict(capture.values)
     for key in _losses(capture):
         tensor, value = tensors.pop(key), values.pop(key)

@@ -212,7 +212,7 @@ class CostModel:
         return (steps + self.schedule.drops(self.step_ns)) * self.step_ns
 
     def _windows_ns(self, count: int) -> int:
-        """So many windows, one of each side at most."""
+        """Return the time of so many windows, one of each side at most."""
         return count * (self._window_steps * self.step_ns + (self.window_ns or WINDOW_NS)) if self.start_ns else 0
 
     @property

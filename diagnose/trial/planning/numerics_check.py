@@ -47,7 +47,7 @@ class PartialStack:
 
 @dataclass
 class NumericsChecks:
-    """Those of one bench."""
+    """The numerics checks of one bench."""
 
     gatekeeper: Gatekeeper
     costs: CostModel

@@ -128,7 +128,7 @@ class LoaderDrain:
         return self.needed and self.shrinks
 
     def _unsure(self, stocks: Stocks) -> list[LoaderStock | None]:
-        """Those of them that may not keep up."""
+        """Return the stocks of the loaders among them that may not keep up."""
         return [stock for unsure, stock in zip(self.unsure, stocks, strict=True) if unsure]
 
     def _is_used_up(self, now: Stocks, waited: float) -> bool:

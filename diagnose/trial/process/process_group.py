@@ -34,13 +34,13 @@ what it was."""
 
 
 def never() -> bool:
-    """Nobody cancels."""
+    """Return False: nobody cancels."""
     return False
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """While things are cleared away: another Ctrl-C is not heeded, since it would leave them behind."""
+    """Ignore another Ctrl-C while things are cleared away, since it would leave them behind."""
     here = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if here else None
     if before is None:  # elsewhere no signal arrives; a handler that Python did not set could not be put back

@@ -45,7 +45,7 @@ def _by_rank(text: str) -> dict[str, list[str]]:
 
 
 def _by_themselves(ranks: Iterable[list[str]]) -> list[list[str]]:
-    """Those that did not fail because another was gone."""
+    """Return the ranks that did not fail because another was gone."""
     return [lines for lines in ranks if not any(map(_LOST_ANOTHER.search, lines))]
 
 

@@ -241,7 +241,7 @@ class WholeRunGate:
         return f"from start to end, with at most {self._shape['batches']} batches a pass and {TURNS} epochs"
 
     def _again(self, disturb: float | None, runs: int) -> list[Observation]:
-        """So many other runs of the program as found."""
+        """Return so many other runs of the program as found."""
         assert self._found is not None
         if disturb is None:
             recipes: dict[str, dict[str, Any]] = {"again": {}}

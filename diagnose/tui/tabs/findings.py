@@ -47,7 +47,7 @@ class FindingsPane(Tab):
         yield Lines(id="finding-detail")
 
     def watch_state(self, before: State, state: State) -> None:
-        """Only a new diagnosis changes anything here."""
+        """Draw anew for a new diagnosis; nothing else changes anything here."""
         if self.is_mounted and (before.diagnosis is not state.diagnosis or not self._drawn()):
             self.refill()
 

@@ -27,7 +27,7 @@ class MemoryTab(Tab):
         yield Lines(id="memory-lines")
 
     def watch_state(self, before: State, state: State) -> None:
-        """Only a new diagnosis changes anything here."""
+        """Draw anew for a new diagnosis; nothing else changes anything here."""
         if self.is_mounted and before.diagnosis is not state.diagnosis:
             self.refill()
 

@@ -137,7 +137,7 @@ class Outcome(Panel):
 
 
 def _so_far(state: State, width: int) -> list[Text]:
-    """While fixes are tried: which one, how it looks, and how many are done. Empty before."""
+    """Return what is said while fixes are tried: which one, how it looks, and how many are done. Empty before."""
     if not state.trials:
         return []
     line = styled("Fixes  ", FAINT)

@@ -64,12 +64,12 @@ class ProfileTab(Tab):
         yield Lines(id=f"{self.id}-detail")
 
     def watch_state(self, before: State, state: State) -> None:
-        """Only a new profile changes anything here."""
+        """Draw anew for a new profile; nothing else changes anything here."""
         if self.is_mounted and before.profile is not state.profile:
             self.refill()
 
     def action_sort(self, by: int) -> None:
-        """By the next column."""
+        """Sort by the next column."""
         if self._shown:
             at = self._shown.index(self._column) if self._column in self._shown else 0
             self._choose(self._shown[(at + by) % len(self._shown)])

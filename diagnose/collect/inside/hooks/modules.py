@@ -29,13 +29,13 @@ class Modules:
                     self._noted[id(one)] = weakref.ref(one)
 
     def roots(self) -> list[Any]:
-        """Those that are no part of another, in the order in which they were put together."""
+        """Return the modules that are no part of another, in the order in which they were put together."""
         alive = [module for reference in list(self._noted.values()) if (module := reference()) is not None]
         parts = {id(part) for module in alive for part in module.modules() if part is not module}
         return [module for module in alive if id(module) not in parts]
 
     def with_buffers(self) -> Iterator[Any]:
-        """Those that have buffers, each once."""
+        """Yield the modules that have buffers, each once."""
         told: set[int] = set()
         for reference in list(self._noted.values()):
             owner = reference()

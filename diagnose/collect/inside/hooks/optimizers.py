@@ -10,7 +10,7 @@ _HOW = frozenset({"params", "foreach", "fused", "capturable", "differentiable"})
 
 
 class Optimizers:
-    """Those that have stepped so far, in the order of their first steps."""
+    """The optimizers that have stepped so far, in the order of their first steps."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []

@@ -221,7 +221,7 @@ def hook_optimizers(torch: Any, steps: StepHooks) -> None:
 
 
 def _hook_again(torch: Any, watched: Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Some torch versions take the hooks off their optimizers when torch.compile is first used."""
+    """Hook the optimizers again: some torch versions take the hooks off when torch.compile is first used."""
     optimizer_class = torch.optim.Optimizer
     for found in list(vars(torch.optim).values()):
         if isinstance(found, type) and issubclass(found, optimizer_class) and found is not optimizer_class:

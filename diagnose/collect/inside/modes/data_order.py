@@ -67,7 +67,7 @@ class _DataOrder:
         dataloader.DataLoader.__iter__ = watched
 
     def step_ended(self, _index: int) -> None:
-        """After the first step: record, and leave."""
+        """Record after the first step, and leave."""
         self._recording = True
         try:
             passes = [] if self._loader is None else [self._hashes() for _ in range(self._passes)]

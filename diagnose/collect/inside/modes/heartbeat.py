@@ -68,7 +68,7 @@ class Heartbeat:
         self._moved_ns = time.time_ns()
 
     def torch_arrived(self, torch: ModuleType) -> None:
-        """Before the program builds anything."""
+        """Install the hooks before the program builds anything."""
         self._ranges.install(torch)
 
     def claimed(self) -> None:

@@ -260,7 +260,7 @@ class Tracing:
             self._phase = self._done
 
     def _done(self, _: int) -> None:
-        """Nothing more to do."""
+        """Do nothing more."""
 
     # -- writing --------------------------------------------------------------------------------------------------
 

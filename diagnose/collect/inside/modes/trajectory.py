@@ -93,7 +93,7 @@ class _Trajectory:
         torch.autograd.backward = backward
 
     def step_ended(self, _index: int) -> None:
-        """After every step."""
+        """Note loss and memory after every step."""
         now, self._now = self._now, None
         if self._has_no_update():
             self._left_out += 1

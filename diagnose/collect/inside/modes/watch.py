@@ -70,7 +70,7 @@ class Watch:
         self._classes = ModuleClasses(self._sites)
 
     def torch_arrived(self, torch: ModuleType) -> None:
-        """Before the program builds anything."""
+        """Install the hooks before the program builds anything."""
         self._torch = torch
         self._sites.install(torch)
         self._hub.steps.on_optimizer = contained(self._sites.stepped)

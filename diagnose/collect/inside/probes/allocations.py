@@ -117,7 +117,7 @@ class Allocations:
             self._note()
 
     def _leave_to_program(self, torch: Any) -> None:
-        """Once the program has used the allocator's switch, by whatever name it has it, we do so no more."""
+        """Stop using the allocator's switch once the program has used it, by whatever name it has it."""
         for name in _SWITCHES:
             if hasattr(torch._C, name):
                 setattr(torch._C, name, self._seen(getattr(torch._C, name)))

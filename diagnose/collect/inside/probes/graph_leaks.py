@@ -42,7 +42,7 @@ class Keeping:
         self._looks = {*EARLY, *((FIRST << k) + extra for k in range(_LOOKS + 1) for extra in (0, APART))}
 
     def step_ended(self, index: int, torch: Any) -> None:
-        """After step `index` (0-based), in a frame that the training loop called."""
+        """Look for kept graphs after step `index` (0-based), in a frame that the training loop called."""
         if index not in self._looks or sys.gettrace() is not None or torch is None:
             return
         now = {key: (count, code) for key, count, code in self._collections(sys._getframe(1), torch)}

@@ -135,7 +135,7 @@ class LineLog:
         until_ns, most = self._until_ns, MOST_MOMENTS
 
         def arrived(frame: FrameType, event: str, _: Any) -> Any:
-            """At a line of the user's, or the return from a function of his."""
+            """Note the arrival at a line of the user's, or the return from a function of theirs."""
             try:
                 now = _clock()
                 if event == "line":
@@ -163,7 +163,7 @@ class LineLog:
         of_modules, found = _calls_of_modules(), self._called
 
         def called(frame: FrameType, _event: str, _argument: Any) -> Any:
-            """At the call of any function."""
+            """Note the call of any function."""
             try:
                 file = frame.f_code.co_filename
                 owned = answers.get(file)

@@ -137,7 +137,8 @@ def bucket_plans(measures: RankGradients) -> tuple[BucketPlan, ...]:
 
 
 def _time_of(measures: RankGradients) -> TimeOf | None:
-    """By the machine's calibrated curve, else by the line through this recording's own gradient collectives."""
+    """Return the time by the machine's calibrated curve, else by the line through this recording's own gradient
+    collectives."""
     curve = curve_of(measures.trace.facts.curves or (), "all_reduce", measures.trace.world_size or 0)
     if curve is not None:
         return lambda size: np.nan_to_num(calibrated_ns(curve, size), nan=np.inf)

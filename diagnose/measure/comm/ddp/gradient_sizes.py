@@ -69,7 +69,7 @@ def whole(size_bytes: Int64, ready_ns: Int64) -> tuple[Int64, Int64]:
 def _of_parameters(
     measures: RankCollectives, buckets: Sequence[GradientBucket], rounds: GradientRounds | None
 ) -> tuple[Int64, Int64] | None:
-    """By autograd's calls; None where they are not the buckets'."""
+    """Return the sizes by autograd's calls; None where they are not the buckets'."""
     if rounds is None or rounds.passes is None:
         return None
     trace, ops, passes = measures.trace, measures.trace.ops, measures.backward_passes

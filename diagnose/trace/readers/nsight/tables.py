@@ -160,7 +160,7 @@ class Activities:
             yield self.sound({"start": start, "end": end, **dict(zip(columns, values, strict=True))})
 
     def sound(self, rows: Rows) -> Rows:
-        """Without rows that have no time, which are counted; a negative duration becomes an instant."""
+        """Return the rows that have a time, and count the others; a negative duration becomes an instant."""
         start, end = rows["start"], rows["end"]
         # CUPTI writes 0 and 0 where it could not take the time.
         known = _near(start) & _near(end) & ((start != 0) | (end != 0))

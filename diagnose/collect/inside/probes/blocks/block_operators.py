@@ -49,7 +49,7 @@ class Operator:
 
 
 class Operators:
-    """Those of one forward pass, once it has run within `watching`."""
+    """The operators of one forward pass, once it has run within `watching`."""
 
     def __init__(self, torch: Any, clock: Callable[[], Any], generator: Any) -> None:
         """`generator` draws the random numbers of the device that is looked at."""
