@@ -32,7 +32,8 @@ _TRIED: Mapping[str, Mapping[str, str]] = {
 
 
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
-    """Return the settings of variables of which the program and its environment set nothing; sockets only where a link is slow."""
+    """Return the settings of variables of which the program and its environment set nothing; sockets only where a
+    link is slow."""
     taken = set(request.facts.network_settings or {}) | _set(request)
     slow = request.finding.rule == "slow-link"
     free = [name for name, values in _TRIED.items() if not taken & set(values) and (slow or name != "sockets")]
