@@ -53,7 +53,7 @@ from diagnose.trace import Collective
 from diagnose.trace.schema import Bool, Int64
 
 _FIXERS = {
-    "all_reduce": ("ddp-buckets", "nccl-environment", "bf16-gradients", "powersgd-gradients"),
+    "all_reduce": ("ddp-buckets", "bf16-gradients", "powersgd-gradients"),
     "broadcast": ("drop-broadcast", "no-buffer-broadcast"),
 }
 

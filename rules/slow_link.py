@@ -156,7 +156,7 @@ _SILENT = (
 RULE = Rule(
     "slow-link",
     check,
-    fixers=("nccl-environment", "ddp-buckets", "bf16-gradients", "powersgd-gradients"),
+    fixers=("ddp-buckets", "bf16-gradients", "powersgd-gradients"),
     fires=_FIRES,
     silent=_SILENT,
     nearness=30,

@@ -149,13 +149,6 @@ def test_another_librarys_sharding_keeps_its_own_options() -> None:
     assert rewritten("fsdp-keep", text.replace("fairscale.nn", "torch.distributed.fsdp")) is not None
 
 
-def test_a_program_on_gloo_has_no_settings_of_nccl() -> None:
-    text = 'import torch.distributed as dist\n\ndist.init_process_group(backend="{}")\n'
-    setting = {"of": "priority"}
-    assert rewritten("nccl-environment", text.format("nccl"), setting) is not None
-    assert rewritten("nccl-environment", text.format("gloo"), setting) is None
-
-
 @pytest.mark.parametrize(("name", "why"), [("bf16-gradients", "needs NCCL"), ("powersgd-gradients", "the ranks hang")])
 def test_no_hook_is_registered_that_gloo_cannot_bear(name: str, why: str) -> None:
     text = HEAD + 'dist.init_process_group("gloo")\nmodel = DDP(build())\n'
