@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from diagnose.trace.schema import Table
 
 HEAD_BYTES = 1 << 16
 """How much of a file, decompressed, a format may look at to recognise it."""
+
+
+_RANK_IN_NAME = re.compile(r"(?:^|[._-])(?:rank|worker)[._-]?(\d+)(?!\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -33,3 +37,9 @@ def window_of(tables: Sequence[Table]) -> tuple[int, int] | None:
     if not filled:
         return None
     return int(min(table.start_ns[0] for table in filled)), int(max(table.end_ns.max() for table in filled))
+
+
+def rank_in_name(path: Path) -> int | None:
+    """The rank that a file's name gives: `rank-34.…`, `worker7_step_12.…`, `profile_rank_0.json.gz`."""
+    match = _RANK_IN_NAME.search(path.name)
+    return int(match[1]) if match and len(match[1]) < 10 else None

@@ -2,6 +2,6 @@
 
 torch_profiler ──▶ document ──▶ chunks ──▶ events ◀── regular_events ◀── meaning
                       └──▶ document_parts       several processes       │
-                               └──▶ whole_document ──▶ tables ◀── columns, timestamps, memory_events
+                               └──▶ whole_document ──▶ tables ◀── readers.columns, timestamps, memory_events
                                                           └──▶ rank_trace
 """

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.trace.readers.kineto.columns import Growing, ids_of
+from diagnose.trace.readers.columns import Growing, ids_of
 from diagnose.trace.readers.kineto.events import MemoryArgs
 from diagnose.trace.schema import MISSING, Counters, Int64, MemoryAction, MemoryEvents, Table, UInt8, column
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +13,14 @@ import numpy.typing as npt
 
 from diagnose.model import Facts
 from diagnose.trace import Thread, Trace
-from diagnose.trace.readers.kineto.columns import Growing, ids_of
+from diagnose.trace.readers.columns import Growing, ids_of
 from diagnose.trace.readers.kineto.meaning import range_kind
 from diagnose.trace.readers.kineto.memory_events import memory_of
 from diagnose.trace.readers.kineto.tables import RankTables
-from diagnose.trace.readers.reader import window_of
+from diagnose.trace.readers.reader import rank_in_name, window_of
 from diagnose.trace.schema import MISSING, DeviceWaits, DeviceWork, Frames, HostCalls, Ops, Ranges
 
 _LATEST_BASE_NS = 4_000_000_000_000_000_000
-_RANK_IN_NAME = re.compile(r"(?:^|[._-])(?:rank|worker)[._-]?(\d+)(?!\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -102,12 +100,6 @@ def trace_of(path: Path, tables: RankTables, header: Header, rank: int | None) -
         facts=_facts(devices[0]) if devices and len(device) else Facts(),
         warnings=_warnings(path, tables, device),
     )
-
-
-def rank_in_name(path: Path) -> int | None:
-    """The rank that a file's name gives: `rank-34.…`, `worker7_step_12.…`, `profile_rank_0.json.gz`."""
-    match = _RANK_IN_NAME.search(path.name)
-    return int(match[1]) if match and len(match[1]) < 10 else None
 
 
 def _base_ns(tables: RankTables, base_ns: int) -> int:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from msgspec import Raw
 
 from diagnose.trace import Collective
-from diagnose.trace.readers.kineto.columns import Growing, Interned, Texts, ThreadIds, amounts_of, ids_of
+from diagnose.trace.readers.columns import Growing, Interned, Texts, ThreadIds, amounts_of, ids_of
 from diagnose.trace.readers.kineto.events import ABSENT, Args, ExactInstant, ExactX, Instant, Metadata, Scalar, X
 from diagnose.trace.readers.kineto.meaning import (
     Lane,

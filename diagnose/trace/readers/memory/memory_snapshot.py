@@ -21,14 +21,13 @@ import numpy as np
 from diagnose.errors import InputError, NotATrace
 from diagnose.model import Facts
 from diagnose.trace import StackFrame, Trace
+from diagnose.trace.readers.columns import ids_of
 from diagnose.trace.readers.io.blocks import read_whole
 from diagnose.trace.readers.io.limits import at_most
 from diagnose.trace.readers.io.plain_pickle import NotPlain, plain_data
-from diagnose.trace.readers.kineto.columns import ids_of
 from diagnose.trace.readers.kineto.meaning import range_kind
-from diagnose.trace.readers.kineto.rank_trace import rank_in_name
 from diagnose.trace.readers.memory.snapshot_blocks import blocks_of, dicts, whole
-from diagnose.trace.readers.reader import Reader
+from diagnose.trace.readers.reader import Reader, rank_in_name
 from diagnose.trace.readers.telemetry.rank_records import Ownership
 from diagnose.trace.schema import MISSING, Blocks, Int32, Int64, MemoryAction, MemoryEvents, Ranges, Segments
 from diagnose.units import NS_PER_US

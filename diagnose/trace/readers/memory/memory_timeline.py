@@ -18,8 +18,7 @@ from diagnose.errors import InputError, NotATrace
 from diagnose.trace import Trace
 from diagnose.trace.readers.io.blocks import read_whole
 from diagnose.trace.readers.io.limits import at_most
-from diagnose.trace.readers.kineto.rank_trace import rank_in_name
-from diagnose.trace.readers.reader import Reader
+from diagnose.trace.readers.reader import Reader, rank_in_name
 from diagnose.trace.schema import MISSING, Counters, Int64, MemoryAction, MemoryCategory, MemoryEvents
 from diagnose.units import NS_PER_US
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from diagnose.trace.readers.kineto.columns import ids_of
+from diagnose.trace.readers.columns import ids_of
 from diagnose.trace.schema import MISSING, Blocks, BlockState, Int64, MemoryCategory, UInt8
 
 _STATES = {

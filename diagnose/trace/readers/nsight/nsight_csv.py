@@ -15,11 +15,10 @@ from pathlib import Path
 from diagnose.errors import NotATrace
 from diagnose.model import Facts
 from diagnose.trace import Trace
+from diagnose.trace.readers.columns import Interned, ids_of
 from diagnose.trace.readers.io.csv_rows import CsvRows
-from diagnose.trace.readers.kineto.columns import Interned, ids_of
 from diagnose.trace.readers.kineto.meaning import copy_path
-from diagnose.trace.readers.kineto.rank_trace import rank_in_name
-from diagnose.trace.readers.reader import Reader
+from diagnose.trace.readers.reader import Reader, rank_in_name
 from diagnose.trace.schema import MISSING, CopyDirection, DeviceWork, Memory, WorkKind
 
 _HEADER = re.compile(rb'(?m)^\W{0,4}"?Start ?\((?:ns|nsec|us|usec|ms|msec|s|sec)\)"?,"?Duration ?\(')

@@ -16,13 +16,12 @@ import numpy as np
 from diagnose.errors import NotATrace
 from diagnose.model import Facts
 from diagnose.trace import Thread, Trace
+from diagnose.trace.readers.columns import Growing, Interned
 from diagnose.trace.readers.io.sqlite_file import MAGIC, Database, open_database, table_names
-from diagnose.trace.readers.kineto.columns import Growing, Interned
-from diagnose.trace.readers.kineto.rank_trace import rank_in_name
 from diagnose.trace.readers.nsight.nvtx_ranges import has_rows, read_marks, with_kinds
 from diagnose.trace.readers.nsight.tables import UNKNOWN_PROCESS, Activities, ProcessTables
 from diagnose.trace.readers.nsight.target import Gpu, Target, read_counters
-from diagnose.trace.readers.reader import Reader, window_of
+from diagnose.trace.readers.reader import Reader, rank_in_name, window_of
 from diagnose.trace.schema import MISSING, Counters, DeviceWork, HostCalls, Ops, Ranges
 
 _PROCESS_BITS = 24

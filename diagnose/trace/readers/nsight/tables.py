@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from diagnose.trace.readers.columns import Growing, Interned
 from diagnose.trace.readers.io.sqlite_file import Database
 from diagnose.trace.readers.io.sqlite_numbers import ABSENT, Damaged, file_bytes, numbers
-from diagnose.trace.readers.kineto.columns import Growing, Interned
 from diagnose.trace.readers.kineto.tables import ordinals
 from diagnose.trace.readers.nsight.meaning import call_name, copy_path
 from diagnose.trace.schema import MISSING, Bool, DeviceWork, HostCalls, Int64, Ops, Ranges, WorkKind

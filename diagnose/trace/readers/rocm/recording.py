@@ -12,7 +12,7 @@ import numpy as np
 from diagnose.errors import InputError, NotATrace
 from diagnose.model import Facts
 from diagnose.trace import Thread, Trace
-from diagnose.trace.readers.kineto.columns import Growing, ids_of
+from diagnose.trace.readers.columns import Growing, ids_of
 from diagnose.trace.readers.kineto.meaning import range_kind
 from diagnose.trace.readers.rocm.meaning import rccl_kind
 from diagnose.trace.readers.rocm.rccl import collectives_of

@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 
 from diagnose.trace import Trace
+from diagnose.trace.readers.columns import ids_of
 from diagnose.trace.readers.io.sqlite_file import MAGIC, Columns, Database, open_database, quote_name, table_names
 from diagnose.trace.readers.io.truncated_json import UNDECODABLE
-from diagnose.trace.readers.kineto.columns import ids_of
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm.meaning import Domain, domain_of
 from diagnose.trace.readers.rocm.recording import Agent, Recording

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from diagnose.trace import Trace
+from diagnose.trace.readers.columns import ids_of
 from diagnose.trace.readers.io.sqlite_file import MAGIC, Columns, Database, open_database, table_names
-from diagnose.trace.readers.kineto.columns import ids_of
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm.recording import Recording
 from diagnose.trace.readers.rocm.rows import Process, Values

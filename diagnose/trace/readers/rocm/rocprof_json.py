@@ -18,10 +18,10 @@ from msgspec import Struct
 
 from diagnose.errors import InputError
 from diagnose.trace import Trace
+from diagnose.trace.readers.columns import ids_of
 from diagnose.trace.readers.io.blocks import read_whole
 from diagnose.trace.readers.io.limits import at_most
 from diagnose.trace.readers.io.truncated_json import decode_whole
-from diagnose.trace.readers.kineto.columns import ids_of
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm.recording import Recording
 from diagnose.trace.schema import MISSING

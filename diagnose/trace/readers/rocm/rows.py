@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from diagnose.trace.readers.kineto.columns import Growing, Interned, ids_of
+from diagnose.trace.readers.columns import Growing, Interned, ids_of
 from diagnose.trace.readers.rocm.meaning import Domain, copy_kind, direction_of, domain_of, kernel_name, rccl_kind
 from diagnose.trace.readers.rocm.rccl import RcclCall
 from diagnose.trace.schema import MISSING, DeviceWork, HostCalls, Int32, Int64, Ops, Ranges, WorkKind
