@@ -30,12 +30,12 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
-from diagnose.collect.inside.modes.profiler_window import Window
-from diagnose.collect.inside.modes.steadiness import Steadiness
 from diagnose.collect.inside.probes.ranges import SHORTEST_GC_NS
 from diagnose.collect.inside.probes.stack_sampler import Sampler
 from diagnose.collect.inside.process.process_facts import job_facts, process_facts, ranks_on_host
 from diagnose.collect.inside.source_ownership import owned_roots
+from diagnose.collect.inside.window.profiler_window import Window
+from diagnose.collect.inside.window.steadiness import Steadiness
 from diagnose.collect.records import FACTS, RANGES, STEPS, TRACE, WINDOW
 from diagnose.errors import EnvironmentLacks, UsageError
 

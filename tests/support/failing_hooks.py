@@ -35,7 +35,7 @@ LIMIT_S = 60
 
 
 ONCE = {
-    "inside.modes.profiler_window.Window.stop",
+    "inside.window.profiler_window.Window.stop",
     "inside.probes.line_log.LineLog.end",
     "inside.process.termination.Termination.disarm",
 }

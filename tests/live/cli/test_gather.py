@@ -16,8 +16,8 @@ import pytest
 from watching import LIMIT_S, PROGRAMS
 
 from diagnose.cli import main
-from diagnose.collect.inside.modes.trace_agreement import AHEAD, WINDOW_AT, TraceAgreement, spans_hosts
 from diagnose.collect.inside.process.process_facts import ranks_on_host
+from diagnose.collect.inside.window.trace_agreement import AHEAD, WINDOW_AT, TraceAgreement, spans_hosts
 from diagnose.collect.traced_ranks import SLOWEST, Slowest, is_traced
 from diagnose.engine import diagnose
 from diagnose.plugins import load_rules

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from diagnose.collect.inside.modes.profiler_window import Window
+from diagnose.collect.inside.window.profiler_window import Window
 
 EVENTS = 10_000
 HELD_BYTES = 12 << 20

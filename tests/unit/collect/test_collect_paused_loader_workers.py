@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 
 from diagnose.collect.inside.hooks.paused_loader_workers import PausedLoaderWorkers
 from diagnose.collect.inside.hooks.step_hooks import StepHooks, hook_loader
-from diagnose.collect.inside.modes.profiler_window import Window
-from diagnose.collect.inside.modes.tracing import Tracing
+from diagnose.collect.inside.window.profiler_window import Window
+from diagnose.collect.inside.window.tracing import Tracing
 
 
 @pytest.fixture
@@ -126,6 +126,6 @@ def test_they_stand_still_while_the_window_of_a_run_begins_and_ends(
     tracing._finish()
     wait_until(batches, still=False)
     assert seen == ["open", "stop"]
-    with tracing._workers.still():
+    with tracing._window._workers.still():
         tracing.close()
         wait_until(batches, still=False)

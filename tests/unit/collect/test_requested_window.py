@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from diagnose.collect.inside.modes.profiler_window import Window
-from diagnose.collect.inside.modes.requested_window import RequestedWindow
 from diagnose.collect.inside.process.termination import Termination
+from diagnose.collect.inside.window.profiler_window import Window
+from diagnose.collect.inside.window.requested_window import RequestedWindow
 
 
 def test_a_forked_child_that_is_terminated_closes_nothing(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from diagnose.collect.inside.modes.steadiness import Steadiness
+from diagnose.collect.inside.window.steadiness import Steadiness
 
 MS = 1_000_000
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.collect.inside.modes import profiler_window
+from diagnose.collect.inside.window import profiler_window
 from diagnose.collect.inside.writer import Writer
 
 

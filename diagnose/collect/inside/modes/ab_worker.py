@@ -39,7 +39,7 @@ from ..probes.compilation import Compiling
 from ..process.rendezvous import meet_apart
 from ..process.source_digest import digest_of
 from ..process.write_protection import protect
-from .profiler_window import Window
+from ..window.profiler_window import Window
 
 if TYPE_CHECKING:
     from ..process_hooks import ProcessHooks

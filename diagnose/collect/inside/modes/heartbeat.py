@@ -24,8 +24,8 @@ from ..probes.stack_watch import StackWatch
 from ..process_hooks import ProcessHooks
 from ..resident_memory import resident_bytes
 from ..source_ownership import Ownership
+from ..window.requested_window import RequestedWindow
 from ..writer import Writer, encode
-from .requested_window import RequestedWindow
 
 QUIET_NS = 5_000_000_000
 """The time without progress after which lines have the stack too."""

@@ -28,8 +28,8 @@ from ..probes.stack_sampler import Sampler
 from ..process.calibrations import calibrated
 from ..process.process_facts import job_facts, process_facts, ranks_on_host
 from ..process_hooks import ProcessHooks
+from ..window.tracing import Tracing
 from ..writer import Writer
-from .tracing import Tracing
 
 running: list[Watch] = []
 """The watcher of this process, once it has started: for the benchmark that switches it on and off."""

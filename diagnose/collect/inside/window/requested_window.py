@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ...records import FACTS, REQUEST, TRACE, WINDOW
-from ..guard import guarded
-from ..hooks.paused_loader_workers import PausedLoaderWorkers
 from ..process.process_facts import job_facts, process_facts, ranks_on_host
-from ..process.termination import Termination
 from ..process_hooks import ProcessHooks
 from ..size_limit import unsignalled
 from ..source_ownership import Ownership
-from ..unlisted_thread import UnlistedThread
 from ..writer import Writer
+from .counted_window import CountedWindow
 from .profiler_window import Window
 
 
@@ -29,16 +26,12 @@ class RequestedWindow:
         self._path = hub.folder.parent / REQUEST
         self._seen_ns = 0
         self._request: dict[str, Any] | None = None
-        self._window = Window()
-        self._workers = PausedLoaderWorkers(hub.steps)
-        self._termination = Termination(on_terminated)
-        self._record: dict[str, Any] = {}
-        self._exporter: UnlistedThread | None = None
+        self._window = CountedWindow(hub, on_terminated)
 
     @property
     def busy(self) -> bool:
         """Whether steps take longer than usual, for they are being traced or their trace is being written."""
-        return self._window.is_open or (self._exporter is not None and self._exporter.is_alive())
+        return self._window.is_open or self._window.is_being_saved
 
     def look(self) -> None:
         """Take up a request that is new, unless one is being carried out."""
@@ -61,48 +54,37 @@ class RequestedWindow:
             self._advance(index, self._request)
         except Exception:
             self._request = None
-            guarded(self._window.stop)()
-            self._termination.disarm()
+            self._window.abandon()
             raise
 
     def close(self) -> None:
         """Stop what is open and save it; wait for a trace that is being written."""
         if self._window.is_open:
             self._stop()
-        if self._exporter is not None:
-            self._exporter.join(timeout=60)
+        self._window.wait()
 
     def _advance(self, index: int, request: dict[str, Any]) -> None:
-        end_ns = self._hub.end_ns()
-        if not self._window.is_open:
-            self._termination.disarm()  # the program's own profiler may have ended a window
+        window = self._window
+        if not window.is_open:
+            window.disarm()  # the program's own profiler may have ended a window
             if index < request["step"] or Window.other_is_recording(self._hub.torch):
                 return
-            self._record = {}
-            self._termination.arm()
-            with self._workers.still():
-                self._window.open(self._hub.torch)  # type: ignore[arg-type]  # a step has ended: torch is there
+            window.record = {}
+            window.open()
             return
-        if not self._record:  # the step in which the profiler started is not counted
-            self._record = {"start_ns": end_ns, "end_ns": end_ns, "first_step": index + 1, "steps": 0}
-        else:
-            self._record["end_ns"] = end_ns
-            self._record["steps"] += 1
-        if self._record["steps"] < request["steps"]:
-            self._window.mark_step(index + 1)
-        else:
+        if not window.record:  # the step in which the profiler started is not counted
+            window.begin(index)
+        elif window.count() >= request["steps"]:
             self._stop()
+            return
+        window.mark_step(index + 1)
 
     def _stop(self) -> None:
         request, self._request = self._request, None
-        with self._workers.still():
-            self._window.stop()
-        self._termination.disarm()
-        if request is not None and self._record.get("steps"):
+        self._window.stop()
+        if request is not None and self._window.record.get("steps"):
             folder = Path(request["folder"]) / f"rank{self._hub.rank}"
-            # Not on the training thread: writing a window takes longer than a step.
-            self._exporter = UnlistedThread(lambda: guarded(self._save)(folder))
-            self._exporter.start()
+            self._window.save_beside(lambda: self._save(folder))
 
     def _save(self, folder: Path) -> None:
         hub, writer = self._hub, Writer(folder)
@@ -120,4 +102,4 @@ class RequestedWindow:
             writer.write_json(FACTS, facts)
             self._window.save(folder / TRACE)
             # Last: who sees it finds the rest complete.
-            writer.write_json(WINDOW, {**self._record, "steady": "traced because the time of a step changed"})
+            writer.write_json(WINDOW, {**self._window.record, "steady": "traced because the time of a step changed"})

@@ -17,16 +17,14 @@ from ...records import CLOSING, LINES, SYNCS, TRACE
 from ...traced_ranks import SOME, is_traced
 from ..guard import guarded, note
 from ..hooks.loader_stock import stock_of
-from ..hooks.paused_loader_workers import PausedLoaderWorkers
 from ..hooks.sites import Sites
 from ..probes.allocations import Allocations
 from ..probes.line_log import LineLog
 from ..probes.syncs import SyncWatch
-from ..process.termination import Termination
 from ..process_hooks import ProcessHooks
 from ..size_limit import unsignalled
-from ..unlisted_thread import UnlistedThread
 from ..writer import encode
+from .counted_window import CountedWindow
 from .profiler_window import Window
 from .steadiness import MOST_NS, MOST_STEPS, Steadiness
 from .trace_agreement import TraceAgreement
@@ -61,19 +59,15 @@ class Tracing:
         self._allocations = allocations
         self._ownership = sites.ownership
         self._wanted = max(1, int(recipe.get("steps", 4)))
-        self._window = Window()
-        self._workers = PausedLoaderWorkers(hub.steps)
+        self._window = CountedWindow(hub, on_terminated)
         self._lines = LineLog(self._ownership)
         self._tries = 0
         self._open_at: int | None = None
         self._announcement: TraceAgreement | None = None
         self._left_out = False
-        self._exporter: UnlistedThread | None = None
-        self._termination = Termination(on_terminated)
         self._syncs: SyncWatch | None = None
         self._steps_after = 0
         self._saved = False
-        self._record: dict[str, Any] = {}
         self.restart()
 
     def restart(self) -> None:
@@ -100,10 +94,8 @@ class Tracing:
     def _abandon(self) -> None:
         """A phase has failed: nothing that it switched on may stay on while the program trains."""
         self._phase = self._done
-        guarded(self._workers.release)()
         guarded(self._lines.end)(whole=False)
-        guarded(self._window.stop)()
-        guarded(self._termination.disarm)()
+        guarded(self._window.abandon)()
         guarded(self._end_syncs)()
         guarded(self._allocations.end_history)()
 
@@ -111,24 +103,23 @@ class Tracing:
     def finished(self) -> dict[str, Any] | None:
         """The record of the window, once trace and waits are on disk; None before, and where there is none."""
         if self._left_out:
-            return {**self._record, "steady": "watched, and not traced: other ranks are"}
+            return {**self._window.record, "steady": "watched, and not traced: other ranks are"}
         if not self._saved or self._phase in (self._before_more, self._after_window):
             return None
         steady = self.steady.reason
-        if self._window.displaced and self._record["steps"] < self._wanted:
+        if self._window.displaced and self._window.record["steps"] < self._wanted:
             steady = f"{steady}; cut short by the program's own profiler"
-        return {**self._record, "steady": steady}
+        return {**self._window.record, "steady": steady}
 
     def close(self) -> None:
         """Stop whatever is open and save it; on the training thread, or at the process's end."""
-        guarded(self._workers.release)()
         guarded(self._lines.end)(whole=False)
-        if self._window.is_open:
-            guarded(self._window.stop)()
-            guarded(self._termination.disarm)()
+        was_open = self._window.is_open
+        guarded(self._window.abandon)()
+        if was_open:
             guarded(self._save)()
-        elif self._exporter is not None:
-            self._exporter.join(timeout=60)
+        else:
+            self._window.wait()
         self._phase = self._done
         guarded(self._end_syncs)()
         guarded(self._allocations.end_history)()
@@ -184,19 +175,16 @@ class Tracing:
                 self._phase = self._done
             return
         self._phase = self._done  # unless all goes well
-        self._record = {"start_ns": self._hub.end_ns(), "end_ns": self._hub.end_ns(), "first_step": index + 1}
-        self._record["steps"] = 0
+        self._window.begin(index)
         wanted = self._recipe.get("ranks", SOME)
         if not is_traced(wanted, self._hub.rank, self._hub.world_size, self._hub.folder.parent):
             self._left_out = True
             return
-        self._termination.arm()
-        with self._workers.still():
-            self._window.open(torch)
+        self._window.open()
         self._phase = self._leading_in
 
     def _leading_in(self, index: int) -> None:
-        self._record |= {"start_ns": self._hub.end_ns(), "end_ns": self._hub.end_ns(), "first_step": index + 1}
+        self._window.begin(index)
         self._phase = self._tracing
         if self._window.is_open:
             self._window.mark_step(index + 1)
@@ -205,10 +193,9 @@ class Tracing:
 
     def _tracing(self, index: int) -> None:
         if self._window.is_open:
-            self._record["steps"] += 1
-            self._record["end_ns"] = self._hub.end_ns()
+            steps = self._window.count()
             guarded(lambda: self._sites.trained_from(self._hub.steps.training_loader()))()
-            if self._record["steps"] < self._wanted:
+            if steps < self._wanted:
                 self._window.mark_step(index + 1)
                 return
             self._window.mark_step(None)
@@ -232,12 +219,8 @@ class Tracing:
     def _finish(self) -> None:
         self._phase = self._before_more if self._hub.uses_cuda else self._done
         guarded(self._tell_closing)()
-        with self._workers.still():
-            self._window.stop()
-        self._termination.disarm()
-        # Not on the training thread: writing a window takes longer than a step.
-        self._exporter = UnlistedThread(guarded(self._save))
-        self._exporter.start()
+        self._window.stop()
+        self._window.save_beside(self._save)
 
     def _tell_closing(self) -> None:
         """Say that the steps that do not come now are not the program's fault: what many operators left takes a while
