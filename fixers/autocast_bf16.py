@@ -119,8 +119,8 @@ def _switch(request: Request, sources: Mapping[str, Source]) -> Iterator[Answer]
     found = [
         (path, source, call)
         for path, source in sorted(sources.items(), key=lambda one: one[0] != request.entry)
-        if "autocast" in source.text
-        for call in source.every(cst.Call)
+        if "autocast" in source.words
+        for call in source.calls_named("autocast", "partial")
         if _opens_autocast(source, call)
     ]
     for path, source, call in found:

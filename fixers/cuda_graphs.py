@@ -41,7 +41,9 @@ _UNRECORDABLE = {
     r"\bautocast\(": "runs under autocast, and would have to be recorded under it",
     r"\bcheckpoint\(": "recomputes activations",
 }
-_BY_HAND = "Recording by hand: torch.cuda.make_graphed_callables(model, (sample,)) before the first step."
+_BY_HAND = (
+    "Record the model's launches by hand: `torch.cuda.make_graphed_callables(model, (sample,))` before the first step."
+)
 
 
 def rewrite(request: Request) -> Answer:
@@ -54,11 +56,12 @@ def rewrite(request: Request) -> Answer:
         return _compiled(request, running) if running else None
     steps = training_steps(request.sources, request.sites)
     if len(steps) != 1 or len(steps[0].forward) != 1:
-        return Advice(f"More than one call of a model leads to the loss, or none that is found. {_BY_HAND}")
+        return Advice(f"{_BY_HAND} Not by us: more than one call of a model leads to the loss, or none that is found.")
     built = built_model(steps[0], request.sources)
     reason = _why_not(request, steps[0], built)
-    if reason is not None or built is None:
-        return Advice(f"{reason or 'Where the model is built is not found.'} {_BY_HAND}")
+    if reason is not None:
+        return Advice(f"{_BY_HAND} Not by us: {reason}.")
+    assert built is not None  # or there is a reason
     return _captured(request, steps[0], built)
 
 
@@ -95,21 +98,25 @@ def _compiled(request: Request, present: Sequence[Compiled]) -> Answer:
 
 def _why_not(request: Request, step: TrainingStep, built: Built | None) -> str | None:
     if step.source.code(step.forward[0].func) != step.model:
-        return "The model is called in a function of its own."
-    if built is None or built.scope is not step.scope or "." in built.name:
-        return "The model is not built where it is trained."
+        return "the model is called in a function of its own"
+    if built is None:
+        return "where the model is built is not found"
+    if built.scope is not step.scope:
+        return "the model is built in another function than the one that trains it"
+    if "." in built.name:
+        return f"the model is an attribute, `{built.name}`, which others may call too"
     if len(built.assigned) != 1:
-        return "The model is built in one of several ways, or wrapped."
+        return "the model is built in one of several ways, or wrapped"
     made = model_class(built, request.sources)
     if made is None:
-        return "The model is not of a class in your files, so that what it does cannot be read."
+        return "the model is of no class in your files, so that what it does cannot be read"
     texts = [source.code(each) for source, each in _classes(request)]
     for pattern, words in _UNRECORDABLE.items():
         loop = step.source.code(step.loop) if step.loop is not None else ""
         if any(re.search(pattern, text) for text in [*texts, loop if "autocast" in pattern else ""]):
-            return f"The model {words}."
+            return f"the model {words}"
     if _sample(step) is None:
-        return "Whether all batches have one shape cannot be told."
+        return "whether all batches have one shape cannot be told"
     return None
 
 

@@ -112,7 +112,8 @@ def _clock(code: EveryStep, around: Stretch) -> str | None:
     )
     around_steps = _decorators(code) | ({"__enter__", "__exit__", "__call__"} if opened else set())
     for path, source in code.sources.items():
-        pieces += [Stretch(path, source, each, None) for each in source.functions_named(*around_steps)]
+        if matches(_CLOCKS, source.text):
+            pieces += [Stretch(path, source, each, None) for each in source.functions_named(*around_steps)]
     for piece in pieces:
         if not matches(_CLOCKS, piece.source.text):
             continue

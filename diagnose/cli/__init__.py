@@ -19,6 +19,7 @@ from types import ModuleType
 
 import diagnose
 from diagnose.cli.encoding_fallback import speak
+from diagnose.cli.programs.argv_split import Split, split, split_named
 from diagnose.cli.streams import abandon, replace_closed_streams, talk, terminal_is_lost
 from diagnose.errors import Cancelled, DiagnoseError, UsageError
 
@@ -69,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = _parsed(words)
         args.words = words
+        _warn_of_late_options(args.command, words)
         run = _module(args.command).run
         return int(run(args))
     except DiagnoseError as error:
@@ -144,6 +146,18 @@ def _module(command: str) -> ModuleType:
     return importlib.import_module(f"diagnose.cli.{COMMANDS[command]}")
 
 
+def _warn_of_late_options(command: str, words: list[str]) -> None:
+    """Say on stderr which options of `diagnose` are given to a program that knows none of that name."""
+    found = _split(words)
+    if found is None or not any(word.startswith("--") for word in found.program):
+        return
+    from diagnose.cli.programs.late_options import late_options
+
+    known = command_parsers()[command][1]._option_string_actions
+    for warning in late_options(command, found, known):
+        talk(f"diagnose: {warning}")
+
+
 def command_parsers() -> dict[str, tuple[str, argparse.ArgumentParser]]:
     """Return each command's line of help and parser, by the command's name."""
     (commands,) = (one for one in _parser()._actions if isinstance(one, argparse._SubParsersAction))
@@ -157,10 +171,12 @@ _NAMED = {"check": "--all", "probe": "--list"}
 
 def _without_program(words: list[str]) -> list[str]:
     """The words that belong to `diagnose` itself: those before the user's program begins, where it starts one."""
-    from diagnose.cli.programs.argv_split import split, split_named
+    found = _split(words)
+    return words if found is None else [words[0], *found.options]
 
+
+def _split(words: list[str]) -> Split | None:
+    """The words of a command that starts a program, cut in two; None for other commands."""
     if words and words[0] in _NAMED:
-        return [words[0], *split_named(words[1:], _NAMED[words[0]])[1].options]
-    if not words or words[0] not in ("run", "watch", "fix"):
-        return words
-    return [words[0], *split(words[1:]).options]
+        return split_named(words[1:], _NAMED[words[0]])[1]
+    return split(words[1:]) if words and words[0] in ("run", "watch", "fix") else None

@@ -5,7 +5,7 @@ warm-up, the blocks of its turns, the captures of its gate. What nothing has sho
 and that the patched program is no faster. Nothing is begun that cannot end by this, with two exceptions, which the
 budget may cut short, and that is told: a fix that promises a clear saving and may end if an assumption fails; and one
 that promises a large saving while much of the budget is left, or nothing was tried, and its first pair may be there
-in time.
+in time. What promises little is begun without the time for a last run where nothing was tried.
 
 What the end needs beside the last runs hangs on what is kept. Where its numbers as a whole were held against the
 original's already, nothing; and a fix that then changes no bit leaves it so. One that rounds otherwise in a program
@@ -141,11 +141,14 @@ class Budget:
         One that may well end in time, or does if it saves what it promises; then the numbers of the whole are looked at
         as far as there is time, and while nothing is kept, no last run has its time. Any that promises a large saving
         while a third of the budget is left, or nothing was tried: estimates are no reason to give that up, unless its
-        first pair alone takes longer than what is left.
+        first pair alone takes longer than what is left. What promises less is begun where it ends in time and nothing
+        was tried: without a last run it is worth more than time that nobody spends.
         """
         reason, left_ns = self.refused_plan(plan), self.deadline.left_ns
-        if reason is None or left_ns is None or left_ns == 0 or plan.promised <= CLEAR_SAVING:
+        if reason is None or left_ns is None or left_ns == 0:
             return False
+        if plan.promised <= CLEAR_SAVING:
+            return not self.tried and self._refused(self.bench.trial_ns(plan), 0) is None
         large = plan.promised >= SURE_SAVING and (not self.tried or UNSPENT * left_ns >= self._whole_ns)
         large = large and self.bench.least_ns(plan) <= left_ns
         return large or self._chance(self.bench.trial_ns(plan)) >= LIKELY or self.ends_at_best(plan)

@@ -74,9 +74,24 @@ def _last_filling(built: Built, after: cst.CSTNode, wraps: cst.CSTNode | None) -
 def _is_filling(built: Built, statement: cst.CSTNode) -> bool:
     if isinstance(statement, cst.FunctionDef | cst.ClassDef):
         return False
+    return _may_fill(built, statement) or fills_weights(built.source, statement)
+
+
+def _may_fill(built: Built, statement: cst.CSTNode) -> bool:
+    """Whether a statement is a call that fills or moves the model, or a branch with such a one in it."""
+    if isinstance(statement, cst.If):
+        blocks = [statement.body, *([statement.orelse] if statement.orelse is not None else [])]
+        return any(_may_fill(built, each) for block in blocks for each in _statements(block))
     small = only_statement(statement)
     call = small.value if isinstance(small, cst.Expr) else None
-    return (isinstance(call, cst.Call) and _fills(built, call)) or fills_weights(built.source, statement)
+    return isinstance(call, cst.Call) and _fills(built, call)
+
+
+def _statements(block: cst.CSTNode) -> Sequence[cst.CSTNode]:
+    """The statements of a branch; an `elif` is one itself."""
+    if isinstance(block, cst.Else):
+        block = block.body
+    return block.body if isinstance(block, cst.IndentedBlock) else [block]
 
 
 def _fills(built: Built, call: cst.Call) -> bool:

@@ -17,6 +17,8 @@ from diagnose.source.tree.syntax import Source
 _DEEPEST = 5  # from a parameter to what callers pass for it, and from a call to what it returns
 _SHOWS = frozenset({"print", "pprint", "str", "repr", "format", "dumps", "dump", "write", "log"})
 _LOGS = frozenset({"debug", "info", "warning", "error"})
+_OF_MODULES = frozenset({"parameters", "named_parameters", "modules", "named_modules", "children", "named_children"})
+"""Methods that modules have, and optimizers have not."""
 _SHOWN_IN = (cst.FormattedStringExpression, cst.BinaryOperation)
 
 
@@ -93,7 +95,9 @@ class Optimizers:
     def _loaded(self) -> Iterator[str]:
         for path, source in self.sources.items():
             for call in source.calls_named("load_state_dict"):
-                if isinstance(call.func, cst.Attribute) and self.holds(source, call.func.value) is not False:
+                if not isinstance(call.func, cst.Attribute) or _is_module(source, call.func.value):
+                    continue
+                if self.holds(source, call.func.value) is not False:
                     yield f"{path}:{source.lines_of(call)[0]}"
 
     @cached_property
@@ -119,6 +123,14 @@ def _any(answers: Iterable[bool | None]) -> bool | None:
     """True where one is; None where there is none, or one is not known."""
     found = list(answers)
     return True if True in found else None if None in found or not found else False
+
+
+def _is_module(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether the function, or for `self.model` the class, asks what stands there for what only modules have."""
+    code = source.code(node)
+    around = class_of if code.startswith("self.") else scope_of
+    asked = (call.func for call in source.calls_named(*_OF_MODULES) if around(source, call) is around(source, node))
+    return any(isinstance(func, cst.Attribute) and source.code(func.value) == code for func in asked)
 
 
 def _whole(source: Source, node: cst.CSTNode) -> cst.CSTNode | None:

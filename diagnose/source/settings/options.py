@@ -204,7 +204,7 @@ class CallOptions:
                 reason=f"{self.path}:{line} gives {self.its(name)}={code}, which comes from elsewhere: set it there."
             )
         assert isinstance(value, int)  # it counts
-        present = self.recorded.get(name)
+        present = self.recorded.get(name, setting.value if setting is not None else None)
         bound = "min" if isinstance(present, int) and value < present else "max"
         if isinstance(expression, cst.Call) and source.code(expression.func) in {"max", "min"}:
             limit = expression.args[-1].value

@@ -234,18 +234,31 @@ def test_the_merged_diff_applies_to_the_users_files(tmp_path: Path) -> None:
     patch.check(outcome.patch)
 
 
-def test_nothing_is_begun_that_cannot_end_before_the_last_runs(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, [LOADER], [finding("a", 1, "faster-loader")], budget=Deadline(10, clock=lambda: 0))
+def test_nothing_is_begun_that_cannot_end_in_time(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, [LOADER], [finding("a", 1, "faster-loader")], budget=Deadline(6, clock=lambda: 0))
     stage.bench.trial_takes_ns, stage.bench.final_takes_ns = 7, 4
     (verdict,) = stage.run().verdicts
     assert stage.bench.attempts == []
     assert (verdict.decision, verdict.summary) == (
         Decision.NOT_TRIED,
-        "the budget leaves only 6 ns before the last runs (this would take about 7 ns, the last runs 4 ns)",
+        "the budget leaves only 2 ns before the last runs (this would take about 7 ns, the last runs 4 ns)",
     )
-    short = Stage(tmp_path, [LOADER], [finding("a", 1, "faster-loader")], budget=Deadline(10, clock=lambda: 0))
+    short = Stage(tmp_path, [LOADER], [finding("a", 1, "faster-loader")], budget=Deadline(6, clock=lambda: 0))
     short.bench.trial_takes_ns, short.bench.final_takes_ns = 7, 40
     assert short.run().verdicts[0].summary.startswith("the budget leaves no time before the last runs")
+
+
+def test_the_first_trial_alone_is_begun_where_the_last_runs_have_no_time(tmp_path: Path) -> None:
+    findings = [finding("a", 2, "faster-loader"), finding("b", 1, "no-item")]
+    decisions = {"faster-loader": Decision.NO_CHANGE}
+    stage = Stage(tmp_path, [LOADER, ITEM], findings, decisions, budget=Deadline(10, clock=lambda: 0))
+    stage.bench.trial_takes_ns, stage.bench.final_takes_ns = 7, 4
+    tried, left = stage.run().verdicts
+    assert (tried.fixer, tried.decision) == ("faster-loader", Decision.NO_CHANGE)
+    assert (left.fixer, left.summary) == (
+        "no-item",
+        "the budget leaves only 6 ns before the last runs (this would take about 7 ns, the last runs 4 ns)",
+    )
 
 
 def test_a_short_budget_leaves_a_knob_fewer_settings(tmp_path: Path) -> None:

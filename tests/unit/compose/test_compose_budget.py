@@ -104,7 +104,8 @@ def answers(share: float, *fixers: Fixer) -> ProposedEdits:
     [
         (20, 0.3, True, False),
         (15, 0.3, True, True),  # 5 at best, and a last run
-        (15, 0.05, False, False),  # a saving that few pairs do not show is not worth it
+        (15, 0.05, True, True),  # all that lacks time is the last run, and nothing was tried
+        (9, 0.05, False, False),  # a saving that few pairs do not show is not worth being cut short
         (5, 0.08, True, True),  # while nothing is kept, no last run has its time
         (4, 0.08, False, False),
         (4, 0.3, True, True),  # nothing was tried: estimates may be wrong

@@ -148,3 +148,10 @@ def test_two_go_together_only_where_time_is_short(tmp_path: Path) -> None:
     outcome = Small(long, 20.0, two).run(300)
     assert tried_at_once(outcome) == set()
     assert {one.fixer for one in outcome.verdicts if one.decision is Decision.KEPT} == {"tf32", "bf16"}
+
+
+def test_a_small_promise_is_tried_where_only_the_last_run_has_no_time(tmp_path: Path) -> None:
+    small = Small(tmp_path, 400.0, (Cure("optimizer", 16),))
+    (said,) = small.run(96).verdicts
+    assert said.decision is not Decision.NOT_TRIED, table(small.machine)
+    assert small.machine.now_ns / NS_PER_S < 96, table(small.machine)

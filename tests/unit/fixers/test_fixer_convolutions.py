@@ -188,3 +188,17 @@ def test_a_view_that_is_filled_stays_a_view() -> None:
     text = laid_out(main, **{"small.py": filled}).files["small.py"]
     assert "weight.view(8, -1)" in text
     assert "(x).reshape(x.size(0), -1)" in text
+
+
+def test_the_layout_comes_after_the_branch_that_draws_or_loads_the_weights() -> None:
+    """Draws fill memory in its order: laid out before them, each weight would have another element's number."""
+    branch = (
+        "import torch\nfrom zoo import Small, start\n\nmodel = Small()\nif cuda:\n    model.cuda()\n"
+        "if resumed:\n    model.load_state_dict(torch.load(path))\nelif drawn:\n    model.apply(start)\n"
+        "optimizer = torch.optim.SGD(model.parameters())\nfor x in loader:\n"
+        "    loss = model(x).sum()\n    loss.backward()\n"
+    )
+    start = "\n\ndef start(module):\n    if isinstance(module, nn.Conv2d):\n        nn.init.normal_(module.weight)\n"
+    answer = laid_out(branch, **{"zoo.py": CLASSIFIER.format(name="Small") + start})
+    assert "    model.apply(start)\nmodel.to(memory_format=torch.channels_last)\n" in answer.files["train.py"]
+    assert answer.gate is None

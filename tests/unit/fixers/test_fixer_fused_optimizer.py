@@ -259,6 +259,10 @@ for x in loader:
         ("pass", "trainer.schedule = optim.SGD(trainer.model.parameters(), 0.1)", True),
         ("pass", "trainer.optimizer.load_state_dict(torch.load('last.pt'))", True),
         ("pass", "loaded.parts.load_state_dict(torch.load('last.pt'))", True),
+        ("pass", "parts.load_state_dict(torch.load('last.pt'))\nother = list(parts.parameters())", False),
+        ("pass", "parts.load_state_dict(torch.load('last.pt'))\ndef count(parts):\n    list(parts.parameters())", True),
+        ("self.net.load_state_dict(epochs)", "", True),
+        ("list(self.net.parameters())\n        self.net.load_state_dict(epochs)", "", False),
     ],
 )
 def test_what_an_attribute_holds_is_all_that_it_is_given(later: str, outside: str, left_alone: bool) -> None:

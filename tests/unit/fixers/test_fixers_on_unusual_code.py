@@ -184,3 +184,27 @@ def test_comments_inside_of_a_formula_outlive_it(name: str, text: str) -> None:
     comments = [line.partition("# ")[2] for line in text.splitlines() if "# " in line]
     assert comments
     assert [comment for comment in comments if fixed.count(f"# {comment}\n") == 1] == comments
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "{net}def train(model, series):\n    {loop}\n\n\nnet = Net()\ntrain(net, torch.randn(4, 8, 8))\n",
+            "another function than",
+        ),
+        (
+            "{net}series = torch.randn(4, 8, 8)\nmodel = Net() if wide else Net(2)\nmodel = wrap(model)\n{loop}\n",
+            "wrapped",
+        ),
+        ("{net}from nets import model\n\nseries = torch.randn(4, 8, 8)\n{loop}\n", "where the model is built is not"),
+    ],
+)
+def test_the_launches_of_a_model_that_lies_elsewhere_are_recorded_by_hand(text: str, reason: str) -> None:
+    net = "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    pass\n\n\n"
+    loop = "for step in range(9):\n        model(series[step % 4]).mean().backward()"
+    answer = FIXERS["cuda-graphs"].rewrite(example_request("launch-bound", text.format(net=net, loop=loop)))
+    assert isinstance(answer, Advice)
+    assert answer.text.startswith("Record the model's launches by hand: `torch.cuda.make_graphed_callables(")
+    assert "Not by us: " in answer.text
+    assert reason in answer.text

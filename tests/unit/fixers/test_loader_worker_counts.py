@@ -24,3 +24,16 @@ def test_workers_are_kept_where_there_are_some(count: str, option: str) -> None:
     answer = FIXERS["persistent-workers"].rewrite(example_request("periodic-stall", text, sites=[site]))
     assert isinstance(answer, Edits), answer
     assert option in answer.files["train.py"]
+
+
+@pytest.mark.parametrize("recorded", [{"num_workers": 8}, {}])
+def test_fewer_workers_bound_what_is_asked_for_from_above(recorded: dict[str, int]) -> None:
+    text = (
+        "import argparse\n" + _TOP + "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--workers', type=int, default=8)\nargs = parser.parse_args()\nprint(args)\n"
+        "loader = DataLoader(rows, num_workers=args.workers)\n"
+    )
+    sites = [Site("DataLoader", "train.py", 8, arguments=recorded)]
+    answer = FIXERS["loader-workers"].rewrite(example_request("cpu-contention", text, sites=sites))
+    assert isinstance(answer, Edits), answer
+    assert "num_workers=min(args.workers, 4))" in answer.files["train.py"]
