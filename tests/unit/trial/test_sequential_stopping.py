@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.trial.ab.result import Comparison, Ending
+from diagnose.trial.ab.result import ORIGINAL, PATCHED, Comparison, Ending
 from diagnose.trial.ab.sequential import SequentialStopping, worth
+from diagnose.trial.process.arm import Block
+from diagnose.trial.process.capacity import Memory
 from diagnose.verdict import CLEAR_SAVING, LEAST_PAIRS, LEAST_SAVING, SURE_SAVING, Pair
 
 RULE = SequentialStopping(looks=1, resolution=0.02, enough=LEAST_SAVING, needed=None)
@@ -69,7 +71,9 @@ def test_what_shows_no_saving_is_left_if_it_cannot_be_worth_its_time() -> None:
     assert not RULE.hopeless(little)
     assert not replace(RULE, worth=0.025).hopeless(little)
     assert replace(RULE, worth=0.035).hopeless(little)
-    assert replace(RULE, worth=0.035).fruitless(pairs(0.015))
+    assert replace(RULE, worth=0.04).hopeless(pairs(0.015)), "less than the machine resolves is not shown"
+    small = scattered(0.01, 0.03, 0.01, 0.03)
+    assert not RULE.fruitless(small) and replace(RULE, worth=0.05).fruitless(small)
     shown = scattered(0.03, 0.03, 0.03, 0.03)  # that would be kept as it is
     assert not replace(RULE, worth=0.9).hopeless(shown)
     assert not replace(RULE, worth=0.9).fruitless(shown)
@@ -100,3 +104,20 @@ def test_a_comparison_that_begins_anew_has_nothing_of_before_but_longer_blocks()
     assert (found.pairs, found.blocks, found.generations, found.ending) == ([], ([], []), 0, None)
     assert (found.steps, found.held_steps) == (6, 6)
     assert found.saving is None
+
+
+@pytest.mark.parametrize(
+    ("peaks", "told"),
+    [((7, 9), (7, 9)), ((0, 9), (0, 9)), ((None, 9), None)],  # none held is known; missing is unknown, never zero
+)
+def test_all_blocks_give_the_figures_together(peaks: tuple[int | None, int], told: tuple[int, int] | None) -> None:
+    found = Comparison()
+    for generation, total_ns in enumerate((100, 200)):
+        original, patched = (
+            Block(2, total_ns, input_ns, Memory(peak)) for input_ns, peak in zip((10, 6), peaks, strict=True)
+        )
+        found.add(generation, {ORIGINAL: original, PATCHED: patched})
+    found.sum_up()
+    assert (found.step_ns, found.input_ns) == (75, (5.0, 3.0))
+    assert found.peak_bytes == told
+    assert found.generations == 2
