@@ -106,6 +106,11 @@ def test_a_comparison_that_begins_anew_has_nothing_of_before_but_longer_blocks()
     assert found.saving is None
 
 
+def test_the_longest_start_of_either_arm_counts_and_where_none_got_there_it_took_no_time() -> None:
+    assert Comparison().start_ns == 0
+    assert Comparison(starts_ns=([5, 9], [7])).start_ns == 9
+
+
 @pytest.mark.parametrize(
     ("peaks", "told"),
     [((7, 9), (7, 9)), ((0, 9), (0, 9)), ((None, 9), None)],  # none held is known; missing is unknown, never zero
