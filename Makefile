@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test test-all lint types imports check format snapshots picture reference docs overhead nightly bench-ingest bench-rules bench-fixers bench-kernels accuracy sickbay safety matrix clean
+.PHONY: help demo test test-all lint types imports check format snapshots picture reference docs overhead nightly bench-ingest bench-rules bench-fixers bench-kernels accuracy sickbay safety mutation matrix clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -78,6 +78,9 @@ sickbay: $(VENV)/ready-to-test ## fix the programs of the sick bay and time them
 safety: $(VENV)/ready-to-test ## run every edit that the fixers propose for the adversarial suite, and ask the gates about wrong ones; takes hours
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/safety.py build/safety
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/wrong_edits.py build/safety
+
+mutation: $(VENV)/ready-to-test ## say what share of small errors in the code that decides the fast tests notice; half an hour
+	$(BIN)/python benchmarks/mutation_sample.py build/mutation
 
 matrix: $(VENV)/ready-to-test ## try other versions of Python, torch and the dependencies, an environment of some GB each
 	$(BIN)/python benchmarks/matrix.py build/matrix

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from diagnose.calibration.record import Device, Transfers
-from diagnose.calibration.timing import Plan, block_times_ns, once_ns, point
+from diagnose.calibration.timing import FEWEST_CALLS, Plan, block_times_ns, once_ns, point
 from diagnose.units import NS_PER_S
 
 _ON_DEVICE, _ON_HOST = (4096, 8192), (512, 1024)
-"""Sizes of square products: which of them is fastest differs from format to format."""
+"""Sizes of square products, the second twice the first: which of them is fastest differs from format to format."""
 _COPY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
 _TRANSFER_BYTES = tuple(1 << shift for shift in range(12, 29, 2))
 _LAUNCHES = 200
@@ -43,18 +43,28 @@ def measure_device(device: torch.device, budget_ns: int, tell: Callable[[str], N
 
 
 def _matrix_rates(device: torch.device, budget_ns: int) -> dict[str, float]:
-    """FLOP/s of the fastest of a few sizes, by number format."""
+    """FLOP/s of the fastest of a few sizes, by number format.
+
+    A format that a device only emulates may be a hundred times slower than the others: its larger product is left out
+    where it alone would take longer than its share of the time.
+    """
     sizes = _ON_DEVICE if device.type == "cuda" else _ON_HOST
     rates: dict[str, float] = {}
-    products = [(form, size, make) for form, make in _products(device) for size in sizes]
-    for form, size, make in products:
-        try:
-            work = make(size)
-            one = once_ns(work, device)
-        except (RuntimeError, TypeError):
-            continue  # neither the device nor torch promises every format
-        median = np.median(block_times_ns(work, device, Plan.within(budget_ns // len(products), one)))
-        rates[form] = max(rates.get(form, 0.0), 2 * size**3 / float(median) * NS_PER_S)
+    products = list(_products(device))
+    share_ns = budget_ns // (len(products) * len(sizes))
+    for form, make in products:
+        expected_ns = 0
+        for size in sizes:
+            if expected_ns * FEWEST_CALLS > share_ns:
+                break
+            try:
+                work = make(size)
+                one_ns = once_ns(work, device)
+            except (RuntimeError, TypeError):
+                continue  # neither the device nor torch promises every format
+            median = np.median(block_times_ns(work, device, Plan.within(share_ns, one_ns)))
+            rates[form] = max(rates.get(form, 0.0), 2 * size**3 / float(median) * NS_PER_S)
+            expected_ns = 8 * one_ns  # twice the size
     return rates
 
 

@@ -18,6 +18,8 @@ _MOST_IN_BLOCK = 50
 WARM_UPS = 4
 """Calls before anything is measured."""
 _FEWEST_BLOCKS, _MOST_BLOCKS = 5, 40
+FEWEST_CALLS = WARM_UPS + _FEWEST_BLOCKS
+"""Calls of work that is longer than a block, however short the time for it."""
 
 _LAUNCH_NS = 75_000
 """More than the host takes to launch one collective: 20 to 60 µs."""

@@ -203,14 +203,19 @@ DIAGNOSIS = record(
     },
 )
 
+VALIDATOR = jsonschema.Draft202012Validator(DIAGNOSIS)
 CATALOGUE = plugins.load()
 EXAMPLES = [trace for rule in CATALOGUE.rules.values() for trace in (*rule.fires, *rule.silent)]
+
+
+def test_it_is_a_schema() -> None:
+    VALIDATOR.check_schema(DIAGNOSIS)
 
 
 @pytest.mark.parametrize("trace", [*EXAMPLES, Trace(source="nothing")])
 def test_the_printed_object_obeys_the_schema_and_its_sums(trace: Trace) -> None:
     printed = json.loads(msgspec.json.encode(diagnose([trace], CATALOGUE)))
-    jsonschema.validate(printed, DIAGNOSIS)
+    VALIDATOR.validate(printed)
     accounting = printed["accounting"]
     classes = [accounting[name] for name in ("compute", "exposed_comm", "exposed_copy")] + list(
         accounting["idle"].values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted(path for path in (ROOT / "sample_traces").iterdir() if path.is_dir())
 
 
-def published(name: str) -> Any:
+@cache
+def published(name: str) -> jsonschema.Draft202012Validator:
     """A schema as it lies in the docs."""
-    return json.loads((ROOT / "docs" / "reference" / f"{name}.schema.json").read_text())
+    schema = json.loads((ROOT / "docs" / "reference" / f"{name}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
 
 
 @pytest.mark.parametrize("schema", [diagnosis_schema(), run_schema()], ids=["diagnosis", "run"])
@@ -34,7 +38,7 @@ def test_they_are_schemas(schema: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
 def test_the_diagnosis_of_a_recording_obeys_its_schema(sample: Path) -> None:
-    jsonschema.validate(analyze(sample).to_dict(), published("diagnosis"))
+    published("diagnosis").validate(analyze(sample).to_dict())
 
 
 JOURNALS = (
@@ -50,7 +54,7 @@ JOURNALS = (
 
 @pytest.mark.parametrize("journal", JOURNALS, ids=lambda journal: journal.__name__)
 def test_a_run_obeys_its_schema(journal: Callable[[], list[AnyEvent]]) -> None:
-    jsonschema.validate(json.loads(contract.render(fold(journal()))), published("run"))
+    published("run").validate(json.loads(contract.render(fold(journal()))))
 
 
 def test_the_schema_of_a_run_lists_what_is_printed() -> None:

@@ -7,7 +7,7 @@ import sys
 import torch
 from torch import nn
 
-ROWS, WIDTH, BLOCKS = 32_768, 128, 10
+ROWS, WIDTH, BLOCKS = 16_384, 128, 10
 ACTIVATION = ROWS * WIDTH * 4
 ROOM = 36 * ACTIVATION
 M_MMAP_THRESHOLD = -3

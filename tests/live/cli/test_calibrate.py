@@ -28,6 +28,7 @@ from diagnose.collect.inside.process.calibrations import calibrated
 from diagnose.errors import InputError
 from diagnose.model import CollectiveCurve, Facts
 from diagnose.report.terminal.calibration import render
+from diagnose.units import NS_PER_MS, NS_PER_S
 
 ROOT = Path(__file__).resolve().parents[3]
 SOCKETS = {"NCCL_P2P_DISABLE": "1"}
@@ -244,6 +245,22 @@ def test_a_collective_carries_the_bytes_that_its_time_is_told_for(kind: str, mon
     monkeypatch.setattr(torch.distributed, "batch_isend_irecv", lambda ways: take(*ways))
     collectives._work(kind, collectives.Group((0, 1), 1, None), torch.device("cpu"), 1 << 20)()
     assert max(tensor.nbytes for tensor in given) == 1 << 20
+
+
+@pytest.mark.parametrize(("once_ms", "sizes"), [(5, [512, 1024]), (200, [512])])
+def test_a_format_that_is_only_emulated_does_not_take_the_time_of_the_others(
+    once_ms: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    from diagnose.calibration import device
+
+    measured: list[int] = []
+    monkeypatch.setattr(device, "_products", lambda _: [("fp16", measured.append)])
+    monkeypatch.setattr(device, "once_ns", lambda *_: once_ms * NS_PER_MS)
+    monkeypatch.setattr(device, "block_times_ns", lambda *_: [once_ms * NS_PER_MS])
+    rates = device._matrix_rates(torch.device("cpu"), 2 * NS_PER_S)
+    assert measured == sizes
+    assert rates == {"fp16": pytest.approx(2 * sizes[-1] ** 3 / (once_ms / 1000))}
 
 
 def test_two_ranks_measure_every_kind_over_rising_sizes(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from diagnose.collect.inside.window.trace_agreement import AHEAD, WINDOW_AT, Tra
 from diagnose.collect.traced_ranks import SLOWEST, Slowest, is_traced
 from diagnose.engine import diagnose
 from diagnose.plugins import load_rules
-from diagnose.program.rendezvous import names_several_hosts
 from diagnose.session import JOURNAL, StepsSeen, read
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
@@ -162,49 +161,6 @@ def test_a_project_stands_for_its_latest_run(tmp_path: Path, capsys: pytest.Capt
     assert main(["gather", str(tmp_path / "a"), str(tmp_path / "b"), "-o", str(tmp_path / "both")]) == 0
     assert sorted(path.name for path in (tmp_path / "both").glob("rank*")) == ["rank0", "rank1"]
     assert str(tmp_path / "b" / ".diagnose" / "runs" / "first") in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "several"),
-    [
-        ("torchrun --nnodes 2 --node-rank 0 train.py", True),
-        ("python -m torch.distributed.run --nnodes=2:4 train.py", True),
-        ("python -m torch.distributed.run --nnodes=1:4 train.py", False),
-        ("accelerate launch --num_machines 2 train.py", True),
-        ("accelerate launch --multi_gpu train.py", False),
-        ("deepspeed --num_nodes=2 train.py", True),
-        ("deepspeed --num_gpus 4 train.py", False),
-        ("srun -N2 -n 8 python train.py", True),
-        ("srun -N 2 python train.py", True),
-        ("srun --nodes=2-4 python train.py", True),
-        ("srun -N1 -n 4 python train.py", False),
-        ("srun -n 4 python train.py -N 2", False),
-        ("mpirun -np 4 python train.py", False),
-        ("mpirun -n 4 -N 2 python train.py", False),
-        ("torchrun -m package.train --nodes 2", False),
-        ("torchrun --nnodes 1 --nproc-per-node 8 train.py --num_nodes 2", False),
-        ("torchrun --nnodes=1:1 train.py", False),
-        ("torchrun train.py --num_nodes 2", False),
-        ("torchrun --nproc-per-node 2 train.py", False),
-    ],
-)
-def test_a_launcher_says_whether_it_waits_for_other_hosts(words: str, several: bool) -> None:
-    assert names_several_hosts(words.split(), {}) is several
-
-
-@pytest.mark.parametrize(
-    ("words", "variables", "several"),
-    [
-        ("srun python train.py", {"SLURM_NNODES": "2"}, True),
-        ("srun -N1 python train.py", {"SLURM_NNODES": "2"}, False),
-        ("srun torchrun --nnodes=1 train.py", {"SLURM_NNODES": "2"}, True),
-        ("torchrun train.py", {"SLURM_NNODES": "2"}, False),
-        ("torchrun train.py", {"PET_NNODES": "2"}, True),
-        ("torchrun train.py", {"PET_NNODES": "1:2"}, False),
-    ],
-)
-def test_the_environment_says_it_where_the_words_do_not(words: str, variables: dict[str, str], several: bool) -> None:
-    assert names_several_hosts(words.split(), variables) is several
 
 
 def test_fixes_are_tried_on_one_host(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,9 +55,9 @@ def test_a_loader_that_becomes_slow_is_told_and_traced(tmp_path: Path, monkeypat
         if of_the_loader() and any(one.kind == "traced" for one in told):
             (tmp_path / "told").touch()
 
-    program = Program.parse([str(PROGRAMS / "decaying.py"), "1600", "400", "20000"], cwd=tmp_path)
+    program = Program.parse([str(PROGRAMS / "decaying.py"), "1000", "250", "40000"], cwd=tmp_path)
     session = Session.create(program.name, lambda _event: None, tmp_path)
-    watching = Watching(program, session, 1 << 30, tmp_path / "metrics.prom", tell, block_ns=NS_PER_S // 2)
+    watching = Watching(program, session, 1 << 30, tmp_path / "metrics.prom", tell, block_ns=NS_PER_S // 4)
     assert watching.run().returncode == 0
     session.close()
     assert any("waiting for the data loader" in event.message for event in of_the_loader())

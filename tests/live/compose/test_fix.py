@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watching import LIMIT_S
+from watching import LIGHT_TORCH, LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHONPATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-PROGRAM = '''"""Trains on samples that each wait for a (simulated) disk."""
+PROGRAM = f'''"""Trains on samples that each wait for a (simulated) disk."""
 
 import os
 import time
 
-import torch
+{LIGHT_TORCH}
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 

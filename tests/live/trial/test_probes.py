@@ -19,7 +19,7 @@ from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.watched_program import WatchedProgram
 
 SCHEDULE = Schedule(
-    pairs=4, generations=2, warmup_steps=2, drop_steps=1, block_ns=1, least_steps=2, usual_steps=2, look_every=9
+    pairs=4, generations=1, warmup_steps=2, drop_steps=1, block_ns=1, least_steps=2, usual_steps=2, look_every=9
 )
 HEAD = f"""
 import sys

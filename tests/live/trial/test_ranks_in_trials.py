@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from typing import Any
 import psutil
 import pytest
 import torch
-import torch.distributed as distributed
 from watching import LIGHT_TORCH, LIMIT_NS, LIMIT_S
 
 from diagnose.collect.inside.process.rendezvous import Place
@@ -25,7 +23,6 @@ from diagnose.collect.inside.process.source_digest import digest_of
 from diagnose.fixer import Fixer, Gate
 from diagnose.model import Decision
 from diagnose.program import Program
-from diagnose.program.rendezvous import held_port, with_own_port
 from diagnose.trial.bench import Bench
 from diagnose.trial.process.arm import Arm, ArmFailed, Trouble, Workplace
 from diagnose.trial.process.loader_drain import LoaderDrain
@@ -270,69 +267,6 @@ def test_words_and_exit_code_of_the_rank_that_failed() -> None:
     of_two = "[rank0]: RuntimeError: Connection closed by peer\n[rank1]: ValueError: y\n[rank1]: ValueError: x\n"
     assert of_the_program(of_two) == "ValueError: y\nValueError: x\n"
     assert code_of_rank("ValueError: x\n") is None
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("torchrun --nproc-per-node 2 t.py", "torchrun --standalone --nproc-per-node 2 t.py"),
-        ("torchrun --nnodes=1 --nproc-per-node 2 t.py", "torchrun --standalone --nnodes=1 --nproc-per-node 2 t.py"),
-        ("torchrun --nnodes 1:1 t.py", "torchrun --standalone --nnodes 1 t.py"),
-        ("torchrun t.py --node-rank 1", "torchrun --standalone t.py --node-rank 1"),
-        ("torchrun t.py --master_port 1", "torchrun --standalone t.py --master_port 7"),
-        ("srun -n1 torchrun -m trainer --rdzv-id 7", "srun -n1 torchrun -m trainer --rdzv-id 7"),
-        ("srun -n1 torchrun -m trainer --lr 7", "srun -n1 torchrun --standalone -m trainer --lr 7"),
-        ("torchrun --nnodes 2 --node-rank 0 t.py", "torchrun --nnodes 2 --node-rank 0 t.py"),
-        ("torchrun --nnodes=1:4 t.py", "torchrun --standalone --nnodes=1 t.py"),
-        (
-            "torchrun --nnodes 1:4 --rdzv-backend c10d --rdzv-endpoint head.cluster:29400 t.py --nnodes 1:4",
-            "torchrun --standalone --nnodes 1 --rdzv-backend c10d --rdzv-endpoint head.cluster:29400 t.py --nnodes 1:4",
-        ),
-        ("torchrun --nnodes=1 --nproc-per-node=gpu t.py", "torchrun --standalone --nnodes=1 --nproc-per-node=gpu t.py"),
-        ("torchrun --standalone t.py", "torchrun --standalone t.py"),
-        ("torchrun --rdzv-backend c10d t.py", "torchrun --rdzv-backend c10d t.py"),
-        ("python -m torch.distributed.run t.py", "python -m torch.distributed.run --standalone t.py"),
-        ("python3 -u -m torch.distributed.launch t.py", "python3 -u -m torch.distributed.launch --standalone t.py"),
-        ("torchrun --master_port 29501 t.py", "torchrun --master_port 7 t.py"),
-        ("torchrun --master-port=29501 t.py", "torchrun --master-port=7 t.py"),
-        ("torchrun --rdzv-endpoint=localhost:29400 t.py", "torchrun --rdzv-endpoint=localhost:7 t.py"),
-        ("torchrun --rdzv_endpoint head.cluster:29400 t.py", "torchrun --rdzv_endpoint head.cluster:29400 t.py"),
-        ("accelerate launch --num_processes 2 t.py", "accelerate launch --main_process_port 7 --num_processes 2 t.py"),
-        ("accelerate launch --main_process_port 1 t.py", "accelerate launch --main_process_port 7 t.py"),
-        ("deepspeed t.py --deepspeed", "deepspeed --master_port 7 t.py --deepspeed"),
-        ("python t.py --port 1", "python t.py --port 1"),
-    ],
-)
-def test_launchers_get_a_port_of_their_own(words: str, expected: str) -> None:
-    assert with_own_port(words.split(), {}, 7)[0] == expected.split()
-
-
-def test_a_launcher_that_the_environment_tells_where_to_meet_is_left_alone() -> None:
-    words = ["torchrun", "t.py"]
-    assert with_own_port(words, {"PET_RDZV_BACKEND": "c10d"}, 7)[0] == words
-
-
-def test_copies_share_what_slurm_has_allocated() -> None:
-    assert with_own_port(["srun", "-n2", "python", "t.py"], {}, 7)[1] == {"SLURM_OVERLAP": "1"}
-    assert with_own_port(["mpirun", "-n", "2", "python", "t.py"], {}, 7)[1] == {}
-
-
-def test_a_port_that_the_environment_names_is_replaced() -> None:
-    before: Mapping[str, str] = {"MASTER_PORT": "29500", "MASTER_ADDR": "localhost"}
-    assert with_own_port(["python", "t.py"], before, 7)[1] == {"MASTER_PORT": "7", "MASTER_ADDR": "localhost"}
-
-
-def test_a_held_port_is_kept_from_all_but_a_store_until_it_is_let_go() -> None:
-    with held_port() as port, held_port() as other:
-        assert port != other
-        with pytest.raises(OSError, match="in use"), socket.socket() as listener:
-            listener.bind(("127.0.0.1", port))
-        store = distributed.TCPStore("127.0.0.1", port, 1, True)  # type: ignore[attr-defined]  # as init_process_group makes it
-        store.set("key", "value")
-        assert store.get("key") == b"value"
-        del store
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", other))
 
 
 def test_each_port_that_a_program_names_becomes_one_of_the_copys_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,6 +191,7 @@ def test_graphs_are_a_setting_where_the_device_waits_for_launches_and_lengths_ar
     assert graphs not in settings(request(padded, "launch-bound"))
 
 
+@pytest.mark.usefixtures("compiled")
 def test_a_mask_that_a_forward_pass_makes_once_stays_what_it_is_and_is_not_recorded_in_graphs() -> None:
     masked = FLAT.replace("        self.inner =", "        self.mask = None\n        self.inner =").replace(
         "        return torch.tanh(self.inner(x))",

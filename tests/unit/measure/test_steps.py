@@ -112,6 +112,14 @@ def test_annotations_that_come_and_go_mark_nothing() -> None:
     assert Measures(marked(drawn("host: " + "o" * 20), RangeKind.USER, rows)).steps.found_by == "whole trace"
 
 
+@pytest.mark.parametrize(("work_ms", "marks"), [(48, True), (50, False)])
+def test_annotations_mark_steps_if_a_quarter_of_the_work_falls_where_they_repeat(work_ms: int, marks: bool) -> None:
+    rows = [(start, start + 3, "warm-up") for start in (0, 4, 8)]  # they repeat for 12 ms, one period after the last
+    drawing = drawn("gpu : " + "ab" * (work_ms // 2), kernels=dict.fromkeys("ab", "kernel"))
+    trace = marked(drawing, RangeKind.USER, rows)
+    assert (Measures(trace).steps.found_by == "nvtx") is marks
+
+
 def test_unmarked_steps_are_found_by_the_period_of_the_kernels() -> None:
     picture = "gpu : abcdeabcdeabcdeabcde"
     trace = drawn(picture, kernels={letter: f"{letter}_kernel" for letter in "abcde"})

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import contextlib
+import os
+import pathlib
+import shutil
+import traceback
 from pathlib import Path
 
 import pytest
-from watching import LIMIT_S
 
+from diagnose.program.guard import Guard
 from diagnose.trial.process.write_guard import written_elsewhere
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def ran(tmp_path: Path, line: str) -> str | None:
-    """What is told of a program with this line, which runs in a copy beside its results and a folder for scratch."""
+    """What is told of a process with this line, which runs in a copy beside its results and a folder for scratch."""
     for name in ("project", "trials/copy", "results/old", "scratch", "results/.cache"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "results" / "best.pt").write_text("best")
     (tmp_path / "results" / "old" / "1.pt").write_text("first")
     trials = tmp_path / "trials"
-    options = f"told={str(trials / 'elsewhere')!r}, scratch=[{str(tmp_path / 'scratch')!r}]"
-    script = (
-        f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); sys.dont_write_bytecode = True\n"
-        "import contextlib, pathlib, shutil\nfrom diagnose.program.guard import Guard\n"
-        f"Guard([{str(tmp_path / 'project')!r}], {str(trials)!r}, {options}).install()\n"
-        f"results, scratch = {str(tmp_path / 'results')!r}, {str(tmp_path / 'scratch')!r}\n{line}\n"
-    )
-    subprocess.run([sys.executable, "-c", script], cwd=trials / "copy", timeout=LIMIT_S, check=True)
+    names = {"results": str(tmp_path / "results"), "scratch": str(tmp_path / "scratch")}
+    program = compile(line, "train.py", "exec")
+    child = os.fork()  # an audit hook lasts as long as its process
+    if child == 0:
+        code = 1
+        try:
+            os.chdir(trials / "copy")
+            guard = Guard(
+                [str(tmp_path / "project")], str(trials), told=str(trials / "elsewhere"), scratch=[names["scratch"]]
+            )
+            guard.install()
+            exec(program, {"contextlib": contextlib, "os": os, "pathlib": pathlib, "shutil": shutil, **names})
+            code = 0
+        except BaseException:  # noqa: BLE001 - told by the exit code
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     return written_elsewhere(trials)
 
 
