@@ -32,7 +32,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def add_watch_options(parser: argparse.ArgumentParser) -> None:
     """The options that `run` and `fix` share."""
-    parser.add_argument("--steps", type=_positive, default=4, metavar="N", help="steps to trace (4)")
+    parser.add_argument(
+        "--steps",
+        type=_positive,
+        default=4,
+        metavar="N",
+        help="steps to trace (4; fewer where each has thousands of operators)",
+    )
     parser.add_argument("--warmup", type=_positive, default=10, metavar="N", help="steps before that at least (10)")
     parser.add_argument(
         "--trace-ranks",

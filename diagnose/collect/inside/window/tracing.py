@@ -25,6 +25,7 @@ from ..process_hooks import ProcessHooks
 from ..size_limit import unsignalled
 from ..writer import encode
 from .counted_window import CountedWindow
+from .pause_bound import MOST_PAUSE_NS, OperatorCount, steps_within
 from .profiler_window import Window
 from .steadiness import MOST_NS, MOST_STEPS, Steadiness
 from .trace_agreement import TraceAgreement
@@ -59,6 +60,9 @@ class Tracing:
         self._allocations = allocations
         self._ownership = sites.ownership
         self._wanted = max(1, int(recipe.get("steps", 4)))
+        self._operators = OperatorCount()
+        self._left_steps = 0
+        """Steps that are not traced, as they would hold up training for too long."""
         self._window = CountedWindow(hub, on_terminated)
         self._lines = LineLog(self._ownership)
         self._tries = 0
@@ -86,6 +90,7 @@ class Tracing:
     def step_ended(self, index: int) -> None:
         """Right after step `index`, on the training thread."""
         try:
+            self._operators.step_ended(self._hub.torch)
             self._phase(index)
         except Exception as error:  # noqa: BLE001 - see `guard`
             note(self.step_ended, error)
@@ -109,6 +114,8 @@ class Tracing:
         steady = self.steady.reason
         if self._window.displaced and self._window.record["steps"] < self._wanted:
             steady = f"{steady}; cut short by the program's own profiler"
+        if self._left_steps:
+            steady = f"{steady}; {self._left_steps} fewer than asked for, as each has many operators"
         return {**self._window.record, "steady": steady}
 
     def close(self) -> None:
@@ -180,6 +187,8 @@ class Tracing:
         if not is_traced(wanted, self._hub.rank, self._hub.world_size, self._hub.folder.parent):
             self._left_out = True
             return
+        steps = steps_within(MOST_PAUSE_NS, self._operators.per_step, self._wanted)
+        self._left_steps, self._wanted = self._wanted - steps, steps
         self._window.open()
         self._phase = self._leading_in
 
