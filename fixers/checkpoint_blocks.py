@@ -86,7 +86,7 @@ def rewrite(request: Request) -> Answer:
     if library is not None:
         return library
     if _is_stateful(request, known):
-        return Advice(f"{_BY_HAND} Not by us: {_KEPT_STATISTICS}.")
+        return Advice(f"{_BY_HAND} No edit is made: {_KEPT_STATISTICS}.")
     wanted = request.setting.get("again", _ALL)
     if not isinstance(wanted, str):
         return None
@@ -121,13 +121,13 @@ def _by_plan(request: Request, known: RecordedBlocks, wanted: str) -> Answer:
             else "the line is no loop over blocks"
         )
         if isinstance(made, str):
-            return Advice(f"{line.site.file}:{line.site.line}: {_BY_HAND} Not by us: {made}.")
+            return Advice(f"{line.site.file}:{line.site.line}: {_BY_HAND} No edit is made: {made}.")
         edits.append((line.site.file, made))
     if not edits:
         return None
     twice = repeated_effect(request.sources, {(line.site.file, line.site.line) for line in known.lines})
     if twice is not None:
-        return Advice(f"{_BY_HAND} Not by us: {twice}.")
+        return Advice(f"{_BY_HAND} No edit is made: {twice}.")
     number, count = len(again), len(known.chain.blocks)
     which = "all blocks" if number == count else f"{number} of {count} blocks"
     if request.setting.get("operators"):
@@ -163,13 +163,13 @@ def _by_source(request: Request) -> Answer:
         for place in block_calls(source):
             made = checkpointed(place, (), None) if _is_chain(place) else "it is not one block after the other"
             if isinstance(made, str):
-                reasons.append(f"{path}:{place.line}: {_BY_HAND} Not by us: {made}.")
+                reasons.append(f"{path}:{place.line}: {_BY_HAND} No edit is made: {made}.")
             else:
                 edits.append((path, made))
                 callers.add((path, place.line))
     twice = repeated_effect(request.sources, callers) if edits else None
     if twice is not None:
-        return Advice(f"{_BY_HAND} Not by us: {twice}.")
+        return Advice(f"{_BY_HAND} No edit is made: {twice}.")
     if edits:
         return Edits(request.edited(edits), "compute all blocks again in the backward pass instead of keeping them")
     return Advice(reasons[0] if reasons else _BY_HAND)

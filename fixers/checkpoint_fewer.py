@@ -55,7 +55,7 @@ _ANYWHERE = 0
 """Stands for all lines."""
 _NOT_BY_US = (
     "what is checkpointed here may be kept for the backward pass, as there is room: call the modules as they are, or "
-    "checkpoint every other one. Not by us: the functions are not named in the call"
+    "checkpoint every other one. No edit is made: the functions are not named in the call"
 )
 
 

@@ -56,11 +56,13 @@ def rewrite(request: Request) -> Answer:
         return _compiled(request, running) if running else None
     steps = training_steps(request.sources, request.sites)
     if len(steps) != 1 or len(steps[0].forward) != 1:
-        return Advice(f"{_BY_HAND} No edit: more than one call of a model leads to the loss, or none that is found.")
+        return Advice(
+            f"{_BY_HAND} No edit is made: more than one call of a model leads to the loss, or none that is found."
+        )
     built = built_model(steps[0], request.sources)
     reason = _why_not(request, steps[0], built)
     if reason is not None:
-        return Advice(f"{_BY_HAND} No edit: {reason}.")
+        return Advice(f"{_BY_HAND} No edit is made: {reason}.")
     assert built is not None  # or there is a reason
     return _captured(request, steps[0], built)
 

@@ -95,7 +95,7 @@ def rewrite(request: Request) -> Answer:
     if request.finding.rule == "misaligned-matmul":
         return None  # `pad-vocabulary` remains
     if reasons:
-        return Advice(f"{_BY_HAND} Not by us: {reasons[0]}")
+        return Advice(f"{_BY_HAND} No edit is made: {reasons[0]}")
     if request.finding.rule != "unfused-loss" or compilations(request.sources):
         return None
     return Advice(_IN_GRAPH if computes_loss(request.sources, request.sites) else _BY_HAND)

@@ -200,8 +200,8 @@ def _without_loader(request: Request) -> Iterator[str]:
         yield (
             f"{place.file}:{place.line} makes each batch in the training thread, in {made_in}, without a DataLoader. "
             "Let a thread make the next one while the device computes on this one (threading.Thread and "
-            "queue.Queue(maxsize=2)), or keep all samples on the device and pick them there. Not by us: a thread that "
-            "draws random numbers beside training would draw others."
+            "queue.Queue(maxsize=2)), or keep all samples on the device and pick them there. No edit is made: a "
+            "thread that draws random numbers beside training would draw others."
         )
 
 

@@ -34,7 +34,7 @@ _MODULE = "torch._functorch.config"
 _NAME = "activation_memory_budget"
 _BY_HAND = (
     "A smaller micro-batch holds less: accumulate the gradients of several (`(loss / n).backward()` n times before "
-    "`optimizer.step()`), as many as make up the batch of today. Not by us: the program does not accumulate yet."
+    "`optimizer.step()`), as many as make up the batch of today. No edit is made: the program does not accumulate yet."
 )
 
 

@@ -41,8 +41,8 @@ _DONE = re.compile(r"\bno_sync\(|require_backward_grad_sync|set_requires_gradien
 _WRAPS = re.compile(r"\bDistributedDataParallel\b|\bfully_shard\(")
 _UNTOLD = (
     "Gradients are reduced in every micro-step. Run forward and backward pass of all but the last one of a step within "
-    "`with model.no_sync():` (of `fully_shard`: after `model.set_requires_gradient_sync(False)`). Not by us: where a "
-    "micro-step is told to be the last was not found."
+    "`with model.no_sync():` (of `fully_shard`: after `model.set_requires_gradient_sync(False)`). No edit is made: "
+    "where a micro-step is told to be the last was not found."
 )
 
 
@@ -63,7 +63,7 @@ def rewrite(request: Request) -> Answer:
         if isinstance(last, str):
             reasons.append(
                 f"{where} reduces in every micro-step: use `{step.model}.no_sync()` but for the last one. "
-                f"Not by us: {last}."
+                f"No edit is made: {last}."
             )
             continue
         if wrapper is not None and _is_static(wrapper):

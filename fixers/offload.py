@@ -55,7 +55,7 @@ def rewrite(request: Request) -> Answer:
     if compilations(request.sources) or any_matches(_OTHERWISE, request.sources.values()):
         return None
     if any(line.site.file not in request.sources for line in known.lines):
-        return Advice(f"{_BY_HAND} Not by us: the blocks are called by a library.")
+        return Advice(f"{_BY_HAND} No edit is made: the blocks are called by a library.")
     return _by_plan(request, known, read_plan(wanted))
 
 
@@ -72,7 +72,7 @@ def _by_plan(request: Request, known: RecordedBlocks, chosen: frozenset[int]) ->
             (context,), imports = ensure_from_import(source, "diagnose.kernels", ["offload"])
             made = within_context(place, turns, line.count, context, imports)
         if isinstance(made, str):
-            return Advice(f"{line.site.file}:{line.site.line}: {_BY_HAND} Not by us: {made}.")
+            return Advice(f"{line.site.file}:{line.site.line}: {_BY_HAND} No edit is made: {made}.")
         edits.append((line.site.file, made))
     if not edits:
         return None

@@ -62,7 +62,7 @@ def rewrite(request: Request) -> Answer:
     for site in _sites(request):
         made = _edit(request, site, share)
         if isinstance(made, str):
-            reasons.append(f"{site.file}:{site.line}: {_BY_HAND} Not by us: {made}.")
+            reasons.append(f"{site.file}:{site.line}: {_BY_HAND} No edit is made: {made}.")
         elif made:
             edits.append((site.file, made))
     if edits:

@@ -43,15 +43,15 @@ _SETS_LEVEL = frozenset({"basicConfig", "setLevel", "dictConfig", "fileConfig", 
 _DISABLED = frozenset({"torch._dynamo.disable", "torch.compiler.disable", "torch._dynamo.skip"})
 _BRANCH = (
     "a branch on the value of a tensor ends the graph: choose with torch.where, or decide outside of the compiled "
-    "function. Not by us: both sides would then be computed."
+    "function. No edit is made: both sides would then be computed."
 )
 _READ = (
     "a value read from a tensor ends the graph: keep it a tensor of one element, which arithmetic takes as well. "
-    "Not by us: what Python does with the number cannot be followed."
+    "No edit is made: what Python does with the number cannot be followed."
 )
 _SHOWN = (
-    "a message ends the graph: print it outside of the compiled function, or take it out. Not by us: it is shown, and "
-    "would no longer be."
+    "a message ends the graph: print it outside of the compiled function, or take it out. No edit is made: it is "
+    "shown, and would no longer be."
 )
 _NUMPY = "NumPy leaves the graph and the device: use the torch function of the same name."
 

@@ -53,7 +53,7 @@ torch.distributed.init_process_group("nccl")`
 and the batch size divided by the number of devices
   4. print and save in rank 0 only, and save `{name}.module.state_dict()`
   5. start it with `torchrun --nproc-per-node {devices} {script}`
-Not by us: it changes how the program is started."""
+No edit is made: it changes how the program is started."""
 
 
 def rewrite(request: Request) -> Answer:
@@ -85,8 +85,8 @@ def _written_otherwise(request: Request) -> Advice | None:
             line = text[: reduces.start()].count("\n") + 1
             return Advice(
                 f"{path}:{line} reduces gradients by hand, after the backward pass. DistributedDataParallel does so "
-                "beside it: `model = torch.nn.parallel.DistributedDataParallel(model)` in its place. Not by us: it is "
-                "no loop that reduces one gradient after the other, divides it and does nothing else."
+                "beside it: `model = torch.nn.parallel.DistributedDataParallel(model)` in its place. No edit is made: "
+                "it is no loop that reduces one gradient after the other, divides it and does nothing else."
             )
     return None
 
@@ -120,7 +120,7 @@ def _wrapped(
     if reason is not None or built is None:
         return Advice(
             f"{loop.line} reduces gradients one by one after the backward pass. DistributedDataParallel does so beside "
-            f"it: `model = torch.nn.parallel.DistributedDataParallel(model)` in its place. Not by us: {reason}."
+            f"it: `model = torch.nn.parallel.DistributedDataParallel(model)` in its place. No edit is made: {reason}."
         )
     torch, imports = ensure_import(built.source, "torch")
     # The program lets each rank keep its buffers: sent in forward passes, they would make ranks wait for each other.

@@ -105,7 +105,9 @@ def _in_library(program: Program, trainer: Trainer, steps: int) -> MicroBatch | 
     if coupled is not None or trainer.library == "accelerate" or told is None or not isinstance(size, int):
         why = f"`{coupled}` counts on how samples are grouped" if coupled else "what else counts batches is not known"
         name = trainer.options.its("micro_steps")
-        return f"{trainer.where} accumulates: change the size of batches, and {name} against it. Not by us: {why}."
+        return (
+            f"{trainer.where} accumulates: change the size of batches, and {name} against it. No edit is made: {why}."
+        )
     return MicroBatch(size, steps, False, lambda size, steps: _placed(told, trainer.options, size, steps))
 
 

@@ -62,7 +62,7 @@ def test_a_last_micro_step_that_may_not_come_is_not_waited_for(leaves: str) -> N
         + "model = DDP(build())\nfor step in range(9):\n    for micro_step in range(4):\n        x = next(batches)\n"
         f"        if x is None:\n            {leaves}\n        model(x).mean().backward()\n    optimizer.step()\n"
     )
-    assert "No edit: the loop may" in advised("no-sync", text)
+    assert "No edit is made: the loop may" in advised("no-sync", text)
     assert rewritten("no-sync", text.replace(f"            {leaves}\n", "            x = 0\n")) is not None
 
 

@@ -206,5 +206,5 @@ def test_the_launches_of_a_model_that_lies_elsewhere_are_recorded_by_hand(text: 
     answer = FIXERS["cuda-graphs"].rewrite(example_request("launch-bound", text.format(net=net, loop=loop)))
     assert isinstance(answer, Advice)
     assert answer.text.startswith("Record the model's launches by hand: `torch.cuda.make_graphed_callables(")
-    assert "No edit: " in answer.text
+    assert "No edit is made: " in answer.text
     assert reason in answer.text
