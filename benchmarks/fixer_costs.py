@@ -1,14 +1,15 @@
 """Times all fixers on programs, and lists the slowest.
 
-    python benchmarks/fixer_costs.py PROGRAM [PROGRAM…]              # folders of training programs
+    python benchmarks/fixer_costs.py PROGRAM [PROGRAM…]              # folders of training programs, or their entries
     python benchmarks/fixer_costs.py PROGRAM --limit 5               # ends with 1 where one of them takes more seconds
     python benchmarks/fixer_costs.py PROGRAM --answers answers.json  # also write all answers down
     python benchmarks/fixer_costs.py PROGRAM --same answers.json     # ends with 1 where an answer differs from those
 
 Each fixer is asked for each rule that names it, with a finding that names no line and with one that names the lines of
 the steps, about all Python files of the folder; the entry is the file that is named most like one (`train.py`,
-`main.py`). One process, CPU time, nothing kept from before. A fixer that takes longer than `diagnose fix` gives it is
-given up and named.
+`main.py`). Where PROGRAM is a file, it is the entry, and what it reaches is asked about, as `diagnose fix` does; to
+find those files and the steps counts too. One process, CPU time, nothing kept from before. A fixer that takes longer
+than `diagnose fix` gives it is given up and named.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from diagnose.compose.stack.asking_time import EACH_NS
 from diagnose.errors import InputError
 from diagnose.fixer import Advice, Edits, Facts, Finding, Fixer, Request
 from diagnose.model import Confidence, Place, Severity
+from diagnose.program import Program
+from diagnose.program.reached import read_reached
 from diagnose.program.source import read_source
 from diagnose.rule import Rule
 from diagnose.source.training.every_step import EveryStep
@@ -54,7 +57,7 @@ FACTS = Facts(
 def main() -> int:
     """Print a table; 0 if every program stays below the limit and all answers are as before."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("programs", nargs="+", type=Path, help="folders")
+    parser.add_argument("programs", nargs="+", type=Path, help="folders, or entries")
     parser.add_argument("--limit", type=float, help="seconds that one program may take")
     parser.add_argument("--answers", type=Path, help="write all answers to this file")
     parser.add_argument("--same", type=Path, help="hold all answers against those in this file")
@@ -64,12 +67,17 @@ def main() -> int:
     slow = False
     print("| program | files | kB | seconds | parsed whole | slowest fixers | given up |")
     print("|---|---|---|---|---|---|---|")
-    for folder in asked.programs:
-        sources = _sources(folder)
-        spent, given_up = _ask_all(folder.name, sources, catalogue, answers)
+    for given in asked.programs:
+        begun = time.process_time_ns()
+        program = Program.parse([str(given)]) if given.is_file() else None
+        sources = _sources(given) if program is None else _reached(program)
+        reading = {"reading": time.process_time_ns() - begun} if program is not None else {}
+        entry = str(program.entry) if program is not None else _entry(sources)
+        name = given.name if program is None else program.root.name
+        spent, given_up = _ask_all(name, sources, entry, catalogue, answers, reading)
         seconds = sum(spent.values()) / NS_PER_S
         slow = slow or (asked.limit is not None and seconds > asked.limit)
-        print(_row(folder.name, sources, spent, given_up), flush=True)
+        print(_row(name, sources, spent, given_up), flush=True)
     if asked.answers is not None:
         asked.answers.write_text(json.dumps(answers, indent=0, sort_keys=True))
     changed = _differences(answers, json.loads(asked.same.read_text())) if asked.same is not None else []
@@ -88,13 +96,31 @@ def _sources(folder: Path) -> dict[str, str]:
     return found
 
 
+def _reached(program: Program) -> dict[str, str]:
+    """The entry, and the Python files of the program's that it reaches."""
+    assert program.entry is not None  # a file was named
+    known = {str(program.entry): read_source(program.entry).text}
+    found = {**known, **read_reached(program, known)}
+    return {path: text for path, text in found.items() if path.endswith(".py")}
+
+
 def _ask_all(
-    name: str, sources: Mapping[str, str], catalogue: plugins.Catalogue, answers: dict[str, object]
+    name: str,
+    sources: Mapping[str, str],
+    entry: str,
+    catalogue: plugins.Catalogue,
+    answers: dict[str, object],
+    reading: Mapping[str, int],
 ) -> tuple[dict[str, int], list[str]]:
-    """The time of each fixer in ns, and those that were given up; the answers are added to `answers`."""
+    """The time of each fixer in ns, and those that were given up; the answers are added to `answers`.
+
+    `reading`: what it took to find the files, in ns; where it is there, the search for the steps counts as well.
+    """
     parse.cache_clear()
-    steps = tuple(_lines_of_steps(sources))
-    spent: dict[str, int] = {}
+    begun = time.process_time_ns()
+    with time_limit(None):
+        steps = tuple(_lines_of_steps(sources))
+    spent = {**reading, "steps": time.process_time_ns() - begun} if reading else {}
     given_up: list[str] = []
     for fixer in catalogue.fixers.values():
         begun = time.process_time_ns()
@@ -102,7 +128,9 @@ def _ask_all(
             with time_limit(EACH_NS, time.process_time_ns):
                 for rule in _rules_of(fixer, catalogue.rules.values()):
                     for kind, where in (("none", ()), ("steps", steps)):
-                        answers[f"{name} {fixer.name} {rule} {kind}"] = _answers(fixer, _request(rule, sources, where))
+                        answers[f"{name} {fixer.name} {rule} {kind}"] = _answers(
+                            fixer, _request(rule, sources, entry, where)
+                        )
         except TookTooLong:
             given_up.append(fixer.name)
         spent[fixer.name] = time.process_time_ns() - begun
@@ -121,10 +149,14 @@ def _lines_of_steps(sources: Mapping[str, str]) -> Iterator[Place]:
             yield from (Place(stretch.path, line) for line in range(first, last + 1))
 
 
-def _request(rule: str, sources: Mapping[str, str], where: Sequence[Place]) -> Request:
+def _request(rule: str, sources: Mapping[str, str], entry: str, where: Sequence[Place]) -> Request:
     finding = Finding(rule, Severity.HIGH, 0, 10_000_000, 0.5, Confidence.MEASURED, "asked", where=tuple(where))
-    entry = min(sources, key=lambda path: (_rank(Path(path).name), path.count("/"), path))
     return Request(finding, sources, (), FACTS, {}, entry, {}, (entry,), str(Path(entry).parent))
+
+
+def _entry(sources: Mapping[str, str]) -> str:
+    """The file that is named most like an entry."""
+    return min(sources, key=lambda path: (_rank(Path(path).name), path.count("/"), path))
 
 
 def _rank(name: str) -> int:
