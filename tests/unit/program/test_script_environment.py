@@ -7,12 +7,22 @@ from pathlib import Path
 import pytest
 
 from diagnose.program import Program
-from diagnose.program.environment import with_script_environment
+from diagnose.program.environment import variables, with_script_environment
+from diagnose.source.tree.syntax import Source
 
 
 def declared(folder: Path, text: str, **environment: str) -> dict[str, str]:
     (folder / "train.py").write_text(text)
     return with_script_environment(Program.parse(["train.py"], cwd=folder), environment)
+
+
+def test_variables_that_a_script_sets_are_found() -> None:
+    source = Source(
+        "import os\nos.environ['A'] = '1'\nos.environ.setdefault('B', '2')\nos.environ.update(C='3', D=str(4))\n"
+        "os.environ.update({**defaults, 'E': '5'})\nenviron['F'] = '6'\nother['G'] = '7'\n"
+    )
+    found = {variable.name: (variable.literal, variable.only_if_absent) for variable in variables(source)}
+    assert found == {"A": ("1", False), "B": ("2", True), "C": ("3", False), "D": (None, False), "E": ("5", False)}
 
 
 def test_what_a_script_sets_before_its_imports_is_set_from_the_start(tmp_path: Path) -> None:
