@@ -151,16 +151,26 @@ class Sampler:
     def _calls(self, items: Sequence[pytest.Item], live: Live) -> dict[str, dict[str, float]]:
         """Each function with the tests that call it, and `seconds` with what each test takes. All must pass."""
         called: set[str] = set()
-        builtins.__called__ = called.add  # type: ignore[attr-defined]
-        note_calls(live, "__called__")
         calls: dict[str, dict[str, float]] = {"seconds": {}}
-        for number, item in enumerate(items):
-            called.clear()
-            began = time.process_time()
-            self._run(items[number : number + 1], items[number + 1 : number + 2])
-            calls["seconds"][item.nodeid] = time.process_time() - began
-            for function in called:
-                calls.setdefault(function, {})[item.nodeid] = calls["seconds"][item.nodeid]
+        with tempfile.TemporaryFile(buffering=0) as noted:  # which forks of a test write to as well
+
+            def note(function: str) -> None:
+                if function not in called:
+                    called.add(function)
+                    os.write(noted.fileno(), f"{function}\n".encode())
+
+            builtins.__called__ = note  # type: ignore[attr-defined]
+            note_calls(live, "__called__")
+            for number, item in enumerate(items):
+                called.clear()
+                noted.seek(0)
+                noted.truncate()
+                began = time.process_time()
+                self._run(items[number : number + 1], items[number + 1 : number + 2])
+                calls["seconds"][item.nodeid] = time.process_time() - began
+                noted.seek(0)
+                for function in set(noted.read().decode().splitlines()):
+                    calls.setdefault(function, {})[item.nodeid] = calls["seconds"][item.nodeid]
         assert not self.failed, f"fails without any mutant: {self.failed}"
         return calls
 

@@ -14,7 +14,6 @@ from diagnose.fixer import Advice, Edits, Facts, Site, example_request
 from diagnose.plugins import load
 from diagnose.program import Program, patch
 from diagnose.program.copy import copy_program
-from diagnose.program.environment import variables, with_script_environment
 from diagnose.source.rewrite.shim import add_to_shim, import_for_effect, import_from_shim
 from diagnose.source.tree.syntax import Source, splice
 
@@ -113,25 +112,6 @@ def test_no_file_is_put_where_no_patch_reaches(folder: Path) -> None:
     (folder / "tools").mkdir()
     (folder / "tools" / "train.py").write_text(SCRIPT)
     assert Program.parse(["tools.train"], cwd=folder, module=True).home is None
-
-
-def test_variables_that_a_script_sets_are_found() -> None:
-    source = Source(
-        "import os\nos.environ['A'] = '1'\nos.environ.setdefault('B', '2')\nos.environ.update(C='3', D=str(4))\n"
-        "os.environ.update({'E': '5'})\nenviron['F'] = '6'\nother['G'] = '7'\n"
-    )
-    found = {variable.name: (variable.literal, variable.only_if_absent) for variable in variables(source)}
-    assert found == {"A": ("1", False), "B": ("2", True), "C": ("3", False), "D": (None, False), "E": ("5", False)}
-
-
-def test_what_a_script_sets_before_its_imports_is_set_from_the_start(folder: Path) -> None:
-    (folder / "train.py").write_text(
-        "import os\nos.environ['A'] = '1'\nos.environ.setdefault('B', '2')\nos.environ.setdefault('C', '3')\n"
-        "import torch\nos.environ['D'] = '4'\n"
-    )
-    program = Program.parse(["train.py"], cwd=folder)
-    assert with_script_environment(program, {"B": "shell"}) == {"A": "1", "B": "shell", "C": "3"}
-    assert with_script_environment(Program(("torchrun",), "launcher", None, folder, folder), {"B": "x"}) == {"B": "x"}
 
 
 LIBRARY = """

@@ -129,6 +129,12 @@ def test_an_update_that_a_loss_scaler_leaves_out_is_no_gross_error_and_a_missing
     assert (answer.passed, answer.detail) == (False, "gradient bias of step 1 is missing")
 
 
+def test_of_what_has_no_reference_no_error_is_gross() -> None:
+    original, patched = capture({"w": [1.0] * 2000, "bias": [1.0]}), capture({"w": [9.0] * 2000, "bias": [1.0]})
+    assert numerics.gross(original, patched, original, original) is not None
+    assert numerics.gross(original, patched, capture({"w": [1.0] * 2000}), original) is None
+
+
 # Programs whose own rounding hides their gradients, judged by what both compute in float64
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +10,7 @@ import pytest
 
 from diagnose.program import Program
 from diagnose.trial.gates.capture_plan import AGAIN, Wanted, bits, exact, luck
-from diagnose.trial.gates.capture_runner import _LACK, CaptureRunner
+from diagnose.trial.gates.capture_runner import _GAVE_NONE, _LACK, CaptureRunner
 from diagnose.trial.gates.captures import Capture
 from diagnose.trial.process.arm import Workplace
 from diagnose.trial.process.capacity import Memory
@@ -220,3 +220,15 @@ def test_a_reference_keeps_tensors_on_the_host_only_where_its_device_is_too_smal
     runner, reference = Made(cast(Workplace, None), 1, memory=seen), exact(ONE)
     runner._taken |= {reference.key: _LACK} if lacked else {}
     assert runner._has_device_for(reference) is has
+
+
+@pytest.mark.parametrize(("why", "broken"), [(f"{_GAVE_NONE} (bits): ValueError", True), (_LACK, False)])
+def test_a_program_is_broken_that_gives_no_numbers_where_the_original_gave_some(why: str, broken: bool) -> None:
+    other = replace(ONE, entry=Path("/copies/two/train.py"), root=Path("/copies/two"), cwd=Path("/copies/two"))
+    recorder = made(why=why)
+    recorder.take(SHORT)
+    recorder.fails = [SHORT.name] * 2
+    recorder.take(bits(other))
+    assert recorder.broken_by(ROOT, other.root) == (why if broken else None)
+    assert recorder.broken_by(other.root, ROOT) is None
+    assert recorder.broken_by(Path("/copies/three"), other.root) is None, "of which nothing is known"

@@ -148,6 +148,10 @@ MARKED = {
     "for e in tqdm(range(n), desc='é'):\n    train(e)\ndef train(e):\n    opt.step()\n": (
         "for e in tqdm(diagnose_shortened(range(n)), desc='é'):\n    train(e)\ndef train(e):\n    opt.step()\n"
     ),
+    "# é\n\f\nfor a in range(2):\n    for b in range(\n        3\n    ):\n        opt.step()\n": (
+        "# é\n\f\nfor a in diagnose_shortened(range(2)):\n"
+        "    for b in diagnose_shortened(range(\n        3\n    )):\n        opt.step()\n"
+    ),
     "class M:\n    def forward(self, x):\n        for i in range(3):\n            x = f(x)\n": None,
     "for x in loader:\n    loss.backward()\n": None,
     "while step < 9:\n    loss.backward()\n": None,
