@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.widgets import OptionList
 
-from diagnose.model import Diagnosis, Finding, Place
+from diagnose.model import Diagnosis, Finding, Place, TraceEvent
+from diagnose.report.sections.event_table import events_in_words
 from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.paths import clip, clipped_path, place
 from diagnose.report.style.styled_text import styled
@@ -20,6 +24,7 @@ from diagnose.report.wording.phrases import gain, measure, sentence, value
 from diagnose.session import State
 from diagnose.tui.drawing.code import AROUND, ReadSource, context, read_source
 from diagnose.tui.drawing.finding_line import cost, finding_line, place_width
+from diagnose.tui.screens.evidence import EvidenceScreen
 from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT
 from diagnose.tui.widgets.choices import Choices
@@ -42,6 +47,16 @@ class FindingsPane(Tab):
         self._read = read
         self._explain = explain
 
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "events", "Events", show=False)]
+
+    class EventChosen(Message):
+        """An event behind a finding's number is to be shown on the timeline."""
+
+        def __init__(self, event: TraceEvent, finding: int) -> None:
+            super().__init__()
+            self.event = event
+            self.finding = finding
+
     def compose(self) -> ComposeResult:
         yield Choices(id="finding-list")
         yield Lines(id="finding-detail")
@@ -58,6 +73,21 @@ class FindingsPane(Tab):
     @on(OptionList.OptionSelected, "#finding-list")
     def _entered(self) -> None:
         self.query_one(Lines).focus()
+
+    def action_events(self) -> None:
+        """Open the events behind the numbers of the finding under the cursor."""
+        finding, index = self._current(), self.current_index
+        numbers = [item for item in finding.evidence if item.events] if finding is not None else []
+        if finding is None or index is None or not numbers:
+            self.notify("No number of this finding has events of the recording behind it.", timeout=3)
+            return
+
+        def chosen(event: TraceEvent | None) -> None:
+            if event is not None:
+                self.post_message(self.EventChosen(event, index))
+
+        root = self.state.started.cwd if self.state.started else None
+        self.app.push_screen(EvidenceScreen(finding.rule, numbers, root), chosen)
 
     def select(self, index: int) -> None:
         """Put the cursor on the finding with that index, also where a search has hidden it."""
@@ -177,7 +207,10 @@ def detail(
         beside_it = 0 if _shown_before(where, finding.where[:index]) else around if index == 0 else AROUND
         lines += context(where, read, width, beside_it)
     if finding.evidence:
-        lines += [Text(), styled("Evidence", "bold"), *_evidence(finding, width)]
+        opened = "   enter: the events behind it" if any(item.events for item in finding.evidence) else ""
+        head = styled("Evidence", "bold").append(opened, FAINT)
+        head.truncate(width, overflow="ellipsis")
+        lines += [Text(), head, *_evidence(finding, width)]
     words = explain(finding.rule)
     if words:
         lines += [Text(), *_explanation(words, width)]
@@ -204,8 +237,8 @@ def _evidence(finding: Finding, width: int) -> list[Text]:
         first, *more = wrap(name, column)
         line = styled(f"{first:<{column}}  ", MUTED)
         line.append(value(item))
-        if item.rows:
-            line.append(f"   {len(item.rows)} row{'s' if len(item.rows) > 1 else ''} of the trace", FAINT)
+        if item.events:
+            line.append(f"   {events_in_words(item)}", FAINT)
         line.truncate(width, overflow="ellipsis")
         lines += [line, *(styled(words, MUTED) for words in more)]
     return lines
