@@ -14,6 +14,7 @@ from textual.widgets import OptionList
 
 from diagnose.model import Diagnosis, Finding, Place, TraceEvent
 from diagnose.report.sections.event_table import events_in_words
+from diagnose.report.sections.verdict_table import without_edit
 from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.paths import clip, clipped_path, place
 from diagnose.report.style.styled_text import styled
@@ -62,8 +63,9 @@ class FindingsPane(Tab):
         yield Lines(id="finding-detail")
 
     def watch_state(self, before: State, state: State) -> None:
-        """Only a new diagnosis changes anything here."""
-        if self.is_mounted and (before.diagnosis is not state.diagnosis or not self._drawn()):
+        """Only a new diagnosis, and what its fixers answer, change anything here."""
+        is_new = before.diagnosis is not state.diagnosis or before.verdicts != state.verdicts
+        if self.is_mounted and (is_new or not self._drawn()):
             self.refill()
 
     @on(OptionList.OptionHighlighted, "#finding-list")
@@ -154,7 +156,8 @@ class FindingsPane(Tab):
         finding, diagnosis = self._current(), self.state.diagnosis
         root = self.state.started.cwd if self.state.started else None
         if finding is not None:
-            lines = detail(finding, root, width, self._read, self._explain, _around(view.size.height))
+            no_edit = without_edit(self.state, finding)
+            lines = detail(finding, root, width, self._read, self._explain, _around(view.size.height), no_edit)
         elif diagnosis is not None:
             lines = _without_finding(self.state, diagnosis, width)
         else:
@@ -184,7 +187,13 @@ def _around(rows: int) -> int:
 
 
 def detail(
-    finding: Finding, root: str | None, width: int, read: ReadSource, explain: Explain, around: int = AROUND
+    finding: Finding,
+    root: str | None,
+    width: int,
+    read: ReadSource,
+    explain: Explain,
+    around: int = AROUND,
+    no_edit: Sequence[str] = (),
 ) -> list[Text]:
     """Everything that is known of one finding, in lines of `width` columns; `around` lines beside its first place."""
     look = SEVERITIES[finding.severity]
@@ -197,6 +206,8 @@ def detail(
         lines += _named("would try", ", ".join(finding.fixers), width)
     if finding.confirm:
         lines += _named("to confirm", finding.confirm, width)
+    for at, why in enumerate(no_edit):
+        lines += _named("" if at else "no edit", why, width)
     for index, where in enumerate(finding.where[:_PLACES]):
         spot = styled(clipped_path(place(where, root), width), "bold underline")
         beside = [f"in {where.function}"] if where.function else []
