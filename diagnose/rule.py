@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from diagnose.measure import Measures
 from diagnose.measure.job.ranks import Job
 from diagnose.measure.replay.replay import Cut
-from diagnose.model import CannotTell, Confidence, Evidence, Facts, Finding, Place, Scalar, Site
+from diagnose.model import CannotTell, Confidence, EventTable, Evidence, Facts, Finding, Place, Scalar, Site
 from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.intervals import Intervals
@@ -27,6 +27,7 @@ __all__ = [
     "CannotTell",
     "Claim",
     "Confidence",
+    "EventTable",
     "Evidence",
     "Facts",
     "Finding",

@@ -43,6 +43,7 @@ from diagnose.measure.views.names import named
 from diagnose.rule import (
     CannotTell,
     Claim,
+    EventTable,
     Evidence,
     Intervals,
     Measures,
@@ -87,7 +88,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         claims=idle,
         evidence=[
             Evidence("idle.allocator", idle.total_ns // steps, "ns"),
-            Evidence("allocation calls per step", len(rows) / steps, "count"),
+            Evidence("allocation calls per step", len(rows) / steps, "count", tuple(rows.tolist()), EventTable.CALLS),
         ],
         where=measures.places(idle),
         fixers=("drop-empty-cache",) if emptied else None,

@@ -137,7 +137,7 @@ def _beyond(measures: Measures, slow: Int64, needed: np.typing.NDArray[np.float6
                 "general engines",
                 measures.time_of(slow).total_ns // measures.step_count,
                 "ns",
-                tuple(slow[:5].tolist()),
+                tuple(slow.tolist()),
             ),
             Evidence("such kernels per step", len(slow) / measures.step_count, "count"),
             Evidence("assumed of the ceiling", REACHED, "share"),

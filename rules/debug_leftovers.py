@@ -46,6 +46,7 @@ from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
+    EventTable,
     Evidence,
     Intervals,
     Measures,
@@ -105,7 +106,13 @@ def _anomaly(measures: Measures) -> Iterator[Claim]:
         measures,
         f"anomaly detection tests every gradient and waits for the answer{writes}",
         claims,
-        Evidence("tested gradients per step", len(tests) / measures.step_count, "count", tuple(tests[:3].tolist())),
+        Evidence(
+            "tested gradients per step",
+            len(tests) / measures.step_count,
+            "count",
+            tuple(tests.tolist()),
+            EventTable.OPS,
+        ),
         [*_asked_for(measures), *tested],
         (written - claims, share),
     )
@@ -167,7 +174,7 @@ def _blocking(measures: Measures) -> Iterator[Claim]:
         measures,
         "every launch waits until its kernel has ended (CUDA_LAUNCH_BLOCKING)",
         _late(measures),
-        Evidence("launch calls that outlast their kernels", blocked, "share", tuple(long[:3].tolist())),
+        Evidence("launch calls that outlast their kernels", blocked, "share", tuple(long.tolist())),
     )
 
 

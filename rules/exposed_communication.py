@@ -124,7 +124,7 @@ def _described(measures: Measures, longest: list[tuple[str, int]], rows: Bool) -
 def _rows(measures: Measures, exposed: Int64) -> tuple[int, ...]:
     if not measures.has_device:
         return ()
-    return tuple(measures.communication.row[np.argsort(-exposed, kind="stable")[:3]].tolist())
+    return tuple(measures.communication.row[exposed > 0].tolist())
 
 
 _KERNELS = {"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"}

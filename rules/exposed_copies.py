@@ -84,7 +84,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         claims=exposed,
         confidence=Confidence.BOUND,
         evidence=[
-            Evidence("exposed copy time", alone // steps, "ns", _longest(measures, rows)),
+            Evidence("exposed copy time", alone // steps, "ns", tuple(rows.tolist())),
             Evidence("by hiding alone", hidden // steps, "ns"),
             Evidence("copies per step", len(rows) / steps, "count"),
             Evidence("copied per step", _bytes(measures, rows) // steps, "bytes"),
@@ -126,12 +126,6 @@ def _described(measures: Measures, rows: np.typing.NDArray[np.int64], exposed: I
 
 def _bytes(measures: Measures, rows: np.typing.NDArray[np.int64]) -> int:
     return int(np.maximum(measures.trace.device.size_bytes[rows], 0).sum())
-
-
-def _longest(measures: Measures, rows: np.typing.NDArray[np.int64]) -> tuple[int, ...]:
-    device = measures.trace.device
-    order = np.argsort(device.start_ns[rows] - device.end_ns[rows], kind="stable")
-    return tuple(rows[order[:3]].tolist())
 
 
 def _called(measures: Measures, rows: np.typing.NDArray[np.int64]) -> Intervals:

@@ -138,7 +138,7 @@ def _claimed(measures: Measures, rows: Int64, faster: float, dtype: str, said: s
         cut=cut,
         confidence=Confidence.BOUND,
         evidence=[
-            Evidence(f"{dtype} products", time.total_ns // measures.step_count, "ns", tuple(rows[:5].tolist())),
+            Evidence(f"{dtype} products", time.total_ns // measures.step_count, "ns", tuple(rows.tolist())),
             Evidence(f"{dtype} products per step", len(rows) / measures.step_count, "count"),
             Evidence("share of all products", time.total_ns / max(measures.time_of(products).total_ns, 1), "share"),
             Evidence(f"fewer bits over {dtype}, data sheet", faster, "×"),

@@ -38,6 +38,7 @@ from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
+    EventTable,
     Evidence,
     Intervals,
     Measures,
@@ -47,7 +48,7 @@ from diagnose.rule import (
     format_count,
     format_ns,
 )
-from diagnose.trace.schema import RangeKind
+from diagnose.trace.schema import Int64, RangeKind
 
 UNSEEN = 0.02
 
@@ -68,6 +69,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             yield CannotTell("gc-pause", "garbage collections: a live run (diagnose run), or a recording with stacks")
         return
     inside = collections & measures.counted
+    rows = tuple(_rows(measures).tolist())
     oldest = _count(measures, oldest=True)
     which = f", {format_count(oldest / measures.step_count)} of the oldest generation" if oldest else ""
     who = "the device idles" if measures.has_device else "the training thread stands still"
@@ -79,7 +81,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         confidence=Confidence.BOUND if measures.blind else Confidence.MEASURED,
         evidence=[
             Evidence("idle.gc", idle.total_ns // measures.step_count, "ns"),
-            Evidence("collections per step", _count(measures) / measures.step_count, "count"),
+            Evidence("collections per step", _count(measures) / measures.step_count, "count", rows, EventTable.RANGES),
             Evidence("time in collections", inside.total_ns // measures.step_count, "ns"),
             Evidence("longest collection", int(collections.lengths_ns.max(initial=0)), "ns"),
         ],
@@ -106,8 +108,13 @@ def _count(measures: Measures, *, oldest: bool = False) -> int:
     trace = measures.trace
     if not oldest:
         return int(measures.counted.contains(_collections(measures).starts).sum())
-    rows = (trace.ranges.kind == RangeKind.GC) & measures.counted.contains(trace.ranges.start_ns)
-    return sum(trace.names[name] == _OLDEST for name in trace.ranges.name[rows].tolist())
+    return sum(trace.names[name] == _OLDEST for name in trace.ranges.name[_rows(measures)].tolist())
+
+
+def _rows(measures: Measures) -> Int64:
+    """Rows of `trace.ranges`: collections that begin within the counted steps."""
+    ranges = measures.trace.ranges
+    return np.flatnonzero((ranges.kind == RangeKind.GC) & measures.counted.contains(ranges.start_ns))
 
 
 def _was_watched(measures: Measures) -> bool:

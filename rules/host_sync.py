@@ -35,6 +35,7 @@ from diagnose.model import SyncSite
 from diagnose.rule import (
     CannotTell,
     Claim,
+    EventTable,
     Evidence,
     Intervals,
     Measures,
@@ -76,7 +77,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         claims=claims,
         cut=without_waits(measures),
         evidence=[
-            Evidence("waits per step", count, "count"),
+            Evidence("waits per step", count, "count", tuple(measures.wait_calls.tolist()), EventTable.CALLS),
             Evidence("idle.sync", measures.idle["sync"].total_ns // measures.step_count, "ns"),
             Evidence("host time in waits", waited // measures.step_count, "ns"),
         ],

@@ -51,6 +51,7 @@ from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
+    EventTable,
     Evidence,
     Facts,
     Measures,
@@ -149,6 +150,16 @@ def _late_batches(measures: Measures) -> tuple[int, int]:
     return late, max(0, int(min(longer.mean(), length.mean() - usual)))
 
 
+def _loads(measures: Measures) -> tuple[int, ...]:
+    """Rows of the ranges in which training took a batch from its loader, within the counted steps; of ranges within
+    each other, the outer one."""
+    ranges = measures.trace.ranges
+    rows = np.flatnonzero((ranges.kind == RangeKind.INPUT) & measures.counted.contains(ranges.start_ns))
+    ends = ranges.end_ns[rows]
+    before = np.concatenate(([0], np.maximum.accumulate(ends)[:-1])) if len(rows) else ends
+    return tuple(rows[ends > before].tolist())
+
+
 def _saw_loader(measures: Measures) -> bool:
     return bool((measures.trace.ranges.kind == RangeKind.INPUT).any()) or len(measures.trace.step_log) > 0
 
@@ -163,7 +174,7 @@ def _told_apart(measures: Measures, workers: int | None, unseen_ns: int) -> tupl
     """Return what kind of loader trouble it is, in words, and the figures behind it."""
     per_step = measures.per_step(measures.idle["input"])
     mean, step_ns = float(per_step.mean()) + unseen_ns, measures.mean_ns + unseen_ns
-    evidence = [Evidence("idle.input", int(mean), "ns")]
+    evidence = [Evidence("idle.input", int(mean), "ns", _loads(measures), EventTable.RANGES)]
     watched = len(measures.trace.frames) + len(measures.trace.samples) > 0
     if workers is None and watched and not _saw_loader(measures) and not measures.saw_library_loader:
         return "there is no loader, the training thread makes each batch itself", evidence

@@ -205,7 +205,7 @@ def _described(measures: Measures, one: _Kernel) -> str:
 
 def _evidence(measures: Measures, one: _Kernel) -> list[Evidence]:
     return [
-        Evidence("runs per step", len(one.rows) / measures.step_count, "count", tuple(one.rows[:5].tolist())),
+        Evidence("runs per step", len(one.rows) / measures.step_count, "count", tuple(one.rows.tolist())),
         Evidence("mean run", one.length_ns // len(one.rows), "ns"),
         *([] if one.reached is None else [Evidence(_ceiling(measures), one.reached, "share")]),
         *([] if one.fill is None else [Evidence("multiprocessors filled", one.fill, "share")]),

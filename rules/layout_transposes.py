@@ -32,7 +32,6 @@ from diagnose.measure.replay.savings import scaled_ns
 from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.rule import CannotTell, Claim, Evidence, Measures, Rule, Symptom, drawn, format_ns
-from diagnose.trace.schema import Int64
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -63,16 +62,14 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         recoverable_ns=gain,
         claims=time,
         evidence=[
-            Evidence("conversions of the memory format", time.total_ns // measures.step_count, "ns", _first(rows)),
+            Evidence(
+                "conversions of the memory format", time.total_ns // measures.step_count, "ns", tuple(rows.tolist())
+            ),
             Evidence("conversions per step", len(rows) / measures.step_count, "count"),
-            Evidence("convolutions", beside // measures.step_count, "ns", _first(convolutions)),
+            Evidence("convolutions", beside // measures.step_count, "ns", tuple(convolutions.tolist())),
         ],
         where=places_of_ops(measures, measures.op_of_work[rows]),
     )
-
-
-def _first(rows: Int64) -> tuple[int, ...]:
-    return tuple(rows[:5].tolist())
 
 
 _CUDNN = {

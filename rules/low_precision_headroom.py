@@ -92,10 +92,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         confidence=Confidence.BOUND,
         evidence=[
             *(Evidence(f"products in {_WORDS[form]}", length // steps, "ns") for form, length in by_format.items()),
-            *(
-                [Evidence("elementwise work on fp32", moved // steps, "ns", tuple(wide.memory[:5].tolist()))]
-                * (moved > 0)
-            ),
+            *([Evidence("elementwise work on fp32", moved // steps, "ns", tuple(wide.memory.tolist()))] * (moved > 0)),
             Evidence("share of all products in 32 bits", wide.wide_ns / max(whole, 1), "share"),
             Evidence(f"{wide.format} over {used}, {measures.ceilings.source}", rates[wide.format] / rates[used], "×"),
         ],

@@ -105,7 +105,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 def _evidence(measures: Measures, rows: Int64, time: Intervals) -> Iterator[Evidence]:
     order, slow = measures.program_order, measures.misaligned
     products = measures.time_of(order.rows[order.product])
-    yield Evidence("slow products", time.total_ns // measures.step_count, "ns", tuple(rows[:5].tolist()))
+    yield Evidence("slow products", time.total_ns // measures.step_count, "ns", tuple(rows.tolist()))
     yield Evidence("slow products per step", len(rows) / measures.step_count, "count")
     yield Evidence("share of all products", time.total_ns / max(products.total_ns, 1), "share")
     if slow.measured:
@@ -162,7 +162,7 @@ def _padded_by_the_compiler(measures: Measures) -> Iterator[Claim]:
             cut=cut,
             confidence=Confidence.BOUND,
             evidence=[
-                Evidence("padding copies", time.total_ns // measures.step_count, "ns", tuple(rows[:5].tolist())),
+                Evidence("padding copies", time.total_ns // measures.step_count, "ns", tuple(rows.tolist())),
                 Evidence("padding copies per step", len(rows) / measures.step_count, "count"),
             ],
             where=places_of_ops(measures, ops),

@@ -99,7 +99,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         cut=cut,
         confidence=Confidence.BOUND,
         evidence=[
-            Evidence("pageable copies per step", len(rows) / measures.step_count, "count", tuple(rows[:3].tolist())),
+            Evidence("pageable copies per step", len(rows) / measures.step_count, "count", tuple(rows.tolist())),
             Evidence("copied per step", size // measures.step_count, "bytes"),
             Evidence("bandwidth", size / lengths if lengths else 0.0, "GB/s"),
         ],

@@ -138,7 +138,7 @@ def _stretched(measures: Measures, rows: Int64, beyond: Int64, table: dict[str, 
         confidence=Confidence.BOUND,
         evidence=[
             Evidence(
-                "kernels beyond their own time", tails.total_ns // measures.step_count, "ns", tuple(rows[:5].tolist())
+                "kernels beyond their own time", tails.total_ns // measures.step_count, "ns", tuple(rows.tolist())
             ),
             Evidence("such kernels per step", len(rows) / measures.step_count, "count"),
             Evidence("launched work that the idle device kept waiting", waited.total_ns // measures.step_count, "ns"),

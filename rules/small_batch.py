@@ -137,7 +137,7 @@ def _claim(
         cut=cut,
         confidence=Confidence.BOUND,
         evidence=[
-            Evidence("multiprocessors filled, by kernels' time", filled, "share", tuple(rows[:5].tolist())),
+            Evidence("multiprocessors filled, by kernels' time", filled, "share", tuple(rows.tolist())),
             Evidence("median kernel", int(np.median(length)), "ns"),
             Evidence("kernels per step", len(rows) / measures.step_count, "count"),
             *([] if room is None else [Evidence("device memory over the peak", room, "×")]),

@@ -38,8 +38,6 @@ import math
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
-
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import gained_ns, sped_up
 from diagnose.measure.steps.step_share import of_traced_step
@@ -149,9 +147,8 @@ def _logits(measures: Measures) -> str:
 def _evidence(measures: Measures, places: Int64) -> list[Evidence]:
     order, logits = measures.program_order, measures.loss_work.logits
     length = int(order.length_ns[places].sum())
-    largest = order.rows[places[np.argsort(-order.length_ns[places], kind="stable")[:5]]]
     evidence = [
-        Evidence("loss", length // measures.step_count, "ns", tuple(largest.tolist())),
+        Evidence("loss", length // measures.step_count, "ns", tuple(order.rows[places].tolist())),
         Evidence("kernels per step", len(places) / measures.step_count, "count"),
     ]
     if logits:

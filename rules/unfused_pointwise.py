@@ -83,7 +83,7 @@ def _chains(measures: Measures) -> Iterator[Claim]:
         confidence=Confidence.BOUND,
         evidence=[
             *(Evidence(kind, length // measures.step_count, "ns") for kind, length in by_kind.most_common()),
-            Evidence("chains per step", len(chains) / measures.step_count, "count", tuple(rows[:5].tolist())),
+            Evidence("chains per step", len(chains) / measures.step_count, "count", tuple(rows.tolist())),
             Evidence("kernels in them, per step", len(places) / measures.step_count, "count"),
             Evidence("one fused kernel each would take", needed // measures.step_count, "ns"),
         ],

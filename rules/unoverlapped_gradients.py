@@ -82,7 +82,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         claims=exposed,
         confidence=Confidence.BOUND,
         evidence=[
-            Evidence("exposed time of late gradients", int(wanted.sum()) // steps, "ns", _first(measures, late.rows)),
+            Evidence("exposed time of late gradients", int(wanted.sum()) // steps, "ns", _work(measures, late.rows)),
             Evidence("collectives per step", count / steps, "count"),
             Evidence("compute of the backward pass", int(late.hidden_ns.sum()) // steps, "ns"),
         ],
@@ -116,8 +116,8 @@ def _partly(scale: np.typing.NDArray[np.float64], part: float) -> np.typing.NDAr
     return scale + (1 - scale) * part
 
 
-def _first(measures: Measures, rows: np.typing.NDArray[np.bool_]) -> tuple[int, ...]:
-    return tuple(measures.communication.row[rows][:3].tolist()) if measures.has_device else ()
+def _work(measures: Measures, rows: np.typing.NDArray[np.bool_]) -> tuple[int, ...]:
+    return tuple(measures.communication.row[rows].tolist()) if measures.has_device else ()
 
 
 _drawn = partial(drawn, repeat=4, kernels={"b": "gemm"})

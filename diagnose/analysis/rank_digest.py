@@ -15,6 +15,7 @@ import numpy as np
 
 from diagnose.analysis.attribution import AttributedClaim, attribute
 from diagnose.analysis.doubt import MUCH, doubtful_ns, hidden_ns, unreplayed
+from diagnose.analysis.evidence_events import with_events
 from diagnose.measure import Measures
 from diagnose.measure.job.rank_record import RankRecord, record_of
 from diagnose.measure.lines.compute_parts import compute_parts
@@ -219,7 +220,7 @@ def finding_of(one: AttributedClaim, measures: Measures, catalogue: Catalogue) -
         share=sure,
         confidence=_confidence(one.claim, measures),
         summary=one.claim.summary,
-        evidence=tuple(evidence),
+        evidence=tuple(with_events(each, measures) for each in evidence),
         where=tuple(one.claim.where),
         fixers=catalogue.tried_for(one.rule, one.claim.fixers),
         confirm=_confirm(one, measures),

@@ -12,7 +12,7 @@ from diagnose.compose.journal import Journal, Record
 from diagnose.compose.proposals.candidates import candidates
 from diagnose.compose.proposals.proposals import Proposal, proposals
 from diagnose.compose.proposals.proposed_edits import Variant, ask
-from diagnose.compose.proposals.unnamed import UNNAMED, unnamed
+from diagnose.compose.proposals.unnamed import UNNAMED, is_named, unnamed
 from diagnose.compose.stack.run_context import RunContext
 from diagnose.compose.stack.stack import Stack
 from diagnose.model import Decision, Diagnosis, Gate, Scalar, Verdict
@@ -57,6 +57,8 @@ def preview(
                 advised.add(text)
                 journal.tell_of(Verdict(name, Decision.ADVICE, text), Proposal(proposal.fixer, (finding,)))
         if not found.variants:
+            if not found.advice and is_named(proposal):
+                journal.tell_of_none(name)
             continue
         allowed = [variant for variant in found.variants if variant.fixer.gate in allow]
         first = (allowed or found.variants)[0]

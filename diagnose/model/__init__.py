@@ -16,7 +16,18 @@ from diagnose.model.diagnosis import (
     Steps,
     StepWork,
 )
-from diagnose.model.finding import CannotTell, Confidence, Evidence, Finding, Number, Place, Scalar, Severity
+from diagnose.model.finding import (
+    CannotTell,
+    Confidence,
+    EventTable,
+    Evidence,
+    Finding,
+    Number,
+    Place,
+    Scalar,
+    Severity,
+    TraceEvent,
+)
 from diagnose.model.ladder import Ladder, PracticalCeiling, Rung
 from diagnose.model.memory import MemoryPart, MemoryPeak, MemoryTimeline
 from diagnose.model.probed import Bearing, ProbedFinding, ProbeResult
@@ -46,6 +57,7 @@ __all__ = [
     "Decision",
     "Diagnosis",
     "EditCheck",
+    "EventTable",
     "Evidence",
     "Facts",
     "Finding",
@@ -80,5 +92,6 @@ __all__ = [
     "Steps",
     "SyncSite",
     "Timeline",
+    "TraceEvent",
     "Verdict",
 ]

@@ -64,6 +64,33 @@ class Place:
         return cls(there.file, there.line, function=there.function)
 
 
+class EventTable(enum.StrEnum):
+    """The tables of a trace whose rows can stand behind a number."""
+
+    DEVICE = "device"
+    CALLS = "calls"
+    OPS = "ops"
+    RANGES = "ranges"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """One event of the recording behind a number."""
+
+    name: str
+    begin_ns: int
+    """On the recording's clock."""
+    length_ns: int
+    step: int
+    """The number of its step among the counted steps, from 0."""
+    since_step_ns: int
+    """From the begin of that step."""
+    lane: str
+    """The stream of the device or the thread of the host, as the timeline names it."""
+    where: Place | None = None
+    """The line that caused it, where the recording tells."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """One number that proves a finding."""
@@ -73,7 +100,13 @@ class Evidence:
     unit: str
     """`ns`, `bytes`, `share`, `count`, or a unit that is printed as it stands."""
     rows: tuple[int, ...] = ()
-    """Rows of the table that the measure was taken from (device work unless the measure says otherwise)."""
+    """Rows of `table` that the measure was taken from: all of them in a claim, those of `events` in a finding."""
+    table: EventTable = EventTable.DEVICE
+    """The table of the trace that has the rows."""
+    row_count: int = 0
+    """How many rows the measure was taken from; 0 where that was not recorded."""
+    events: tuple[TraceEvent, ...] = ()
+    """The longest of these rows, the longest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -38,16 +36,17 @@ from diagnose.tui.tabs.memory_tab import MemoryTab
 from diagnose.tui.tabs.output import OutputPane
 from diagnose.tui.tabs.overview import FirstFindings, Overview
 from diagnose.tui.tabs.present import TABS, present
-from diagnose.tui.tabs.profile_tab import ProfileTab, SortableTable
+from diagnose.tui.tabs.profile_tab import ProfileTab
 from diagnose.tui.tabs.ranks_tab import RanksTab
 from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.tabs.timeline_tab import TimelineTab
-from diagnose.tui.terminal import TerminalDriver
+from diagnose.tui.terminal import TerminalDriver, heed_requests
 from diagnose.tui.theme import THEME
 from diagnose.tui.widgets.choices import Choices
 from diagnose.tui.widgets.key_bar import KeyBar
 from diagnose.tui.widgets.lines import Lines
 from diagnose.tui.widgets.search_bar import SearchBar
+from diagnose.tui.widgets.sortable_table import SortableTable
 from diagnose.tui.widgets.timeline_view import TimelineView
 
 DRAW_EVERY_S = 1.0
@@ -151,18 +150,10 @@ class DiagnoseApp(RunCommands):
         if self._follow is not None:
             threading.Thread(target=self._run_following, name="diagnose-follow", daemon=True).start()
         if self._work is not None:
-            self._heed_requests()
+            heed_requests(self.leave_unasked)
             # A thread of our own, not a worker of Textual's: the screen must be able to close before the work ends.
             self._work_thread = threading.Thread(target=self._run_work, name="diagnose-work", daemon=True)
             self._work_thread.start()
-
-    def _heed_requests(self) -> None:
-        """Take a request to end, or a terminal that is gone, as the user leaving: nobody is there to be asked."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-                asyncio.get_running_loop().add_signal_handler(number, self.leave_unasked)
 
     def leave_unasked(self) -> None:
         """End without a question: at once when the work is over, else when it has ended."""
@@ -284,10 +275,8 @@ class DiagnoseApp(RunCommands):
         """Sort the table of the tab by its next column, or with 0 the other way round."""
         if self.active not in ("kernels", "operators"):
             self.notify("Kernels and operators can be sorted.", timeout=3)
-        elif by:
-            self.query_one(f"#{self.active}", ProfileTab).action_sort(by)
         else:
-            self.query_one(f"#{self.active}", ProfileTab).action_reverse()
+            self.query_one(f"#{self.active}", ProfileTab).action_sort(by)
 
     @on(SearchBar.Changed)
     def _search(self, event: SearchBar.Changed) -> None:
@@ -303,6 +292,14 @@ class DiagnoseApp(RunCommands):
             self.active = "timeline"
         else:
             self.notify("This finding has no time on the timeline.", timeout=2)
+
+    @on(FindingsPane.EventChosen)
+    def _event_in_time(self, chosen: FindingsPane.EventChosen) -> None:
+        span = (chosen.event.begin_ns, chosen.event.begin_ns + chosen.event.length_ns)
+        if self.query_one(TimelineView).show_span(span, chosen.finding, chosen.event.lane):
+            self.active = "timeline"
+        else:
+            self.notify("This event is not in the steps that the timeline shows.", timeout=4)
 
     def action_cross(self) -> None:
         """Go from the finding under the cursor to its fix; from a fix, or the finding on the timeline, to the

@@ -6,9 +6,12 @@ the screen waits for room in it for ever; so a failed write is taken for one tha
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from typing import IO, Any, cast
 
 from textual.drivers.linux_driver import LinuxDriver
@@ -58,3 +61,12 @@ def forgotten_when_lost() -> Iterator[None]:
             for number in lost:
                 os.dup2(nowhere, number)
             os.close(nowhere)
+
+
+def heed_requests(leave: Callable[[], None]) -> None:
+    """Take a request to end, or a terminal that is gone, as the user leaving: nobody is there to be asked."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            asyncio.get_running_loop().add_signal_handler(number, leave)

@@ -17,7 +17,7 @@ import pytest
 from watching import LIGHT_TORCH, LIMIT_S
 
 from diagnose import analyze, plugins
-from diagnose.cli import main
+from diagnose.cli import main, screen_picture
 from diagnose.cli.reference_files import pages
 from diagnose.cli.reference_page import reference_page
 from diagnose.collect.experiments import load_probes
@@ -187,6 +187,18 @@ def test_the_first_screen_has_two_commands_and_a_picture_that_is_there() -> None
     assert commands(first) == ["make demo", "make test"]
     (picture,) = re.findall(r"!\[.*?\]\((.*?)\)", first)
     assert (ROOT / picture).exists()
+
+
+def test_the_picture_is_of_the_output_of_today(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make picture` makes it anew."""
+    monkeypatch.chdir(ROOT)
+    made = tmp_path / "screen.svg"
+    assert screen_picture.main(["sample_traces/h200_naive_gpt", str(made), "--size", "120x36"]) == 0
+    assert made.read_text() == (ROOT / "docs" / "screen.svg").read_text()
+
+
+def test_the_readme_is_read_on_two_screens() -> None:
+    assert len(README.splitlines()) <= 80
 
 
 def test_the_reference_of_rules_and_fixers_is_that_of_the_code() -> None:

@@ -18,6 +18,7 @@ from diagnose.model import Diagnosis
 from diagnose.plugins import Catalogue, load
 from diagnose.report.export import contract
 from diagnose.report.terminal import text
+from diagnose.report.wording.phrases import DEVICE_ON_PATH
 from diagnose.trace.readers import open_traces
 
 FOLDER = Path(__file__).resolve().parents[2] / "sample_traces"
@@ -62,11 +63,14 @@ def measures_in(report: str) -> set[tuple[str, float, float]]:
 
 def sources_of(diagnosis: Diagnosis) -> list[float]:
     """The diagnosis's numbers; its times also per step, as shares of all steps, of the compute of one or of the
-    critical path, and what a step has beyond them."""
+    critical path or of its host and device sides, and what a step has beyond them."""
     known = {abs(number) for number in numbers(json.loads(contract.render(diagnosis)))}
     total_ns, steps = diagnosis.accounting.total_ns, diagnosis.steps.count
     times = {number for number in known if number > 1000}
-    path_ns = sum((diagnosis.critical_path or {}).values()) or total_ns
+    path = diagnosis.critical_path or {}
+    path_ns = sum(path.values()) or total_ns
+    on_device = sum(took for name, took in path.items() if name in DEVICE_ON_PATH)
+    times |= {on_device, path_ns - on_device}
     wholes = (steps, total_ns, total_ns / steps, path_ns, diagnosis.accounting.compute)
     step_ns = {total_ns / steps, diagnosis.ladder.step_ns if diagnosis.ladder else 0}
     beyond = {whole - time for time in times for whole in step_ns}

@@ -9,6 +9,7 @@ from diagnose.model import (
     Confidence,
     Decision,
     Diagnosis,
+    EventTable,
     Evidence,
     Finding,
     Gate,
@@ -19,6 +20,7 @@ from diagnose.model import (
     RankAccounting,
     Severity,
     Steps,
+    TraceEvent,
     Verdict,
 )
 from diagnose.units import NS_PER_MS, NS_PER_S
@@ -66,6 +68,12 @@ def main() -> None:
             print(f"epoch {epoch} loss {loss.item():.4f} norm {norm:.2f}")
 '''
 SOURCES = {f"{CWD}/train.py": TRAIN}
+
+_NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+WAITS = tuple(
+    TraceEvent(_NEXT, T0 + step * 60 * MS + 2 * MS, length * MS, step, 2 * MS, "main", Place(f"{CWD}/train.py", 26))
+    for step, length in ((1, 31), (0, 30), (2, 28))
+)
 
 LOADER_DIFF = """\
 --- a/train.py
@@ -141,7 +149,7 @@ def gpu_diagnosis() -> Diagnosis:
             Confidence.MEASURED,
             "The device waits for the loader, which makes each batch in the training process (0 workers).",
             (
-                Evidence("idle.input", 29_400_000, "ns", (11, 12, 40)),
+                Evidence("idle.input", 29_400_000, "ns", (11, 12, 40), EventTable.RANGES, 8, WAITS),
                 Evidence("loader workers", 0, "count"),
                 Evidence("time per sample", 1_840_000, "ns"),
                 Evidence("batch", 16, "samples"),

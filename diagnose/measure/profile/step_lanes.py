@@ -179,7 +179,7 @@ def _threads(measures: Measures, begin: int, end: int, labels: _Words, looks: _W
     threads = sorted(busy, key=lambda one: (one != measures.thread, -busy[one]))[:_MOST_THREADS]
     depth = measures.op_tree.nesting.depth
     for thread in threads:
-        name = "main" if thread == measures.thread else _thread_name(measures, thread)
+        name = thread_name(measures, thread)
         mine = seen[ranges.thread[seen] == thread]
         if len(mine):
             level = nested(ranges.start_ns[mine], ranges.end_ns[mine], ranges.thread[mine]).depth
@@ -211,7 +211,10 @@ def _threads(measures: Measures, begin: int, end: int, labels: _Words, looks: _W
             )
 
 
-def _thread_name(measures: Measures, thread: int) -> str:
+def thread_name(measures: Measures, thread: int) -> str:
+    """What a thread of the host (a row of `trace.threads`) is called on the timeline."""
+    if thread == measures.thread:
+        return "main"
     if not 0 <= thread < len(measures.trace.threads):
         return "host"
     known = measures.trace.threads[thread]

@@ -28,6 +28,7 @@ from diagnose.report.sections.verdict_table import (
     remark,
     rows,
     untried,
+    without_edit,
 )
 from diagnose.report.style.paths import place
 from diagnose.report.style.step_bar import slices
@@ -99,11 +100,11 @@ def _findings(state: State) -> list[str]:
         blocks.append("## Also seen" if is_quiet(diagnosis) else "## Fix this first")
     root = state.started.cwd if state.started else None
     for number, finding in enumerate(diagnosis.findings, 1):
-        blocks += _finding(number, finding, root)
+        blocks += _finding(number, finding, root, without_edit(state, finding))
     return blocks
 
 
-def _finding(number: int, finding: Finding, root: str | None) -> list[str]:
+def _finding(number: int, finding: Finding, root: str | None, no_edit: Sequence[str]) -> list[str]:
     look = SEVERITIES[finding.severity]
     rank = "" if finding.rank is None else f" on rank {finding.rank}"
     lines = [f"- Gives back: {gain(finding)}"]
@@ -116,6 +117,7 @@ def _finding(number: int, finding: Finding, root: str | None) -> list[str]:
         lines.append(f"- Would try: {inline(', '.join(finding.fixers))}")
     if finding.confirm:
         lines.append(f"- To confirm: {inline(finding.confirm)}")
+    lines += [f"- No edit: {inline(why)}" for why in no_edit]
     title = f"### {number}. {look.mark} {inline(finding.rule)}{rank} ({look.label})"
     return [title, inline(sentence(finding.summary)), "\n".join(lines)]
 

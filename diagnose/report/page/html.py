@@ -20,6 +20,7 @@ from diagnose.report import Report, Subject, as_state
 from diagnose.report.page import counter_charts, flame_graph, roofline_plot, step_chart
 from diagnose.report.page.page_data import HEIGHT, WIDTH, example_of, looks_of, memory_picture, timeline_json
 from diagnose.report.sections import ladder, memory, probe_answers, run_outcome, side_by_side, verdict_table
+from diagnose.report.sections.event_table import event_table, events_in_words
 from diagnose.report.sections.next_steps import next_commands
 from diagnose.report.sections.profile_tables import kernel_table, operator_table
 from diagnose.report.style.paths import place
@@ -235,6 +236,8 @@ def _template() -> Template:
         "memory_width": WIDTH,
         "memory_height": HEIGHT,
         "span_look": span_look,
+        "event_table": event_table,
+        "events_in_words": events_in_words,
         "roofline_size": (roofline_plot.WIDTH, roofline_plot.HEIGHT),
         "flame_width": flame_graph.WIDTH,
         "flame_row": flame_graph.ROW,

@@ -74,14 +74,14 @@ _OPERATORS = (
 def kernel_table(profile: StepProfile, root: str | None = None) -> ProfileTable:
     """Kernels of a mean step. Times and counts are per step; shares are of the step."""
     rows = tuple(_kernel(row, profile, root) for row in profile.kernels)
-    return _with_known_columns(_KERNELS, rows)
+    return with_known_columns(_KERNELS, rows)
 
 
 def operator_table(profile: StepProfile, root: str | None = None) -> ProfileTable:
     """Operators of a mean step. The share is of the step: of device time, or of host time where there is no device."""
     on_device = any(row.device_ns for row in profile.operators)
     rows = tuple(_operator(row, profile, root, on_device) for row in profile.operators)
-    return _with_known_columns(_OPERATORS, rows)
+    return with_known_columns(_OPERATORS, rows)
 
 
 def sorted_rows(table: ProfileTable, column: int, reverse: bool) -> list[TableRow]:
@@ -103,11 +103,11 @@ def _kernel(row: KernelRow, profile: StepProfile, root: str | None) -> TableRow:
             _share(row.total_ns, profile),
             _count(row.count / steps),
             _time(row.total_ns / max(row.count, 1)),
-            _words(span_look(row.kind).label),
-            _words(short_kernel(row.name)),
-            _words(row.operator or ""),
-            _words(row.module or ""),
-            _place(row.place, root),
+            words_cell(span_look(row.kind).label),
+            words_cell(short_kernel(row.name)),
+            words_cell(row.operator or ""),
+            words_cell(row.module or ""),
+            place_cell(row.place, root),
         ),
         row.kind,
         row.name,
@@ -123,9 +123,9 @@ def _operator(row: OperatorRow, profile: StepProfile, root: str | None, on_devic
             _share(row.device_ns if on_device else row.host_ns, profile),
             _time(row.host_ns / steps),
             _count(row.count / steps),
-            _words(row.name),
-            _words(row.module or ""),
-            _place(row.place, root),
+            words_cell(row.name),
+            words_cell(row.module or ""),
+            place_cell(row.place, root),
         ),
         "other",
         row.name,
@@ -146,18 +146,20 @@ def _count(number: float) -> Cell:
     return Cell(format_count(number), number)
 
 
-def _words(words: str) -> Cell:
+def words_cell(words: str) -> Cell:
+    """Words that are sorted by themselves."""
     return Cell(words, words)
 
 
-def _place(where: Place | None, root: str | None) -> Cell:
-    return _words(place(where, root) if where else "")
+def place_cell(where: Place | None, root: str | None) -> Cell:
+    """A line of source, relative to `root`; empty where it is unknown."""
+    return words_cell(place(where, root) if where else "")
 
 
-def _with_known_columns(columns: Sequence[Column], rows: tuple[TableRow, ...]) -> ProfileTable:
+def with_known_columns(columns: Sequence[Column], rows: tuple[TableRow, ...]) -> ProfileTable:
     """Return the table without the columns in which no row has anything."""
     kept = [at for at in range(len(columns)) if any(row.cells[at].words for row in rows)]
     return ProfileTable(
         tuple(columns[at] for at in kept),
-        tuple(TableRow(tuple(row.cells[at] for at in kept), row.kind, row.full_name) for row in rows),
+        tuple(TableRow(tuple(row.cells[at] for at in kept), row.kind, row.full_name, row.place) for row in rows),
     )

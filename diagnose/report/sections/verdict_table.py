@@ -9,7 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diagnose.model import TOGETHER, Decision, Verdict
+from diagnose.model import TOGETHER, Decision, Finding, Verdict
+from diagnose.report.style.paths import place
 from diagnose.report.style.vocabulary import DECISIONS, NO_EDIT, UNDECIDED, Look
 from diagnose.session import State
 from diagnose.units import format_ns
@@ -53,6 +54,20 @@ def idle(verdicts: Sequence[Verdict]) -> str:
     name, what = (names[0], "it") if len(names) == 1 else ("NAME", "each of them")
     nothing = f"Nothing to change in the program as it stands for {', '.join(names)}"
     return f"{nothing}. `diagnose explain {name}` says what {what} changes."
+
+
+def without_edit(state: State, finding: Finding) -> list[str]:
+    """Why fixers that a finding names have no edit for it, in a sentence each, those first whose reason is their own;
+    empty before they were asked.
+    """
+    asked = {verdict.fixer: verdict for verdict in state.verdicts if verdict.fixer in finding.fixers}
+    own = [f"{name}: {one.summary.split('. ')[0]}" for name, one in asked.items() if one.decision is Decision.ADVICE]
+    others = [name for name, one in asked.items() if is_idle(one)]
+    if not others:
+        return own
+    root = state.started.cwd if state.started else None
+    at = f" at {place(finding.where[0], root)}" if finding.where else " in the program as it stands"
+    return [*own, f"{', '.join(others)}: {_IDLE}{at}"]
 
 
 def untried(verdicts: Sequence[Verdict]) -> list[Alike]:

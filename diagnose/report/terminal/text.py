@@ -6,6 +6,8 @@ and what that gave, and the next command to type. It means the same without colo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -16,6 +18,7 @@ from diagnose.report.sections.memory import ONLY_MEMORY, headline, memory_lines,
 from diagnose.report.sections.next_steps import next_commands
 from diagnose.report.sections.run_outcome import is_failed, kept_by_trial, nothing_kept
 from diagnose.report.sections.side_by_side import spread_words, traced_lines
+from diagnose.report.sections.verdict_table import without_edit
 from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.paths import clip, clipped_path, place
 from diagnose.report.style.step_bar import bar, is_recorded, legend, slices
@@ -169,7 +172,7 @@ def _findings(state: State, width: int) -> list[Text]:
             lines += [Text(), heading("Then", "no time is counted twice", width)]
         elif number > 1:
             lines.append(Text())
-        lines += finding_lines(number, finding, root, width)
+        lines += finding_lines(number, finding, root, width, without_edit(state, finding))
     return lines
 
 
@@ -220,8 +223,10 @@ _NAME_WIDTH = 11
 _PLACES = 3
 
 
-def finding_lines(number: int, finding: Finding, root: str | None, width: int) -> list[Text]:
-    """The finding, `number` in the ranking; file names are relative to `root`."""
+def finding_lines(
+    number: int, finding: Finding, root: str | None, width: int, no_edit: Sequence[str] = ()
+) -> list[Text]:
+    """The finding, `number` in the ranking; file names are relative to `root`; why fixers have no edit comes last."""
     look = SEVERITIES[finding.severity]
     first = styled(f"{number:>2} ", MUTED).append(f"{look.mark} {look.label:<6} ", f"bold {look.colour}")
     name = finding.rule if finding.rank is None else f"{finding.rule} on rank {finding.rank}"
@@ -243,6 +248,8 @@ def finding_lines(number: int, finding: Finding, root: str | None, width: int) -
         lines += _named("by hand", by_hand(finding), width)
     if finding.confirm:
         lines += _named("to confirm", finding.confirm, width)
+    for at, why in enumerate(no_edit):
+        lines += _named("" if at else "no edit", why, width)
     return lines
 
 

@@ -6,6 +6,7 @@ No percentage stands without what it is a percentage of, and no figure claims mo
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from diagnose.model import (
     Confidence,
@@ -75,8 +76,10 @@ def _formats(work: StepWork) -> str:
     return f"{said}, {whose} {format_flops(work.in_use_flops_per_s)}/s"
 
 
-ON_PATH = {"comm": "communication", "copy": "copies", "gap": "gaps between kernels", "launch": "launch delays"}
+ON_PATH = {"comm": "communication", "copy": "copies", "gap": "gaps between kernels", "launch": "kernel launches"}
 """Classes of a critical path that the accounting of a step does not have under that name."""
+DEVICE_ON_PATH = frozenset({"compute", "comm", "copy", "gap", "dependency"})
+"""Classes of a critical path that are time of the device; all others are time of the host."""
 _OF_THE_PATH = 0.05
 """A share of the critical path: less is not worth a word, as a finding of less is of no weight."""
 
@@ -88,8 +91,25 @@ def awaited(diagnosis: Diagnosis) -> str:
     weighty = {name: took / whole for name, took in path.items() if took >= _OF_THE_PATH * whole}
     if not weighty.keys() - {"compute"}:
         return ""
-    parts = [f"{ON_PATH.get(name) or measure(name)} {format_share(share)}" for name, share in weighty.items()]
-    return f"Critical path of a step: {', '.join(parts)}."
+    device = sum(took for name, took in path.items() if name in DEVICE_ON_PATH) / whole
+    sides = (
+        ("host", 1 - device, [name for name in weighty if name not in DEVICE_ON_PATH]),
+        ("device", device, [name for name in weighty if name in DEVICE_ON_PATH]),
+    )
+    said = [
+        f"{format_share(part)} {side}{_mostly(part, {name: weighty[name] for name in names})}"
+        for side, part, names in sorted(sides, key=lambda one: -one[1])
+        if part
+    ]
+    return f"A step's critical path is {' and '.join(said)}. What runs beside it, on host or device, costs no time."
+
+
+def _mostly(whole: float, parts: Mapping[str, float]) -> str:
+    """The weighty classes of one side of a critical path, in parentheses; a class that is all of it has no share."""
+    named = {ON_PATH.get(name) or measure(name): format_share(part) for name, part in parts.items()}
+    if list(named.values()) == [format_share(whole)]:
+        return f" ({next(iter(named))})"
+    return f" (mostly {', '.join(f'{name} {part}' for name, part in named.items())})" if named else ""
 
 
 def is_priced(finding: Finding) -> bool:

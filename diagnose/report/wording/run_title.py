@@ -8,7 +8,9 @@ from diagnose.session import State
 from diagnose.units import format_ns
 
 _UNEVEN = 0.10  # steps whose mean is further from their median: what is said of the mean step would not fit the median
-_SAME = 0.01  # a step no further below the mean of the traced ones is that mean, and not the step without the profiler
+_SAME = 0.01
+"""A step whose length differs by less from the mean of the traced ones is that mean. Without the profiler it is
+shorter, and where steps outside the recording are longer, so is it; chosen, not measured."""
 CPU_ONLY = "CPU only"
 
 
@@ -32,9 +34,9 @@ def identity(state: State) -> list[str]:
             parts.append(f"{format_ns(steps.mean_ns)} on average")
     elif steps.median_ns is not None and diagnosis.step_ns is not None:
         step, median = format_ns(diagnosis.step_ns), format_ns(steps.median_ns)
-        as_traced = steps.mean_ns and diagnosis.step_ns > (1 - _SAME) * steps.mean_ns
-        parts += [f"{step} per traced step" if as_traced else f"{step} per step"]
-        parts += [f"{median} the {median_of}" if as_traced else f"{median} as traced, {median_of}"]
+        as_traced = steps.mean_ns and abs(diagnosis.step_ns / steps.mean_ns - 1) < _SAME
+        parts += [f"{step} per traced step on average" if as_traced else f"{step} per step"]
+        parts += [f"{median} {median_of}" if as_traced else f"{median} as traced, {median_of}"]
     if steps.found_by in FOUND_BY:
         parts.append(FOUND_BY[steps.found_by])
     return [part for part in parts if part]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.widgets import OptionList
 
-from diagnose.model import Diagnosis, Finding, Place
+from diagnose.model import Diagnosis, Finding, Place, TraceEvent
+from diagnose.report.sections.event_table import events_in_words
+from diagnose.report.sections.verdict_table import without_edit
 from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.paths import clip, clipped_path, place
 from diagnose.report.style.styled_text import styled
@@ -20,6 +25,7 @@ from diagnose.report.wording.phrases import gain, measure, sentence, value
 from diagnose.session import State
 from diagnose.tui.drawing.code import AROUND, ReadSource, context, read_source
 from diagnose.tui.drawing.finding_line import cost, finding_line, place_width
+from diagnose.tui.screens.evidence import EvidenceScreen
 from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT
 from diagnose.tui.widgets.choices import Choices
@@ -42,13 +48,24 @@ class FindingsPane(Tab):
         self._read = read
         self._explain = explain
 
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "events", "Events", show=False)]
+
+    class EventChosen(Message):
+        """An event behind a finding's number is to be shown on the timeline."""
+
+        def __init__(self, event: TraceEvent, finding: int) -> None:
+            super().__init__()
+            self.event = event
+            self.finding = finding
+
     def compose(self) -> ComposeResult:
         yield Choices(id="finding-list")
         yield Lines(id="finding-detail")
 
     def watch_state(self, before: State, state: State) -> None:
-        """Draw anew for a new diagnosis; nothing else changes anything here."""
-        if self.is_mounted and (before.diagnosis is not state.diagnosis or not self._drawn()):
+        """Draw anew for a new diagnosis, and for what its fixers answer; nothing else changes anything here."""
+        is_new = before.diagnosis is not state.diagnosis or before.verdicts != state.verdicts
+        if self.is_mounted and (is_new or not self._drawn()):
             self.refill()
 
     @on(OptionList.OptionHighlighted, "#finding-list")
@@ -58,6 +75,21 @@ class FindingsPane(Tab):
     @on(OptionList.OptionSelected, "#finding-list")
     def _entered(self) -> None:
         self.query_one(Lines).focus()
+
+    def action_events(self) -> None:
+        """Open the events behind the numbers of the finding under the cursor."""
+        finding, index = self._current(), self.current_index
+        numbers = [item for item in finding.evidence if item.events] if finding is not None else []
+        if finding is None or index is None or not numbers:
+            self.notify("No number of this finding has events of the recording behind it.", timeout=3)
+            return
+
+        def chosen(event: TraceEvent | None) -> None:
+            if event is not None:
+                self.post_message(self.EventChosen(event, index))
+
+        root = self.state.started.cwd if self.state.started else None
+        self.app.push_screen(EvidenceScreen(finding.rule, numbers, root), chosen)
 
     def select(self, index: int) -> None:
         """Put the cursor on the finding with that index, also where a search has hidden it."""
@@ -124,7 +156,8 @@ class FindingsPane(Tab):
         finding, diagnosis = self._current(), self.state.diagnosis
         root = self.state.started.cwd if self.state.started else None
         if finding is not None:
-            lines = detail(finding, root, width, self._read, self._explain, _around(view.size.height))
+            no_edit = without_edit(self.state, finding)
+            lines = detail(finding, root, width, self._read, self._explain, _around(view.size.height), no_edit)
         elif diagnosis is not None:
             lines = _without_finding(self.state, diagnosis, width)
         else:
@@ -154,7 +187,13 @@ def _around(rows: int) -> int:
 
 
 def detail(
-    finding: Finding, root: str | None, width: int, read: ReadSource, explain: Explain, around: int = AROUND
+    finding: Finding,
+    root: str | None,
+    width: int,
+    read: ReadSource,
+    explain: Explain,
+    around: int = AROUND,
+    no_edit: Sequence[str] = (),
 ) -> list[Text]:
     """Everything that is known of one finding, in lines of `width` columns; `around` lines beside its first place."""
     look = SEVERITIES[finding.severity]
@@ -167,6 +206,8 @@ def detail(
         lines += _named("would try", ", ".join(finding.fixers), width)
     if finding.confirm:
         lines += _named("to confirm", finding.confirm, width)
+    for at, why in enumerate(no_edit):
+        lines += _named("" if at else "no edit", why, width)
     for index, where in enumerate(finding.where[:_PLACES]):
         spot = styled(clipped_path(place(where, root), width), "bold underline")
         beside = [f"in {where.function}"] if where.function else []
@@ -177,7 +218,10 @@ def detail(
         beside_it = 0 if _shown_before(where, finding.where[:index]) else around if index == 0 else AROUND
         lines += context(where, read, width, beside_it)
     if finding.evidence:
-        lines += [Text(), styled("Evidence", "bold"), *_evidence(finding, width)]
+        opened = "   enter: the events behind it" if any(item.events for item in finding.evidence) else ""
+        head = styled("Evidence", "bold").append(opened, FAINT)
+        head.truncate(width, overflow="ellipsis")
+        lines += [Text(), head, *_evidence(finding, width)]
     words = explain(finding.rule)
     if words:
         lines += [Text(), *_explanation(words, width)]
@@ -204,8 +248,8 @@ def _evidence(finding: Finding, width: int) -> list[Text]:
         first, *more = wrap(name, column)
         line = styled(f"{first:<{column}}  ", MUTED)
         line.append(value(item))
-        if item.rows:
-            line.append(f"   {len(item.rows)} row{'s' if len(item.rows) > 1 else ''} of the trace", FAINT)
+        if item.events:
+            line.append(f"   {events_in_words(item)}", FAINT)
         line.truncate(width, overflow="ellipsis")
         lines += [line, *(styled(words, MUTED) for words in more)]
     return lines

@@ -92,13 +92,21 @@ class TimelineView(Widget, can_focus=True):
 
     def show(self, finding: Finding, index: int) -> bool:
         """Bring a finding's example into view; False where the timeline does not have it."""
-        timeline, span = self.timeline, finding.example_ns
-        if timeline is None or span is None:
+        return finding.example_ns is not None and self.show_span(finding.example_ns, index)
+
+    def show_span(self, span: tuple[int, int], index: int, lane: str = "") -> bool:
+        """Bring a stretch of a finding's time into view, on the recording's clock, and choose the first lane that
+        `lane` begins the name of; False where the timeline does not have it.
+        """
+        timeline = self.timeline
+        if timeline is None:
             return False
         begin, end = span[0] - timeline.begin_ns, span[1] - timeline.begin_ns
         if begin < 0 or end > timeline.steps_ns[-1]:
             return False
         self.finding = index
+        lanes = enumerate(timeline.lanes)
+        self._lane = next((at for at, one in lanes if lane and one.name.startswith(lane)), self._lane)
         self._cursor_ns = (begin + end) / 2
         length = max((end - begin) * _AROUND, _CLOSEST_NS)
         self._look_at(self._cursor_ns - length / 2, length)

@@ -94,7 +94,8 @@ def test_a_diagnosis_has_it_per_step_and_the_report_says_what_the_accounting_hid
     assert next(iter(path)) == "allocator"
     assert diagnosis.accounting.compute > 0.5 * diagnosis.accounting.total_ns, "yet the device is mostly busy"
     words = " ".join(text.render(diagnosis).split())
-    assert "Critical path of a step: memory allocator 49 %, framework dispatch" in words
+    assert "A step's critical path is 80 % host (mostly memory allocator 49 %, framework dispatch 22 %" in words
+    assert "and 20 % device (compute). What runs beside it, on host or device, costs no time." in words
 
 
 def test_a_report_is_silent_where_the_path_is_all_compute_or_not_known() -> None:

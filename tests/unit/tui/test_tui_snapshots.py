@@ -43,6 +43,7 @@ SITUATIONS: dict[str, tuple[Callable[[], list[AnyEvent]], list[str]]] = {
     "live": (journals.watching, []),
     "diagnosed": (journals.diagnosed, []),
     "findings": (journals.diagnosed, ["2"]),
+    "evidence": (journals.diagnosed, ["2", "enter", "enter"]),
     "detail": (journals.diagnosed, ["down", "enter", "enter", "pagedown"]),
     "cannot-tell": (journals.diagnosed, ["2", "end"]),
     "memory": (journals.full, ["3"]),

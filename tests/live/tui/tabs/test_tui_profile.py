@@ -16,7 +16,9 @@ from diagnose.session import State, fold
 from diagnose.trace.drawn import drawn
 from diagnose.tui.app import DiagnoseApp
 from diagnose.tui.feed import Feed
+from diagnose.tui.screens.evidence import EvidenceScreen
 from diagnose.tui.tabs.present import present
+from diagnose.tui.widgets.sortable_table import SortableTable
 from diagnose.tui.widgets.timeline_view import TimelineView
 
 PICTURE = """
@@ -127,3 +129,37 @@ async def test_without_colour_lanes_are_told_apart_by_marks(monkeypatch: pytest.
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("3")
         assert "░░" in seen(app)
+
+
+@driven
+async def test_enter_opens_the_events_behind_a_number_and_one_of_them_is_shown_in_time() -> None:
+    app = DiagnoseApp(Feed(state()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("2", "enter", "enter")
+        card = app.screen
+        assert isinstance(card, EvidenceScreen)
+        table = card.query_one(SortableTable)
+        assert len(table.table_rows) > 1
+        await pilot.press("s")
+        steps = [int(row.cells[1].words) for row in table.table_rows]
+        assert steps == sorted(steps, reverse=True) and steps[0] > 1
+        await pilot.press("r")
+        assert [int(row.cells[1].words) for row in table.table_rows] == steps[::-1]
+        await pilot.press("t")
+        assert app.active == "timeline"
+        begin, end = app.query_one(TimelineView).shown_ns
+        (finding,) = (one for one in app.state.diagnosis.findings if one.rule == "input-bound")  # type: ignore[union-attr]
+        timeline = app.query_one(TimelineView).timeline
+        assert timeline is not None
+        moments = [event.begin_ns - timeline.begin_ns for event in finding.evidence[0].events]
+        assert any(begin <= moment <= end for moment in moments)
+        assert end - begin < timeline.steps_ns[-1]
+
+
+@driven
+async def test_escape_leaves_the_events_and_stays_at_the_finding() -> None:
+    app = DiagnoseApp(Feed(state()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("2", "enter", "enter", "escape")
+        assert app.active == "findings"
+        assert not isinstance(app.screen, EvidenceScreen)

@@ -96,6 +96,12 @@ def test_a_finding_and_its_fix_lead_to_each_other() -> None:
     assert page.index('id="fix-loader-workers"') < page.index('id="finding-1"')
 
 
+def test_a_number_opens_the_events_that_it_was_taken_from() -> None:
+    page = html.render(fold(journals.diagnosed()))
+    assert "<summary>idle, waiting for input 29.4 ms: the 3 longest of 8 events</summary>" in page
+    assert page.count('<td class="event">enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__</td>') == 3
+
+
 def test_a_fixed_run_says_what_it_won_and_shows_the_diff() -> None:
     said = Page(html.render(FIXED)).text
     assert final(FIXED) in said

@@ -68,9 +68,11 @@ def test_a_device_without_a_name_is_not_taken_for_none() -> None:
 def test_a_step_as_long_as_the_mean_of_the_traced_ones_is_not_told_as_one_without_the_profiler() -> None:
     traced = replace(SMALL, steps=replace(SMALL.steps, mean_ns=22_000_000))
     alike = text.render(replace(traced, step_ns=22_000_000))
-    assert "22.0 ms per traced step · 20.0 ms the median of 4 steps" in alike.replace("\n ", " ·")
+    assert "22.0 ms per traced step on average · 20.0 ms median of 4 steps" in alike.replace("\n ", " ·")
     without = text.render(replace(traced, step_ns=15_000_000))
     assert "15.0 ms per step · 20.0 ms as traced, median of 4 steps" in without.replace("\n ", " ·")
+    longer_outside = text.render(replace(traced, step_ns=26_000_000))
+    assert "26.0 ms per step · 20.0 ms as traced, median of 4 steps" in longer_outside.replace("\n ", " ·")
 
 
 def test_a_recording_of_several_ranks_is_named_once() -> None:
