@@ -28,7 +28,7 @@ from diagnose.errors import InputError
 from diagnose.fixer import Advice, Edits, Facts, Finding, Fixer, Request
 from diagnose.model import Confidence, Place, Severity
 from diagnose.program import Program
-from diagnose.program.reached import read_reached
+from diagnose.program.reached_files import read_reached
 from diagnose.program.source import read_source
 from diagnose.rule import Rule
 from diagnose.source.training.every_step import EveryStep

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from diagnose.analysis.rank_digest import Digest
-from diagnose.cluster.reducing import ReducedTrace, find_inputs, reduce_part, reduced_together
 from diagnose.cluster.rules import Rules, fingerprint
+from diagnose.cluster.worker_functions import ReducedTrace, find_inputs, reduce_part, reduced_together
 from diagnose.cluster.workers import Cluster, Workers, parse, workers_of
 from diagnose.engine import diagnose_digests
 from diagnose.errors import DiagnoseError

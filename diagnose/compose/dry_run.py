@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from diagnose.compose.journal import Journal, Record
 from diagnose.compose.proposals.candidates import candidates
+from diagnose.compose.proposals.fixes_without_finding import UNNAMED, is_named, unnamed
 from diagnose.compose.proposals.proposals import Proposal, proposals
 from diagnose.compose.proposals.proposed_edits import Variant, ask
-from diagnose.compose.proposals.unnamed import UNNAMED, is_named, unnamed
 from diagnose.compose.stack.run_context import RunContext
 from diagnose.compose.stack.stack import Stack
 from diagnose.model import Decision, Diagnosis, Gate, Scalar, Verdict

@@ -12,7 +12,7 @@ from __future__ import annotations
 from diagnose.memory.chain import Block, Chain, Split
 from diagnose.memory.planner import Plan, cheapest_plan, cheapest_split, leanest_plan
 from diagnose.memory.proposals import lighter_plans, plans, read_plan, split_plans, state_shares, written_plan
-from diagnose.memory.recorded import Line, RecordedBlocks, read_blocks
+from diagnose.memory.recorded_blocks import Line, RecordedBlocks, read_blocks
 
 __all__ = [
     "Block",

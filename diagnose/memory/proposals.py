@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from diagnose.memory.planner import Plan, cheapest_plan, cheapest_split, leanest_plan
-from diagnose.memory.recorded import RecordedBlocks
+from diagnose.memory.recorded_blocks import RecordedBlocks
 from diagnose.model import Site
 
 _BUDGETS = (0.92, 0.8, 0.65)

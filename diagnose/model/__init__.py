@@ -30,8 +30,8 @@ from diagnose.model.finding import (
 )
 from diagnose.model.ladder import Ladder, PracticalCeiling, Rung
 from diagnose.model.memory import MemoryPart, MemoryPeak, MemoryTimeline
-from diagnose.model.probed import Bearing, ProbedFinding, ProbeResult
-from diagnose.model.recorded import CollectiveCurve, Facts, Site, SyncSite
+from diagnose.model.probe_result import Bearing, ProbedFinding, ProbeResult
+from diagnose.model.run_records import CollectiveCurve, Facts, Site, SyncSite
 from diagnose.model.step_profile import (
     CounterSeries,
     KernelRow,

@@ -9,7 +9,7 @@ from typing import Any
 
 from diagnose.collect.experiments import Probe
 from diagnose.model import Diagnosis, Interval, ProbeResult
-from diagnose.probing.bearing import bearing_on
+from diagnose.probing.probe_comparison import bearing_on
 from diagnose.program import Program
 from diagnose.session import AnyEvent, PhaseChanged, Probed
 from diagnose.session.owner import TRIALS, clear

@@ -28,8 +28,8 @@ from diagnose.session.events import (
     VerdictReached,
     Warned,
 )
-from diagnose.session.following import JournalTail
 from diagnose.session.journal import CHECKS, JOURNAL, RUNS, Session, latest, read
+from diagnose.session.live_journal import JournalTail
 from diagnose.session.state import RankSteps, State, TrialState, fold, with_verdict
 
 __all__ = [

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import diagnose.trace
 from diagnose.trace import Trace
-from diagnose.trace.packed import NotPacked, pack, unpack_traces
+from diagnose.trace.packed_columns import NotPacked, pack, unpack_traces
 
 WORTH_KEEPING_S = 1.0
 MOST_BYTES = 1 << 30

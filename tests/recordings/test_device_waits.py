@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.trace.packed import pack, unpack_traces
+from diagnose.trace.packed_columns import pack, unpack_traces
 from diagnose.trace.readers import open_traces
 from diagnose.trace.readers.kineto.meaning import wait_kind
 from diagnose.trace.schema import WaitKind

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from diagnose.cli.programs.argv_split import TAKES_VALUE, Split
 from diagnose.errors import InputError
 from diagnose.program import Program
-from diagnose.program.reached import read_reached
+from diagnose.program.reached_files import read_reached
 from diagnose.program.source import read_source
 
 

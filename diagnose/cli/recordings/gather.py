@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.plugins import load_rules
     from diagnose.report.export import contract
     from diagnose.session import DiagnosisMade, Session, StepsProfiled
-    from diagnose.session.gathering import check, gather, missing, read_host_run
+    from diagnose.session.host_merge import check, gather, missing, read_host_run
     from diagnose.trace.readers import open_traces
     from diagnose.units import format_ns
 

@@ -2,6 +2,6 @@
 
 findings, fixers ──▶ candidates ──▶ proposals ──▶ proposed_edits ──▶ variants with their diffs
                                         ▲  ▲                ▲
-constraints (who excludes whom) ────────┘  │                │
-unnamed (tried although no finding asks) ──┘   line_coverage (what an edit leaves alone)
+constraints (who excludes whom) ────────┘  │                line_coverage (what an edit leaves alone)
+fixes_without_finding (no finding asks) ───┘
 """

@@ -21,9 +21,9 @@ from diagnose.compose.journal import Journal, Record, listed
 from diagnose.compose.outcome import Outcome
 from diagnose.compose.proposals.candidates import Candidate, candidates, followed, review
 from diagnose.compose.proposals.constraints import excluded_by
+from diagnose.compose.proposals.fixes_without_finding import UNNAMED, is_named, unnamed
 from diagnose.compose.proposals.proposals import Proposal, next_up
 from diagnose.compose.proposals.proposed_edits import ProposedEdits, ask
-from diagnose.compose.proposals.unnamed import UNNAMED, is_named, unnamed
 from diagnose.compose.search.budget import OUT_OF_BUDGET, Budget
 from diagnose.compose.search.budget_fit import affordable, better_apart, outbids
 from diagnose.compose.search.bundle import LEAST, Bundle, as_one, gather, parts_left, try_bundle

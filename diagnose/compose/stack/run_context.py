@@ -11,7 +11,7 @@ from diagnose.compose.stack.asking_time import AskingTime
 from diagnose.errors import InputError
 from diagnose.model import Diagnosis, Facts, Site
 from diagnose.program import Program
-from diagnose.program.reached import read_reached
+from diagnose.program.reached_files import read_reached
 from diagnose.program.source import read_source
 from diagnose.trace import Trace
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from diagnose.errors import DiagnoseError
 from diagnose.trace import Trace
-from diagnose.trace.packed import NotPacked, pack, unpack_traces
+from diagnose.trace.packed_columns import NotPacked, pack, unpack_traces
 from diagnose.trace.readers.io.reader_processes import (
     START_BYTES,
     Child,

@@ -9,7 +9,7 @@ import pytest
 from composing import LOADER, MODEL, Stage, finding
 
 from diagnose.compose.proposals.candidates import Candidate
-from diagnose.compose.proposals.unnamed import UNNAMED, unnamed
+from diagnose.compose.proposals.fixes_without_finding import UNNAMED, unnamed
 from diagnose.fixer import Advice
 from diagnose.model import Accounting, Confidence, Decision, Diagnosis, Facts, Finding, Severity, Steps
 from diagnose.plugins import Catalogue

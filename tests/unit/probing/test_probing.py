@@ -11,8 +11,8 @@ import pytest
 from diagnose.collect.experiments import Probe, load_probes
 from diagnose.model import Bearing, Confidence, Finding, ProbeResult, Severity
 from diagnose.plugins import load_rules
-from diagnose.probing.bearing import bearing_on
 from diagnose.probing.choice import Probing, settling
+from diagnose.probing.probe_comparison import bearing_on
 from diagnose.probing.trial import result_of
 from diagnose.report.export import markdown
 from diagnose.report.page import html

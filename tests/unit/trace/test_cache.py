@@ -17,7 +17,7 @@ from diagnose.errors import NotATrace
 from diagnose.model import Facts, Site, SyncSite
 from diagnose.trace import Collective, StackFrame, Thread, Trace, cache
 from diagnose.trace.cache import is_kept, read_cached
-from diagnose.trace.packed import NotPacked, pack, unpack, unpack_traces
+from diagnose.trace.packed_columns import NotPacked, pack, unpack, unpack_traces
 from diagnose.trace.readers import open_traces
 from diagnose.trace.schema import Counters, DeviceWork, Ops, Table
 

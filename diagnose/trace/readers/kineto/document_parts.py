@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from diagnose.trace.packed import NotPacked, pack, unpack
+from diagnose.trace.packed_columns import NotPacked, pack, unpack
 from diagnose.trace.readers.io.reader_processes import START_BYTES, Child, cores, estimated_bytes, hand_back, process
 from diagnose.trace.readers.kineto.chunks import KinetoStream
 from diagnose.trace.readers.kineto.document import Losses

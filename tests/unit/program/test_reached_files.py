@@ -10,7 +10,7 @@ from diagnose.compose.stack.run_context import knowledge
 from diagnose.compose.stack.stack import Stack
 from diagnose.model import Confidence, Diagnosis, Finding, Severity
 from diagnose.program import Program
-from diagnose.program.reached import LARGEST_CONFIG_BYTES, read_reached
+from diagnose.program.reached_files import LARGEST_CONFIG_BYTES, read_reached
 
 FILES = {
     "train.py": (
