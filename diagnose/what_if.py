@@ -15,7 +15,7 @@ from diagnose.analysis.attribution import AttributedClaim, attribute
 from diagnose.analysis.rank_digest import ask_rules, counts, finding_of
 from diagnose.measure import Measures
 from diagnose.measure.replay.replay import Cut
-from diagnose.measure.replay.savings import replayed, untraced_ns, without
+from diagnose.measure.replay.savings import cut_intervals, replayed, untraced_ns
 from diagnose.model import Confidence, Finding
 from diagnose.plugins import Catalogue
 from diagnose.rule import Claim
@@ -78,7 +78,7 @@ def step_without(trace: Trace, catalogue: Catalogue, gone: Collection[str]) -> S
 def _cut_of_all(treated: list[AttributedClaim], measures: Measures) -> Cut:
     """The run without any of the causes."""
     stretches = Intervals.union([one.claim.claims for one in treated if one.claim.cut is None])
-    changed = without(measures, stretches)
+    changed = cut_intervals(measures, stretches)
     for one in treated:
         changed = changed if one.claim.cut is None else changed | one.claim.cut
     return changed
@@ -86,4 +86,4 @@ def _cut_of_all(treated: list[AttributedClaim], measures: Measures) -> Cut:
 
 def _cut_of(claim: Claim, measures: Measures) -> Cut:
     """The run without the cause of a claim."""
-    return without(measures, claim.claims) if claim.cut is None else claim.cut
+    return cut_intervals(measures, claim.claims) if claim.cut is None else claim.cut

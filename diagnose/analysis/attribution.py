@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from diagnose.measure import Measures
 from diagnose.measure.replay.replay import Cut
-from diagnose.measure.replay.savings import replayed, without
+from diagnose.measure.replay.savings import cut_intervals, replayed
 from diagnose.rule import Claim, Rule
 from diagnose.trace.intervals import Intervals
 
@@ -171,7 +171,8 @@ def _capped_by_replay(ordered: list[_Share], measures: Measures) -> list[_Share]
             continue
         own = one.claim.cut
         now = (gone | share.own, changed) if own is None else (gone, changed | own)
-        gain = min(one.recoverable_ns, max(measures.replay.saved_ns(without(measures, now[0]) | now[1]) - given, 0))
+        saved_ns = measures.replay.saved_ns(cut_intervals(measures, now[0]) | now[1])
+        gain = min(one.recoverable_ns, max(saved_ns - given, 0))
         if gain > negligible:
             gone, changed = now
             given += gain

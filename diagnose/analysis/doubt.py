@@ -10,7 +10,7 @@ records to a factor (`diagnose.measure.replay.overhead`).
 from __future__ import annotations
 
 from diagnose.measure import Measures
-from diagnose.measure.replay.savings import replayed, without
+from diagnose.measure.replay.savings import cut_intervals, replayed
 from diagnose.rule import Claim
 
 MUCH = 0.1
@@ -27,7 +27,7 @@ def doubtful_ns(claim: Claim, measures: Measures) -> int:
     if not _is_doubted(claim, measures) or _is_of_device(claim, measures):
         return 0
     claims = claim.claims & measures.counted
-    return measures.replay.doubtful_of(claim.cut if claim.cut is not None else without(measures, claims))
+    return measures.replay.doubtful_of(claim.cut if claim.cut is not None else cut_intervals(measures, claims))
 
 
 def hidden_ns(claim: Claim, measures: Measures) -> int:

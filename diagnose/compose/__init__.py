@@ -123,7 +123,7 @@ def _tried(given: _Given, plan: Schedule, deadline: Deadline, allow: frozenset[G
 def _dies_by_itself_after(bench: Bench, steps: int) -> int | None:
     """Return how many steps an unchanged copy takes until memory runs out, which two that died after `steps` may have
     shared; None where it outlives them by far."""
-    seen = bench.alone(bench.copy({}, "by-itself"), "by-itself", _BY_FAR * max(1, steps))
+    seen = bench.run_alone(bench.copy({}, "by-itself"), "by-itself", _BY_FAR * max(1, steps))
     if seen.failure is None or seen.failure.decision is not Decision.OUT_OF_MEMORY:
         return None
     return max(steps, seen.reached.steps or 0)

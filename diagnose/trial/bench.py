@@ -306,7 +306,7 @@ class Bench:
         self._tools.gatekeeper.drop()
         return self._tools.standalone.steps(programs, steps, together=bool(self._shown.fits))
 
-    def alone(self, program: Program, name: str, least_steps: int = 0) -> StandaloneRun:
+    def run_alone(self, program: Program, name: str, least_steps: int = 0) -> StandaloneRun:
         """Whether a program runs for a block of steps after its warm-up, or to its own end if that comes before; for
         `least_steps` in all, where there is time for them."""
         return self._tools.standalone.run(program, name, least_steps)

@@ -190,7 +190,7 @@ class FakeBench(Bench):
         self.ran_whole.append((gate, self.copies[patched.root]))
         return (GateCheck("whole run", self.whole_answer, "as run"),)
 
-    def alone(self, program: Program, name: str, least_steps: int = 0) -> StandaloneRun:
+    def run_alone(self, program: Program, name: str, least_steps: int = 0) -> StandaloneRun:
         text = self.copies[program.root]
         self.ran_alone.append(text)
         self.alone_steps.append(least_steps)

@@ -102,7 +102,7 @@ def _some(run: Path, whole: Patch, args: argparse.Namespace) -> tuple[Path, Patc
     if stay == kept:
         return run, whole
     left_out = [name for name in kept if name not in stay]
-    change = stack_store.without(run, whole, left_out, load(None, args.fixers).fixers)
+    change = stack_store.leave_out(run, whole, left_out, load(None, args.fixers).fixers)
     talk(
         f"diagnose: takes {', '.join(stay)}; leaves out {', '.join(left_out)}. The run measured and checked what it "
         f"kept as a whole, not this selection: `diagnose fix --only {','.join(stay)} …` would"

@@ -137,7 +137,7 @@ class _Rescue:
         (kept,) = alive.stack.kept
         leaner = None if kept.setting == variants[-1].setting else self._with(proposal, variants[-1])
         gate = self.survival.gate(alive.stack, leaner)
-        summary = f"{self.survival.how(alive.seen)}; {self.survival.without('it')}; {gate.detail}"
+        summary = f"{self.survival.how(alive.seen)}; {self.survival.say_without('it')}; {gate.detail}"
         told = verdict_on(kept, alive.stack, summary, gate)
         self.survival.journal.tell_of(told, proposal)
         return told.decision is Decision.KEPT

@@ -114,7 +114,7 @@ class _Together:
         for name in reversed(alive.stack.names[:-1]):
             if len(alive.stack.kept) == 2:
                 break  # each of them was too little
-            rest = alive.stack.without(name)
+            rest = alive.stack.leave_out(name)
             if rest is None:
                 continue
             if not self.survival.has_time:
@@ -169,7 +169,7 @@ class _Together:
         for kept in stack.kept:
             name = kept.fixer.name
             others = listed([other for other in stack.names if other != name])
-            how, without = self.survival.how(alive.seen), self.survival.without("them")
+            how, without = self.survival.how(alive.seen), self.survival.say_without("them")
             summary = f"beside {others}, {how}; {without}; {gate.detail}"
             self.survival.journal.tell_of(verdict_on(kept, stack, summary, gate), self.proposals[name])
         return gate.passed is not False

@@ -68,7 +68,7 @@ class OomSurvival:
         time ends before."""
         began_ns = self.deadline.clock()
         program = self._copy(stack)
-        seen = self.bench.alone(program, f"rescue-{self._copies}", math.ceil(_PAST * self.died_after))
+        seen = self.bench.run_alone(program, f"rescue-{self._copies}", math.ceil(_PAST * self.died_after))
         self._longest_ns = max(self._longest_ns, self.deadline.clock() - began_ns)
         if seen.failure is None and seen.steps is not None and seen.steps <= self.died_after:
             return replace(seen, failure=Ruling(Decision.NOT_TRIED, self._too_few(seen.steps)))
@@ -118,7 +118,7 @@ class OomSurvival:
             return f"the program runs{peak}{step}"
         return f"the program runs{peak}{step}, for {seen.steps} steps"
 
-    def without(self, what: str) -> str:
+    def say_without(self, what: str) -> str:
         """Return a sentence about the program as found, which ends for lack of `what`."""
         after = f" after {self.died_after}" if self.died_after else ""
         return f"without {what} the program runs out of memory{after}"

@@ -77,7 +77,7 @@ class FinalCheck:
         rest: Stack | None = stack
         for kept in reversed(stack.kept):
             if kept.fixer.gate is Gate.TRAINING:
-                rest = rest and rest.without(kept.fixer.name)
+                rest = rest and rest.leave_out(kept.fixer.name)
         if rest is None:
             why = "what changes the training cannot be taken out of the others"
             return (GateCheck(WHOLE, GateAnswer.UNVERIFIED, why),)
@@ -107,7 +107,7 @@ class FinalCheck:
         for at in sorted(range(len(stack.kept)), key=lambda at: (boldness[at], at), reverse=True):
             kept = stack.kept[at]
             name = kept.fixer.name
-            rest = stack.without(name)
+            rest = stack.leave_out(name)
             if rest is None:
                 continue  # what came later builds on it
             refused = self.budget.refused(kept.fixer)
@@ -165,7 +165,7 @@ class FinalCheck:
             return trajectory
         return replace(found, detail=f"{found.detail}; {trajectory.detail}")
 
-    def alone(
+    def compare_alone(
         self, stack: Stack, original: Program, patched: Program, step_ns: int, gate: GateResult
     ) -> FinalMeasured | None:
         """The patched program alone against the original alone, in turns of whole processes."""

@@ -209,7 +209,7 @@ class GreedySearch:
         if judged is None:
             return Outcome(self._journal.verdicts, None)
         stack, patched, gate = judged
-        measured = final.alone(stack, original, patched, self._step_ns, gate)
+        measured = final.compare_alone(stack, original, patched, self._step_ns, gate)
         return Outcome(self._journal.verdicts, stack.patch, measured, stack)
 
     def _tune(self, patched: Program, set_before: Collection[str] = ()) -> Program:

@@ -63,7 +63,7 @@ class LeaveOneOut:
                 if (refused := self.budget.refused_check()) is not None:
                     late.setdefault(name, refused)
                     continue
-                rest = stack.without(name)
+                rest = stack.leave_out(name)
                 if rest is None:
                     blocked.append(name)
                     continue
@@ -81,7 +81,7 @@ class LeaveOneOut:
             return stack, patched, ()
         rest: Stack | None = stack
         for name in reversed(names):
-            rest = rest and rest.without(name)
+            rest = rest and rest.leave_out(name)
         if rest is None:
             return stack, patched, ()
         kept = [stack.kept[stack.names.index(name)] for name in names]

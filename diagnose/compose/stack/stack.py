@@ -190,7 +190,7 @@ class Stack:
         texts = {**self.texts, **answer.files}
         return replace(self, known=replace(self.known, sites=sites), texts=texts, kept=(*self.kept, kept))
 
-    def without(self, name: str) -> Stack | None:
+    def leave_out(self, name: str) -> Stack | None:
         """The other fixes alone, each made again where its lines now are; None where one of them needs this one."""
         at = self.names.index(name)
         return _again(self.kept[at].below, self.kept[at + 1 :])

@@ -70,7 +70,7 @@ def names(folder: Path) -> tuple[str, ...]:
     return tuple(fix.fixer for fix in _read(folder).kept)
 
 
-def without(folder: Path, whole: Patch, left_out: Collection[str], fixers: Mapping[str, Fixer]) -> Patch:
+def leave_out(folder: Path, whole: Patch, left_out: Collection[str], fixers: Mapping[str, Fixer]) -> Patch:
     """The patch of a run folder with some fixes left out; the user's files must be as they were when it was measured.
 
     Raises InputError where the fixers of today do not make the whole patch again, or where one that stays needs one

@@ -29,7 +29,7 @@ def recoverable_ns(measures: HostWaits, intervals: Intervals) -> int:
     most = int(measures.per_step(intervals).sum())
     if most and not replayed(measures):
         return max(most - measures.host_excess_ns((intervals & measures.counted) - measures.busy), 0)
-    return gained_ns(measures, without(measures, intervals), most) if most else 0
+    return gained_ns(measures, cut_intervals(measures, intervals), most) if most else 0
 
 
 def without_waiting_ns(measures: HostWaits, intervals: Intervals) -> int:
@@ -90,7 +90,7 @@ def replayed(measures: HostWaits) -> bool:
     return measures.has_device and measures.step_count > 0 and measures.replay.trusted
 
 
-def without(measures: HostWaits, intervals: Intervals) -> Cut:
+def cut_intervals(measures: HostWaits, intervals: Intervals) -> Cut:
     """The change that takes stretches of time out, with the waits in them and the work of the device in them."""
     # What lies under device work is that work's own time: the host may well have been ahead of it.
     idle = intervals - measures.busy

@@ -158,7 +158,7 @@ class _AllDie(Bench):
     def prepare(self, _original: Program) -> NoReturn:
         raise OutOfMemoryBaseline("as found", 36)
 
-    def alone(self, program: Program, _name: str, least_steps: int = 0) -> StandaloneRun:
+    def run_alone(self, program: Program, _name: str, least_steps: int = 0) -> StandaloneRun:
         if self.alone_after is not None and (program.root / "train.py").read_text() == SOURCE:
             return StandaloneRun(failure=Ruling(DIES, "as it ended"), reached=Reached(self.alone_after))
         return StandaloneRun(12_000_000, 3 << 30, least_steps)

@@ -135,7 +135,7 @@ def test_a_fixer_that_changed_since_takes_nothing_apart(run: Path) -> None:
     fixers = plugins.load(None, Path("own")).fixers
     fixers["no-item"] = fixer("no-item", lambda _request: Edits({str(Path("train.py").resolve()): "else"}, "other"))
     with pytest.raises(InputError, match="cannot be taken apart"):
-        stack_store.without(run, patch.load(run), ["on-top"], fixers)
+        stack_store.leave_out(run, patch.load(run), ["on-top"], fixers)
     with pytest.raises(InputError, match="name its folder with --fixers"):
         typed("apply", run.name, "--only", "no-item")
     assert Path("train.py").read_text() == SOURCE

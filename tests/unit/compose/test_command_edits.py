@@ -113,7 +113,7 @@ def test_words_that_are_not_the_programs_are_left_alone(tmp_path: Path, words: l
 
 def test_one_fix_of_the_command_is_taken_out_without_the_other(tmp_path: Path) -> None:
     stack = put_on(stack_of(program_of(tmp_path, ["train.py", "d"])), WORKERS, PIN)
-    left = stack.without("workers")
+    left = stack.leave_out("workers")
     assert left is not None
     assert left.patch.command is not None
     assert left.patch.command.typed == "python train.py d --pin"
@@ -136,7 +136,7 @@ def test_a_changed_command_is_stored_beside_the_patch_and_taken_apart(tmp_path: 
     loaded = patch.load(run)
     assert loaded == stack.patch
     assert (run / patch.COMMAND).read_text() == "python train.py d --workers 4 --pin\n"
-    part = stack_store.without(run, loaded, ["pin"], {"workers": WORKERS, "pin": PIN})
+    part = stack_store.leave_out(run, loaded, ["pin"], {"workers": WORKERS, "pin": PIN})
     assert part.command is not None
     assert part.command.typed == "python train.py d --workers 4"
 
