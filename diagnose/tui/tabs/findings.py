@@ -79,8 +79,10 @@ class FindingsPane(Tab):
     def action_events(self) -> None:
         """Open the events behind the numbers of the finding under the cursor."""
         finding, index = self._current(), self.current_index
-        numbers = [item for item in finding.evidence if item.events] if finding is not None else []
-        if finding is None or index is None or not numbers:
+        if finding is None or index is None:
+            return
+        numbers = [item for item in finding.evidence if item.events]
+        if not numbers:
             self.notify("No number of this finding has events of the recording behind it.", timeout=3)
             return
 

@@ -157,6 +157,15 @@ async def test_enter_opens_the_events_behind_a_number_and_one_of_them_is_shown_i
 
 
 @driven
+async def test_what_is_no_finding_has_no_events_to_open() -> None:
+    app = DiagnoseApp(Feed(state()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("2", "end", "enter", "enter")
+        assert not isinstance(app.screen, EvidenceScreen)
+        assert not app._notifications
+
+
+@driven
 async def test_escape_leaves_the_events_and_stays_at_the_finding() -> None:
     app = DiagnoseApp(Feed(state()))
     async with app.run_test(size=(80, 24)) as pilot:
