@@ -100,6 +100,41 @@ COUNTERS = {
     ),
 }
 
+SORTED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+torch.manual_seed(0)
+groups = [[torch.randint(1, 20, (int(size),)) for size in torch.randint(2, 9, (8,))] for _ in range(8)]
+
+
+class Groups(Dataset):
+    def __len__(self):
+        return len(groups)
+
+    def __getitem__(self, index):
+        return groups[index]
+
+
+def collate(batch):
+    batch.sort(key=len, reverse=True)
+    return nn.utils.rnn.pad_sequence(batch, batch_first=True)
+
+
+loader = DataLoader(Groups(), batch_size=None, shuffle=True, collate_fn=collate)
+model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 20))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for batch in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten(), ignore_index=0)
+        loss.backward()
+        optimizer.step()
+    print(epoch, f"{loss.item():.6f}")
+print([len(each) for each in groups[0]])
+"""
+
 TOGETHER = """
 import itertools
 import torch
@@ -274,6 +309,8 @@ def programs() -> Iterator[Program]:
     row = f"{PLAIN.replace('train =', 'train, test =')}, DataLoader(data, batch_size=32)"
     text = fill(LOADED, top="", loaders=row, start="", before_step="", after_step="", **LAST)
     yield Program("every_loaders_in_a_row", FAMILY, text, edited=frozenset({"loader-workers", "loader-pin"}))
+    left = {"loader-workers": "the program prints groups that its collate function has sorted in place"}
+    yield Program("every_collate_sorts_groups", FAMILY, fill(SORTED), left_alone=left)
     for name, level, message in (
         ("logged", 'logging.basicConfig(filename="train.log", level=logging.DEBUG)', ""),
         ("printed", "", 'print("mean", f"{hidden.mean().item():.4f}")'),
