@@ -51,6 +51,13 @@ SHOWN = {
     "copied": f"{OPTIONS}args = parser.parse_args()\nsettings = {{**args.__dict__, 'seed': 0}}\nprint(settings)",
 }
 
+ATTRIBUTES = {
+    "items": "print({name: value for name, value in train.__dict__.items() if isinstance(value, int)})",
+    "by_names": 'for name in ("batch_size", "num_workers", "pin_memory"):\n    print(name, getattr(train, name))',
+    "one": 'print(train.num_workers, getattr(train, "pin_memory"))',
+    "members": "import inspect\nprint([each for each in inspect.getmembers(train) if isinstance(each[1], int)])",
+}
+
 SAMPLERS = {
     "turn_by_turn": """
         class Buckets:
@@ -291,6 +298,13 @@ def programs() -> Iterator[Program]:
         edited=frozenset({"loader-workers"}),
         left_alone={"loader-pin": "the program prints the whole of its options"},
     )
+    left = dict.fromkeys(
+        ("loader-workers", "loader-pin", "nonblocking-copies"), "the program prints what the loader has"
+    )
+    for name, shown in ATTRIBUTES.items():
+        loaders = f"{PLAIN}\n{shown}"
+        text = fill(LOADED, top="", loaders=loaders, start="", before_step="", after_step="", **LAST)
+        yield Program(f"every_loader_attributes_{name}", FAMILY, text, left_alone=left)
     for name, sampler in SAMPLERS.items():
         text = fill(
             LOADED,
