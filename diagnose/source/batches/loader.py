@@ -124,12 +124,25 @@ class Loader:
 
     def why_shown(self, option: str) -> str | None:
         """Return that the program shows, or decides by, the loader's attribute `option`; None where it does not."""
-        assign = self.options.source.parent(self.options.node)
-        target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+        target = self._target
         last = target.attr if isinstance(target, cst.Attribute) else target
         if not isinstance(last, cst.Name) or not shows_attribute(self.options.sources, last.value, option):
             return None
         return f"is asked for its {option}, and the program shows that or decides by it: set {option} there by hand."
+
+    @property
+    def _target(self) -> cst.BaseExpression | None:
+        """What it is bound to where it is built, alone or in a row with others."""
+        source = self.options.source
+        assign = source.parent(self.options.node)
+        if isinstance(assign, cst.Element) and isinstance(row := source.parent(assign), cst.Tuple):
+            pair, at = source.parent(row), row.elements.index(assign)
+            names = pair.targets[0].target if isinstance(pair, cst.Assign) else None
+            same = isinstance(names, cst.Tuple) and len(names.elements) == len(row.elements)
+            return names.elements[at].value if same and isinstance(names, cst.Tuple) else None
+        if isinstance(assign, cst.AnnAssign):
+            return assign.target
+        return assign.targets[0].target if isinstance(assign, cst.Assign) else None
 
     def why_not_pinned(self) -> str | None:
         """Return what the program does to batches that copies of them would not affect; None where nothing."""

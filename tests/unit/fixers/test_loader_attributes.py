@@ -51,3 +51,17 @@ def test_copies_wait_as_before_where_the_program_shows_whether_its_loader_pins(s
     request = example_request("pageable-copies", text, sites=[site], facts=facts, lines=[8])
     answer = FIXERS["nonblocking-copies"].rewrite(request)
     assert isinstance(answer, Edits) is edited, answer
+
+
+@pytest.mark.parametrize(
+    "bound", ["loader, n = {}, 3", "n, loader = 3, {}", "loader: DataLoader = {}", "self.loader = {}"]
+)
+def test_the_loader_is_known_by_what_it_is_bound_to(bound: str) -> None:
+    built = bound.format("DataLoader(rows, shuffle=True)")
+    for shown, edited in (("loader", False), ("others.n", True)):
+        text = f"{TOP}{built}\nprint({shown}.num_workers)\n"
+        site = Site("DataLoader", "train.py", 4, arguments={"num_workers": 0})
+        facts = Facts(cpu_count=4)
+        request = example_request("input-bound", text, sites=[site], facts=facts, setting={"num_workers": 2})
+        answer = FIXERS["loader-workers"].rewrite(request)
+        assert isinstance(answer, Edits) is edited, answer
