@@ -208,7 +208,8 @@ def _without_loader(request: Request) -> Iterator[str]:
 def _edits(request: Request, loader: Loader, wanted: int) -> tuple[list[tuple[str, Sequence[Splice]]], list[str]]:
     options = loader.options
     new: dict[str, Scalar] = {"num_workers": wanted}
-    if request.facts.device_name is not None and not options.value("pin_memory"):
+    pageable = not options.value("pin_memory") and loader.why_shown("pin_memory") is None
+    if request.facts.device_name is not None and pageable:
         new["pin_memory"] = True
     placed = options.place_all(new)
     return [edit for each in placed for edit in each.edits.items()], [each.reason for each in placed if each.reason]

@@ -116,9 +116,12 @@ def _loader_is_pinned(request: Request, plan: _Plan) -> bool:
     for loader in loaders.loaders:
         if loader.options.value("pin_memory") is True:
             continue
+        if (reason := loader.why_not_pinned() or loader.why_shown("pin_memory")) is not None:
+            plan.reasons.append(f"{loader.where} {reason}")
+            return False
         placed = loader.options.place("pin_memory", True)
-        if loader.uses_device or placed.reason:
-            plan.reasons.append(placed.reason or f"{loader.where} feeds a dataset that uses the CUDA device.")
+        if placed.reason:
+            plan.reasons.append(placed.reason)
             return False
         plan.edits += placed.edits.items()
     if not loaders.loaders:

@@ -113,17 +113,36 @@ class Loader:
             )
         if self.uses_device:
             return "feeds a dataset that uses the CUDA device, which worker processes cannot: move data after loading."
-        if self._shows_workers:
-            return "is asked how many workers it has, and the program shows that: set num_workers there by hand."
-        return self.why_not_ahead() or self._why_not_copied() or self._why_not_spawned() or self._why_no_children()
+        shown = self.why_shown("num_workers") or self.why_shown("prefetch_factor")
+        return (
+            shown
+            or self.why_not_ahead()
+            or self._why_not_copied()
+            or self._why_not_spawned()
+            or self._why_no_children()
+        )
+
+    def why_shown(self, option: str) -> str | None:
+        """Return that the program shows, or decides by, the loader's attribute `option`; None where it does not."""
+        target = self._target
+        last = target.attr if isinstance(target, cst.Attribute) else target
+        if not isinstance(last, cst.Name) or not shows_attribute(self.options.sources, last.value, option):
+            return None
+        return f"is asked for its {option}, and the program shows that or decides by it: set {option} there by hand."
 
     @property
-    def _shows_workers(self) -> bool:
-        """Whether the program prints or writes what `num_workers` the loader has."""
-        assign = self.options.source.parent(self.options.node)
-        target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
-        last = target.attr if isinstance(target, cst.Attribute) else target
-        return isinstance(last, cst.Name) and shows_attribute(self.options.sources, last.value, "num_workers")
+    def _target(self) -> cst.BaseExpression | None:
+        """What it is bound to where it is built, alone or in a row with others."""
+        source = self.options.source
+        assign = source.parent(self.options.node)
+        if isinstance(assign, cst.Element) and isinstance(row := source.parent(assign), cst.Tuple):
+            pair, at = source.parent(row), row.elements.index(assign)
+            names = pair.targets[0].target if isinstance(pair, cst.Assign) else None
+            same = isinstance(names, cst.Tuple) and len(names.elements) == len(row.elements)
+            return names.elements[at].value if same and isinstance(names, cst.Tuple) else None
+        if isinstance(assign, cst.AnnAssign):
+            return assign.target
+        return assign.targets[0].target if isinstance(assign, cst.Assign) else None
 
     def why_not_pinned(self) -> str | None:
         """Return what the program does to batches that copies of them would not affect; None where nothing."""
@@ -285,7 +304,7 @@ def set_option(
     edits: list[tuple[str, Sequence[Splice]]] = []
     reasons: list[str] = []
     for loader in loaders:
-        reason = why_not(loader)
+        reason = why_not(loader) or loader.why_shown(name)
         if reason:
             reasons.append(f"{loader.where} {reason}")
             continue

@@ -1,4 +1,4 @@
-"""Finds writes of training into what may be a batch.
+"""Finds writes of training into what may be a batch, and what a collate function may do to the list that it is given.
 
 A worker process sends its samples to the training process, and pinning copies them: what training then writes into a
 batch no longer changes what the dataset holds.
@@ -15,6 +15,7 @@ from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.samples.object_identity import bound_names, parameters, parts_of, root_of
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.shared_objects import is_of_model
+from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
@@ -30,6 +31,31 @@ def is_identity(source: Source, node: cst.BaseExpression) -> bool:
     while isinstance(node, cst.Call):
         node = node.func
     return not source.names(node).isdisjoint(_IDENTITIES)
+
+
+def orders_a_batch(source: Source, function: cst.CSTNode, target: cst.BaseExpression) -> bool:
+    """Whether a collate function sorts the list of samples that it is given, which the loader makes for each batch:
+    one that is given no `batch_size=None`, with which the list is what the dataset returned.
+    """
+    method = source.parent(target)
+    if not isinstance(function, cst.FunctionDef) or not isinstance(method, cst.Attribute):
+        return False
+    if source.code(target) not in parameters(source, function) or method.attr.value not in {"sort", "reverse"}:
+        return False
+    uses = [source.parent(each) for each in source.named(function.name.value) if each is not function.name]
+    return bool(uses) and all(
+        isinstance(each, cst.Arg)
+        and each.keyword is not None
+        and each.keyword.value == "collate_fn"
+        and _makes_batches(source, source.parent(each))
+        for each in uses
+    )
+
+
+def _makes_batches(source: Source, loader: cst.CSTNode | None) -> bool:
+    """Whether a loader puts single samples together."""
+    size = argument(loader, "batch_size", 1) if isinstance(loader, cst.Call) else None
+    return size is None or source.code(size.value) != "None"
 
 
 def written_batches(code: SampleCode) -> Iterator[tuple[str, cst.BaseExpression]]:

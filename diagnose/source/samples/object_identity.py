@@ -276,19 +276,17 @@ def _is_global(source: Source, name: cst.Name) -> bool:
 
 
 def handed_on(source: Source, function: cst.FunctionDef | cst.Lambda) -> Iterator[cst.BaseExpression]:
-    """Objects of the dataset that a function returns or passes to a call as they are."""
+    """Objects of the dataset or of the module that a function returns or passes to a call as they are."""
     owner = source.inside(function, cst.ClassDef)
-    if (
-        owner is None
-        or not isinstance(function, cst.FunctionDef)
-        or function.name.value not in {"__getitem__", "__iter__"}
-    ):
+    if owner is None or not isinstance(function, cst.FunctionDef):
+        return
+    if function.name.value not in {"__getitem__", "__iter__"}:
         return
     aliases = {
         target.target.value: assign.value
         for assign in source.every(cst.Assign, function)
         for target in assign.targets
-        if isinstance(target.target, cst.Name) and _is_item_of_self(source, assign.value)
+        if isinstance(target.target, cst.Name) and _is_kept_item(source, function, assign.value)
     }
     handed: list[cst.BaseExpression] = []
     for node in source.walk(function):
@@ -300,7 +298,7 @@ def handed_on(source: Source, function: cst.FunctionDef | cst.Lambda) -> Iterato
         elif isinstance(node, cst.Call) and is_own(source, root_of(node.func)) and isinstance(node.func, cst.Attribute):
             handed += [arg.value for arg in node.args]
     for each in handed:
-        if (isinstance(each, cst.Name) and each.value in aliases) or _is_item_of_self(source, each):
+        if (isinstance(each, cst.Name) and each.value in aliases) or _is_kept_item(source, function, each):
             yield each
 
 
@@ -318,8 +316,11 @@ def is_own(source: Source, node: cst.BaseExpression) -> bool:
     return node.value in {"self", "cls"}
 
 
-def _is_item_of_self(source: Source, node: cst.BaseExpression) -> bool:
-    return not isinstance(node, cst.Name) and is_own(source, root_of(node))
+def _is_kept_item(source: Source, function: cst.FunctionDef, node: cst.BaseExpression) -> bool:
+    root = root_of(node)
+    if root is node or not isinstance(root, cst.Name):
+        return False
+    return is_own(source, root) or (root.value not in local_names(source, function) and _is_global(source, root))
 
 
 def hands_on(source: Source, function: cst.FunctionDef | cst.Lambda) -> bool:

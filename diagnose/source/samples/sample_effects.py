@@ -13,6 +13,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.flow import within
 from diagnose.source.dataflow.mutations import written_in_place
+from diagnose.source.samples.batch_aliases import orders_a_batch
 from diagnose.source.samples.object_identity import (
     bound_names,
     changes_object,
@@ -268,26 +269,13 @@ def _changes_what_it_gets(
     parts = parts_of(source, function, parameters(source, function) if given is None else given)
     for target in changed_by(source, function):
         root = root_of(target)
-        if not isinstance(root, cst.Name) or root.value not in parts or _orders_a_batch(source, function, target):
+        if not isinstance(root, cst.Name) or root.value not in parts or orders_a_batch(source, function, target):
             continue
         if _is_made_anew(source, function, root, lambda value: is_part(value, parts)):
             continue
         if root is not target or changes_object(source, root):
             return True
     return any(is_part(arg.value, parts) for call in _calls_named(source, function, changers) for arg in call.args)
-
-
-def _orders_a_batch(source: Source, function: cst.CSTNode, target: cst.BaseExpression) -> bool:
-    """Whether a collate function sorts the list of samples that it is given, which the loader makes for each batch."""
-    method = source.parent(target)
-    if not isinstance(function, cst.FunctionDef) or not isinstance(method, cst.Attribute):
-        return False
-    if source.code(target) not in parameters(source, function) or method.attr.value not in {"sort", "reverse"}:
-        return False
-    uses = [source.parent(each) for each in source.named(function.name.value) if each is not function.name]
-    return bool(uses) and all(
-        isinstance(each, cst.Arg) and each.keyword is not None and each.keyword.value == "collate_fn" for each in uses
-    )
 
 
 def _is_made_anew(

@@ -14,6 +14,7 @@ from functools import cached_property
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import bound_to
+from diagnose.source.dataflow.flow import within
 from diagnose.source.tree.attributes import class_of, is_label, is_of_self, members_named, whole
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string, string_key
@@ -32,6 +33,8 @@ _CONVERTS = frozenset({"str", "repr", "int", "float", "bool", "round", "min", "m
 _ENTRIES = frozenset({"items", "values", "keys", "copy"})
 _SHOWN_IN = (cst.FormattedStringExpression, cst.DictElement, cst.StarredDictElement, cst.BinaryOperation)
 _ALL_NAMES = frozenset({"globals", "locals", "vars"})
+_LISTS = frozenset({"vars", "getmembers"})
+"""Functions that return all attributes of an object."""
 
 
 @dataclass(frozen=True)
@@ -75,16 +78,35 @@ def shows_mapping(sources: Mapping[str, str], name: str) -> bool:
 
 
 def shows_attribute(sources: Mapping[str, str], owner: str, attribute: str) -> bool:
-    """Whether a program shows an attribute, or all, of what it calls `owner`, as a variable or as an attribute."""
-    program = _Program(parse_all(sources))
+    """Whether a program shows or decides by an attribute, or reads all, of what it calls `owner`, as a variable or as
+    an attribute.
+    """
     return any(
-        _last(node.value) == owner and node.attr.value in {attribute, "__dict__"} and _is_shown(source, node, _TOLD)
-        for source in program.files
-        for node in (source.every(cst.Attribute) if owner in source.words else ())
-    ) or any(
-        call_name(call) == "vars" and bool(call.args) and _last(call.args[0].value) == owner
-        for call in program.calls({"vars"})
+        (_is_shown(source, node, _TOLD) or _is_tested(source, node)) if part == attribute else part is None
+        for source in parse_all(sources).values()
+        for node in (source.walk(None, cst.Attribute, cst.Call) if owner in source.words else ())
+        if isinstance(node, cst.BaseExpression) and (part := _read_of(node, owner)) != ""
     )
+
+
+def _is_tested(source: Source, node: cst.CSTNode) -> bool:
+    """Whether an expression stands in the condition of a branch, a loop or an assertion."""
+    return any(
+        isinstance(above, cst.If | cst.IfExp | cst.While | cst.Assert)
+        and (node is above.test or within(source, node, above.test))
+        for above in source.ancestors(node)
+    )
+
+
+def _read_of(node: cst.CSTNode, owner: str) -> str | None:
+    """Return the attribute of `owner` that an expression reads; None where it may be any, "" where it is none."""
+    if isinstance(node, cst.Attribute) and _last(node.value) == owner:
+        return None if node.attr.value == "__dict__" else node.attr.value
+    if not isinstance(node, cst.Call) or not node.args or _last(node.args[0].value) != owner:
+        return ""
+    if call_name(node) == "getattr" and len(node.args) > 1:
+        return string(node.args[1].value)
+    return None if call_name(node) in _LISTS else ""
 
 
 def shows_number(sources: Mapping[str, str], name: str) -> str | None:

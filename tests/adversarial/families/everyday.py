@@ -51,6 +51,13 @@ SHOWN = {
     "copied": f"{OPTIONS}args = parser.parse_args()\nsettings = {{**args.__dict__, 'seed': 0}}\nprint(settings)",
 }
 
+ATTRIBUTES = {
+    "items": "print({name: value for name, value in train.__dict__.items() if isinstance(value, int)})",
+    "by_names": 'for name in ("batch_size", "num_workers", "pin_memory"):\n    print(name, getattr(train, name))',
+    "one": 'print(train.num_workers, getattr(train, "pin_memory"))',
+    "members": "import inspect\nprint([each for each in inspect.getmembers(train) if isinstance(each[1], int)])",
+}
+
 SAMPLERS = {
     "turn_by_turn": """
         class Buckets:
@@ -99,6 +106,41 @@ COUNTERS = {
         'print(epoch, round(total / seen, 6), f"{correct / seen:.4f}")',
     ),
 }
+
+SORTED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+torch.manual_seed(0)
+groups = [[torch.randint(1, 20, (int(size),)) for size in torch.randint(2, 9, (8,))] for _ in range(8)]
+
+
+class Groups(Dataset):
+    def __len__(self):
+        return len(groups)
+
+    def __getitem__(self, index):
+        return groups[index]
+
+
+def collate(batch):
+    batch.sort(key=len, reverse=True)
+    return nn.utils.rnn.pad_sequence(batch, batch_first=True)
+
+
+loader = DataLoader(Groups(), batch_size=None, shuffle=True, collate_fn=collate)
+model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 20))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for batch in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten(), ignore_index=0)
+        loss.backward()
+        optimizer.step()
+    print(epoch, f"{loss.item():.6f}")
+print([len(each) for each in groups[0]])
+"""
 
 TOGETHER = """
 import itertools
@@ -256,6 +298,13 @@ def programs() -> Iterator[Program]:
         edited=frozenset({"loader-workers"}),
         left_alone={"loader-pin": "the program prints the whole of its options"},
     )
+    left = dict.fromkeys(
+        ("loader-workers", "loader-pin", "nonblocking-copies"), "the program prints what the loader has"
+    )
+    for name, shown in ATTRIBUTES.items():
+        loaders = f"{PLAIN}\n{shown}"
+        text = fill(LOADED, top="", loaders=loaders, start="", before_step="", after_step="", **LAST)
+        yield Program(f"every_loader_attributes_{name}", FAMILY, text, left_alone=left)
     for name, sampler in SAMPLERS.items():
         text = fill(
             LOADED,
@@ -274,6 +323,8 @@ def programs() -> Iterator[Program]:
     row = f"{PLAIN.replace('train =', 'train, test =')}, DataLoader(data, batch_size=32)"
     text = fill(LOADED, top="", loaders=row, start="", before_step="", after_step="", **LAST)
     yield Program("every_loaders_in_a_row", FAMILY, text, edited=frozenset({"loader-workers", "loader-pin"}))
+    left = {"loader-workers": "the program prints groups that its collate function has sorted in place"}
+    yield Program("every_collate_sorts_groups", FAMILY, fill(SORTED), left_alone=left)
     for name, level, message in (
         ("logged", 'logging.basicConfig(filename="train.log", level=logging.DEBUG)', ""),
         ("printed", "", 'print("mean", f"{hidden.mean().item():.4f}")'),

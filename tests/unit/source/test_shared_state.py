@@ -24,6 +24,7 @@ class Log:
 """
 CONCAT = "from torch.utils.data import ConcatDataset\n"
 PLAN = "class Plan:\n    def load(self, state):\n        self.__dict__.update(state)  # of no dataset\n"
+SORTS = "def sorts(rows):\n    rows.sort(key=len)\n    return torch.stack(rows), 0\n"
 CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        self.value += 0.1\n"
 
 
@@ -31,6 +32,8 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
     "text",
     [
         program(),
+        program("return self.x[i].clone()", STORED, options=", collate_fn=sorts", top=SORTS),
+        program("return ROWS[i]", options=", collate_fn=sorts", top="ROWS = []\n" + SORTS),
         program("return self.transform(Image.open(self.paths[i]).convert('RGB')), 0", dataset="Images(paths, nn.Flatten())"),  # noqa: E501
         program("return self.x[i], i", STORED),
         program("return self.x[i].clone().mul_(2), i", STORED),
@@ -191,6 +194,11 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("return nn.functional.relu(self.x[i], inplace=True), i  # !", STORED), "# !"),
         (program("image = self.images[i]\nimage.paste(0)  # !\nreturn image, i", "self.images = []"), "# !"),
         (program("return self.recs[i]  # !", "self.recs = []", options=", collate_fn=scaled", top="def scaled(rows):\n"
+                 "    for row in rows:\n        row['x'] = row['x'] / 2\n    return rows[0]\n"), "# !"),
+        # With batch_size=None, the list that is sorted is the dataset's own, or one of the module.
+        (program("return self.groups[i]  # !", "self.groups = []", options=", collate_fn=sorts", top=SORTS).replace("batch_size=8", "batch_size=None"), "# !"),  # noqa: E501
+        (program("return GROUPS[i]  # !", options=", collate_fn=sorts", top="GROUPS = []\n" + SORTS).replace("batch_size=8", "batch_size=None"), "# !"),  # noqa: E501
+        (program("return ROWS[i]  # !", options=", collate_fn=scaled", top="ROWS = []\ndef scaled(rows):\n"
                  "    for row in rows:\n        row['x'] = row['x'] / 2\n    return rows[0]\n"), "# !"),
         (program(dataset="TensorDataset(torch.ones(9, 16), torch.ones(9))  # !", options=", collate_fn=halved", top="def halved(rows):\n"  # noqa: E501
                  "    return torch.stack([x.div_(2) for x, _ in rows]), 0\nfrom torch.utils.data import TensorDataset\n"), "# !"),  # noqa: E501

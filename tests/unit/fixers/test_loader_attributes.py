@@ -1,0 +1,67 @@
+"""A loader keeps the options that the program prints, or decides by, as attributes of the loader."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.fixer import Edits, Facts, Site, example_request
+from diagnose.plugins import load
+
+FIXERS = load().fixers
+TOP = "from torch.utils.data import DataLoader\n\nrows = list(range(64))\n"
+
+
+@pytest.mark.parametrize(
+    ("shown", "edited"),
+    [
+        ("print(loader.num_workers)", {"loader-pin"}),
+        ("print(loader.prefetch_factor)", {"loader-pin"}),
+        ("print(f'{loader.pin_memory}')", {"loader-workers"}),
+        ("print(getattr(loader, 'pin_memory', None))", {"loader-workers"}),
+        ("for name in NAMES:\n    print(name, getattr(loader, name))", set()),
+        ("for name, value in loader.__dict__.items():\n    print(name, value)", set()),
+        ("described = vars(loader)", set()),
+        ("described = inspect.getmembers(loader)", set()),
+        ("print(getattr(loader, 'batch_size'), len(loader.dataset), vars(args))", {"loader-workers", "loader-pin"}),
+        ("if loader.num_workers == 0:\n    rows.reverse()", {"loader-pin"}),
+        ("size = 4 if getattr(loader, 'num_workers') else 8", {"loader-pin"}),
+        ("size = max(4 - loader.num_workers, 1)", {"loader-workers", "loader-pin"}),
+    ],
+)
+def test_an_option_stays_that_the_program_shows_or_decides_by_as_an_attribute_of_its_loader(
+    shown: str, edited: set[str]
+) -> None:
+    text = f"{TOP}loader = DataLoader(rows, shuffle=True)\n{shown}\n"
+    facts = Facts(cpu_count=4, device_name="NVIDIA H200")
+    site = Site("DataLoader", "train.py", 4, arguments={"num_workers": 0, "pin_memory": False})
+    request = example_request("input-bound", text, sites=[site], facts=facts, setting={"num_workers": 2})
+    answers = {name: FIXERS[name].rewrite(request) for name in ("loader-workers", "loader-pin")}
+    assert {name for name, answer in answers.items() if isinstance(answer, Edits)} == edited, answers
+    workers = answers["loader-workers"]
+    assert not isinstance(workers, Edits) or ("pin_memory=True" in workers.files["train.py"]) is (
+        "loader-pin" in edited
+    )
+
+
+@pytest.mark.parametrize(("shown", "edited"), [("len(loader)", True), ("print(loader.pin_memory)", False)])
+def test_copies_wait_as_before_where_the_program_shows_whether_its_loader_pins(shown: str, edited: bool) -> None:
+    text = f"import torch\n{TOP}loader = DataLoader(rows)\n{shown}\nfor x in loader:\n    x = x.cuda()\n"
+    site = Site("DataLoader", "train.py", 5, arguments={"num_workers": 0, "pin_memory": False})
+    facts = Facts(device_name="NVIDIA H200")
+    request = example_request("pageable-copies", text, sites=[site], facts=facts, lines=[8])
+    answer = FIXERS["nonblocking-copies"].rewrite(request)
+    assert isinstance(answer, Edits) is edited, answer
+
+
+@pytest.mark.parametrize(
+    "bound", ["loader, n = {}, 3", "n, loader = 3, {}", "loader: DataLoader = {}", "self.loader = {}"]
+)
+def test_the_loader_is_known_by_what_it_is_bound_to(bound: str) -> None:
+    built = bound.format("DataLoader(rows, shuffle=True)")
+    for shown, edited in (("loader", False), ("others.n", True)):
+        text = f"{TOP}{built}\nprint({shown}.num_workers)\n"
+        site = Site("DataLoader", "train.py", 4, arguments={"num_workers": 0})
+        facts = Facts(cpu_count=4)
+        request = example_request("input-bound", text, sites=[site], facts=facts, setting={"num_workers": 2})
+        answer = FIXERS["loader-workers"].rewrite(request)
+        assert isinstance(answer, Edits) is edited, answer
