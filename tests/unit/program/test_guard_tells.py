@@ -101,3 +101,15 @@ def test_more_files_than_are_told_are_said_to_be_more(tmp_path: Path) -> None:
     told = ran(tmp_path, "for n in range(1002): open(f'{results}/{n}.pt', 'w').close()")
     assert told is not None
     assert "removed at least 1,000 files outside" in told
+
+
+def test_a_linked_folder_of_the_original_becomes_a_folder_of_links(tmp_path: Path) -> None:
+    original, copy = tmp_path / "project", tmp_path / "copy"
+    (original / "data").mkdir(parents=True)
+    (original / "data" / "a.txt").write_text("a")
+    copy.mkdir()
+    (copy / "data").symlink_to(original / "data")
+    assert Guard([str(original)], str(copy)).prepare(str(copy / "data")) == str(copy / "data")
+    assert not (copy / "data").is_symlink()
+    assert (copy / "data" / "a.txt").readlink() == original / "data" / "a.txt"
+    assert (original / "data").is_dir()

@@ -124,6 +124,8 @@ def test_each_file_is_as_before_or_as_patched(made: tuple[Patch, Path], command:
             assert patch.applied_at(folder) is not None, f"operation {at}: nothing could restore it"
         if how != KILLED and not lasting:
             assert found in (start, goal), f"operation {at}"
+            if command == "apply" and found == start:
+                assert patch.applied_at(folder) is None, f"operation {at}: nothing is applied"
         # What was left is restored, and nothing stays beside the files.
         if patch.applied_at(folder) is not None:
             patch.revert(change, folder)

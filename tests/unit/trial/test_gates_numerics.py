@@ -211,3 +211,12 @@ def test_what_has_no_reference_in_float64_is_unverified() -> None:
     healthy, broken = capture({"w": [1.0]}), capture({"w": [float("nan")]})
     assert numerics.equal_in_float64(healthy, healthy, broken, healthy).passed is None
     assert numerics.equal_in_float64(healthy, healthy, healthy, broken).passed is False
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_is_measured_by_the_usual_size_of_the_others() -> None:
+    def moved(by: float, bias: float) -> Capture:
+        return capture({"w": [1.0 + by] * 2000, "v": [1.0 + by] * 2000, "bias": [bias] * 2000})
+
+    reference, original = moved(0.0, 0.0), moved(1e-4, 1e-6)
+    assert numerics.rounding(original, moved(1e-4, 2.9e-4), reference).passed is True
+    assert numerics.rounding(original, moved(1e-4, 3.1e-4), reference).passed is False
