@@ -45,10 +45,24 @@ STEPS = record(
         "found_by": {"enum": ["optimizer", "profiler marks", "nvtx", "period", "whole trace", "none"]},
     }
 )
-EVIDENCE = record({"measure": TEXT, "value": {"type": "number"}, "unit": TEXT, "rows": listed(COUNT)})
 PLACE = record(
     {"file": TEXT, "line": {"type": "integer", "minimum": 1}, "code": MAYBE},
     {"function": MAYBE, "share": {"anyOf": [SHARE, {"type": "null"}]}},
+)
+EVENT = record(
+    {
+        "name": {"type": "string"},
+        "begin_ns": {"type": "integer"},
+        "length_ns": COUNT,
+        "step": COUNT,
+        "since_step_ns": {"type": "integer"},
+        "lane": TEXT,
+        "where": {"anyOf": [PLACE, {"type": "null"}]},
+    }
+)
+EVIDENCE = record(
+    {"measure": TEXT, "value": {"type": "number"}, "unit": TEXT, "rows": listed(COUNT)},
+    {"table": {"enum": ["device", "calls", "ops", "ranges"]}, "row_count": COUNT, "events": listed(EVENT)},
 )
 FINDING = record(
     {
