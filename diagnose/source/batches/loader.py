@@ -12,6 +12,7 @@ import libcst as cst
 from diagnose.model import Scalar, Site
 from diagnose.source.batches.first_batch import late_first_batch
 from diagnose.source.batches.loader_lifetime import is_built_again, is_for_one_pass, opened_beside_itself
+from diagnose.source.batches.option_reads import option_read
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.daemonic_processes import daemon_that_runs
 from diagnose.source.dataflow.flow import is_repeated
@@ -19,7 +20,6 @@ from diagnose.source.samples.dataset_rng import Draw, sample_draw
 from diagnose.source.samples.shared_state import SharedState, shared_state
 from diagnose.source.samples.statement_order import When
 from diagnose.source.settings.options import CallOptions
-from diagnose.source.settings.shown_options import shows_attribute
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Splice, call_name, parse
 from diagnose.source.tree.memo import files_with
@@ -113,17 +113,20 @@ class Loader:
             )
         if self.uses_device:
             return "feeds a dataset that uses the CUDA device, which worker processes cannot: move data after loading."
-        if self._shows_workers:
-            return "is asked how many workers it has, and the program shows that: set num_workers there by hand."
-        return self.why_not_ahead() or self._why_not_copied() or self._why_not_spawned() or self._why_no_children()
+        return (
+            self.why_not_read("num_workers")
+            or self.why_not_ahead()
+            or self._why_not_copied()
+            or self._why_not_spawned()
+            or self._why_no_children()
+        )
 
-    @property
-    def _shows_workers(self) -> bool:
-        """Whether the program prints or writes what `num_workers` the loader has."""
-        assign = self.options.source.parent(self.options.node)
-        target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
-        last = target.attr if isinstance(target, cst.Attribute) else target
-        return isinstance(last, cst.Name) and shows_attribute(self.options.sources, last.value, "num_workers")
+    def why_not_read(self, option: str) -> str | None:
+        """Return where the program reads an option of the loader, which would be another; None where it does not."""
+        if self.options.names:
+            return None
+        where = option_read(self.options.sources, self.options.source, self.options.node, option)
+        return f"has its {option} read by the program: {where}. Set it there by hand." if where else None
 
     def why_not_pinned(self) -> str | None:
         """Return what the program does to batches that copies of them would not affect; None where nothing."""
@@ -285,7 +288,7 @@ def set_option(
     edits: list[tuple[str, Sequence[Splice]]] = []
     reasons: list[str] = []
     for loader in loaders:
-        reason = why_not(loader)
+        reason = why_not(loader) or loader.why_not_read(name)
         if reason:
             reasons.append(f"{loader.where} {reason}")
             continue

@@ -74,19 +74,6 @@ def shows_mapping(sources: Mapping[str, str], name: str) -> bool:
     return _Program(parse_all(sources)).shows_mapping(name, frozenset())
 
 
-def shows_attribute(sources: Mapping[str, str], owner: str, attribute: str) -> bool:
-    """Whether a program shows an attribute, or all, of what it calls `owner`, as a variable or as an attribute."""
-    program = _Program(parse_all(sources))
-    return any(
-        _last(node.value) == owner and node.attr.value in {attribute, "__dict__"} and _is_shown(source, node, _TOLD)
-        for source in program.files
-        for node in (source.every(cst.Attribute) if owner in source.words else ())
-    ) or any(
-        call_name(call) == "vars" and bool(call.args) and _last(call.args[0].value) == owner
-        for call in program.calls({"vars"})
-    )
-
-
 def shows_number(sources: Mapping[str, str], name: str) -> str | None:
     """The file and line where a variable or an attribute of that name goes into a text or a mapping as it is.
 
@@ -132,14 +119,6 @@ def _formats(source: Source, operation: cst.BinaryOperation) -> bool:
     """Whether an operation is `"… %d" % value`, not a remainder."""
     texts = source.walk(operation.left, cst.SimpleString, cst.ConcatenatedString)
     return isinstance(operation.operator, cst.Modulo) and any(texts)
-
-
-def _told(_source: Source, call: cst.Call) -> bool | None:
-    return call_name(call) in _SHOWS or None
-
-
-_TOLD = _Kind(lambda _name, _called: False, _told, computed=False)
-"""A value that an attribute has: it is shown where what is made of it is printed or written."""
 
 
 class _Program:

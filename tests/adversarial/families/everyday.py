@@ -139,6 +139,16 @@ OPENED = {
     },
 }
 
+READS = {
+    "all": (
+        "print({name: value for name, value in train.__dict__.items() if isinstance(value, int)})",
+        ("loader-workers", "loader-pin"),
+    ),
+    "pinned": ("print(epoch, train.pin_memory)", ("loader-pin",)),
+    "asserted": ("assert train.num_workers == 0\nprint(epoch)", ("loader-workers",)),
+    "size": ("print(epoch, train.batch_size, len(train))", ()),
+}
+
 CHOSEN = {
     "conditional": "options = {'num_workers': 1, 'pin_memory': True} if torch.cuda.is_available() else {}",
     "update": "options = {}\nif torch.cuda.is_available():\n    options.update({'num_workers': 1, 'pin_memory': True})",
@@ -256,6 +266,11 @@ def programs() -> Iterator[Program]:
         edited=frozenset({"loader-workers"}),
         left_alone={"loader-pin": "the program prints the whole of its options"},
     )
+    for name, (end, refused) in READS.items():
+        text = fill(LOADED, top="", loaders=PLAIN, start="", before_step="", after_step="", end=end)
+        alone = dict.fromkeys(refused, "the program reads the option of the loader")
+        edited = frozenset({"loader-workers", "loader-pin"}) - set(refused)
+        yield Program(f"every_loader_read_{name}", FAMILY, text, edited=edited, left_alone=alone)
     for name, sampler in SAMPLERS.items():
         text = fill(
             LOADED,
