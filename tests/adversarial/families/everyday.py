@@ -149,6 +149,22 @@ READS = {
     "size": ("print(epoch, train.batch_size, len(train))", ()),
 }
 
+REPORT = """
+import gc, os
+
+
+def settings():
+    return {
+        "benchmark": torch.backends.cudnn.benchmark,
+        "precision": torch.get_float32_matmul_precision(),
+        "collects": gc.isenabled(),
+        "allocator": os.environ.get("PYTORCH_ALLOC_CONF", ""),
+    }
+
+
+print(settings())
+"""
+
 CHOSEN = {
     "conditional": "options = {'num_workers': 1, 'pin_memory': True} if torch.cuda.is_available() else {}",
     "update": "options = {}\nif torch.cuda.is_available():\n    options.update({'num_workers': 1, 'pin_memory': True})",
@@ -271,6 +287,11 @@ def programs() -> Iterator[Program]:
         alone = dict.fromkeys(refused, "the program reads the option of the loader")
         edited = frozenset({"loader-workers", "loader-pin"}) - set(refused)
         yield Program(f"every_loader_read_{name}", FAMILY, text, edited=edited, left_alone=alone)
+    end = "print(epoch, json.dumps(settings()))"
+    text = fill(LOADED, top=REPORT, loaders=PLAIN, start="", before_step="", after_step="", end=end)
+    settings = ("allow-tf32", "cudnn-benchmark", "expandable-segments", "gc-schedule")
+    left = dict.fromkeys(settings, "the program prints the setting")
+    yield Program("every_settings_printed", FAMILY, text, edited=frozenset({"loader-workers"}), left_alone=left)
     for name, sampler in SAMPLERS.items():
         text = fill(
             LOADED,
