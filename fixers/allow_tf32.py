@@ -14,7 +14,8 @@ Why it helps
 Fix safety
     Rounding. Operands of matrix products keep 10 bits of mantissa instead of 23. The gate compares a step with a
     float64 reference, with operands rounded as TF32 rounds them. A program that asked for "highest" by name may
-    have had a reason: the summary says that its own line was edited.
+    have had a reason: the summary says that its own line was edited. A program that reads the precision, to print it
+    say, is left alone.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request, word_diffs
 from diagnose.source.dataflow.flow import chosen_by
+from diagnose.source.settings.process_settings import setting_read
 from diagnose.source.tree.edits import Source, Splice, call_name, parse, set_in_torch
 from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
@@ -35,6 +37,7 @@ _FULL = {'"highest"': '"high"', "'highest'": "'high'"}
 _IEEE = {'"ieee"': '"tf32"', "'ieee'": "'tf32'", '"none"': '"tf32"', "'none'": "'tf32'"}
 _DECIDES = re.compile(r"set_float32_matmul_precision|allow_tf32|fp32_precision")
 _REPRODUCIBLE = re.compile(r"determinis|invarian|reproduc", re.IGNORECASE)
+_READ = ("torch.get_float32_matmul_precision", "matmul.allow_tf32", "matmul.fp32_precision", "backends.fp32_precision")
 _FIRST_WITH_TENSOR_CORES_FOR_IT = (8, 0)
 
 
@@ -47,6 +50,11 @@ def rewrite(request: Request) -> Answer:
         return Advice(f"{facts.device_name} has no TF32; autocast to float16 is what its tensor cores can do.")
     for told in _by_trainer(request):
         return told
+    where = setting_read(request.sources, *_READ)
+    if where is not None:
+        return Advice(
+            f"{where} reads the precision of matrix products, which the program may show: decide on it there."
+        )
     newer = False
     for path, source in files_with(request.sources, "precision", "allow_tf32"):
         newer = newer or any(node.attr.value == "fp32_precision" for node in source.every(cst.Attribute))

@@ -10,9 +10,9 @@ Why it helps
 
 Fix safety
     Rounding: another algorithm adds in another order, and which one is found can differ from run to run. Left alone:
-    programs that ask for deterministic algorithms, where that is in effect or may be. The first step with
-    each new size takes longer; for images whose sizes keep changing the search costs more than it gives, and
-    the trial tells.
+    programs that ask for deterministic algorithms, where that is in effect or may be, and programs that read the
+    setting, to print it say. The first step with each new size takes longer; for images whose sizes keep changing the
+    search costs more than it gives, and the trial tells.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from diagnose.fixer import Advice, Answer, Example, Facts, Fixer, Gate, Request, example_request, word_diffs
+from diagnose.source.settings.process_settings import setting_read
 from diagnose.source.tree.edits import Source, Splice, parse, set_in_torch
 from diagnose.source.tree.text_lines import any_matches, matches
 
@@ -42,6 +43,9 @@ def rewrite(request: Request) -> Answer:
     asks = any_matches(_DETERMINISTIC, request.sources.values())
     if asks and facts.cudnn_deterministic is None:
         return Advice("The program can ask for deterministic algorithms: decide there on cudnn.benchmark.")
+    where = setting_read(request.sources, "cudnn.benchmark")
+    if where is not None:
+        return Advice(f"{where} reads `torch.{_SETTING}`, which the program may show: decide on it there.")
     for path, text in request.sources.items():
         if matches(_LIGHTNING, text):
             return Advice(f"{path} gives its Trainer `benchmark` or `deterministic`: decide there.")

@@ -11,7 +11,7 @@ Why it helps
 
 Fix safety
     Bitwise: where memory comes from changes no number. A program that shares CUDA tensors with other processes, or
-    that chose `backend:cudaMallocAsync` or `expandable_segments:False`, is left alone.
+    that chose `backend:cudaMallocAsync` or `expandable_segments:False`, or reads the variable, is left alone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import re
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request
 from diagnose.program.environment import before_imports, variables
+from diagnose.source.settings.process_settings import setting_read
 from diagnose.source.tree.edits import parse, replace, splice
 from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
@@ -36,6 +37,9 @@ def rewrite(request: Request) -> Answer:
         return Advice(
             "The program shares tensors between processes, which expandable segments do not allow everywhere."
         )
+    where = setting_read(request.sources, *_NAMES)
+    if where is not None:
+        return Advice(f"{where} reads the settings of the allocator, which the program may show: decide on them there.")
     for path, source in files_with(request.sources, *_NAMES):
         for variable in variables(source):
             if variable.name not in _NAMES:

@@ -15,7 +15,7 @@ Fix safety
     not if it is part of a cycle. Cycles that are made while training are still collected, by Python's own schedule or
     every hundredth step; those that hold tensors keep their memory until then. A program that arranges its own
     collections (`gc.freeze`, `gc.disable`, thresholds), or sees what is collected (`weakref`, `__del__`,
-    `gc.get_objects`), is left alone.
+    `gc.get_objects`, `gc.isenabled`), is left alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from diagnose.source.tree.edits import Splice, ensure_import, insert_above, inse
 from diagnose.source.tree.text_lines import matches
 
 _ARRANGED = re.compile(r"\bgc\.(freeze|disable|enable|set_threshold)\(|\bfrom gc import\b")
-_SEEN = re.compile(r"\bweakref\b|\b__del__\b|\bgc\.(?:get_\w+|callbacks|garbage)\b|\btracemalloc\b|= *gc\.collect\(")
+_SEEN = re.compile(
+    r"\bweakref\b|\b__del__\b|\bgc\.(?:get_\w+|isenabled|callbacks|garbage)\b|\btracemalloc\b|= *gc\.collect\("
+)
 _WORDS = frozenset({"gc", "weakref", "__del__", "tracemalloc"})
 """One of which a line of these has: to look for them in all lines takes long."""
 _ABOUT = r"garbage|collect|memory|\bgc\b|\bfree"

@@ -12,8 +12,9 @@ Why it helps
 Fix safety
     Bitwise: the same bytes reach the device. As many batches as the loader holds ready are kept in memory that cannot
     be swapped. Left alone: loaders whose datasets make CUDA tensors, which cannot be pinned, batches that are no copies
-    of what the dataset holds where training writes into them, and programs without a CUDA device. Batches of a class of
-    the program's own are pinned only where that class has a `pin_memory` method.
+    of what the dataset holds where training writes into them, a loader of which the program reads `pin_memory`, and
+    programs without a CUDA device. Batches of a class of the program's own are pinned only where that class has a
+    `pin_memory` method.
 """
 
 from __future__ import annotations

@@ -28,11 +28,11 @@ Fix safety
     generators anew in each worker, and samples are drawn as before, but by other numbers. Left alone: samples that draw
     from a generator that the program keeps, or that a `worker_init_fn` seeds alike in all workers, since all would draw
     the same; an `IterableDataset` that does not ask which worker it is in, which would yield every sample once per
-    worker; a dataset that moves data to a CUDA device, which cannot run in a forked process. Workers are started anew
-    in each epoch; `persistent-workers` keeps them, which changes the order of samples, and so does a program's own
-    `persistent_workers=workers > 0`: it then changes the training. Each worker holds batches of its own: `num_workers ×
-    prefetch_factor` of them in host memory. Where processes are spawned and not forked, the script needs its main
-    guard.
+    worker; a dataset that moves data to a CUDA device, which cannot run in a forked process; a loader of which the
+    program reads `num_workers`. Workers are started anew in each epoch; `persistent-workers` keeps them, which changes
+    the order of samples, and so does a program's own `persistent_workers=workers > 0`: it then changes the training.
+    Each worker holds batches of its own: `num_workers × prefetch_factor` of them in host memory. Where processes are
+    spawned and not forked, the script needs its main guard.
 """
 
 from __future__ import annotations
@@ -208,8 +208,8 @@ def _without_loader(request: Request) -> Iterator[str]:
 def _edits(request: Request, loader: Loader, wanted: int) -> tuple[list[tuple[str, Sequence[Splice]]], list[str]]:
     options = loader.options
     new: dict[str, Scalar] = {"num_workers": wanted}
-    pageable = not options.value("pin_memory") and loader.why_shown("pin_memory") is None
-    if request.facts.device_name is not None and pageable:
+    pageable = request.facts.device_name is not None and not options.value("pin_memory")
+    if pageable and loader.why_not_read("pin_memory") is None:
         new["pin_memory"] = True
     placed = options.place_all(new)
     return [edit for each in placed for edit in each.edits.items()], [each.reason for each in placed if each.reason]

@@ -116,12 +116,11 @@ def _loader_is_pinned(request: Request, plan: _Plan) -> bool:
     for loader in loaders.loaders:
         if loader.options.value("pin_memory") is True:
             continue
-        if (reason := loader.why_not_pinned() or loader.why_shown("pin_memory")) is not None:
-            plan.reasons.append(f"{loader.where} {reason}")
-            return False
+        reason = loader.why_not_pinned() or loader.why_not_read("pin_memory")
         placed = loader.options.place("pin_memory", True)
-        if placed.reason:
-            plan.reasons.append(placed.reason)
+        refusal = f"{loader.where} {reason}" if reason else placed.reason
+        if refusal:
+            plan.reasons.append(refusal)
             return False
         plan.edits += placed.edits.items()
     if not loaders.loaders:

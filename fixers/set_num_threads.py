@@ -11,8 +11,8 @@ Why it helps
 
 Fix safety
     Rounding: a sum over another number of threads is added up in another order. Code of the main process that relies
-    on NumPy's threads gets slower; the trial shows whether that matters. A program that sets any of these itself is
-    left alone, and so is one whose loaders have no workers.
+    on NumPy's threads gets slower; the trial shows whether that matters. A program that sets any of these itself, or
+    reads how many threads torch has, is left alone, and so is one whose loaders have no workers.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, Site, example_request
 from diagnose.program.environment import before_imports
+from diagnose.source.settings.process_settings import setting_read
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import (
     Source,
@@ -46,6 +47,9 @@ def rewrite(request: Request) -> Answer:
     """Limit the threads of libraries at the top, and give the rest to torch."""
     if any_matches(_SETS, request.sources.values()):
         return None
+    where = setting_read(request.sources, "torch.get_num_threads")
+    if where is not None:
+        return Advice(f"{where} reads the number of threads, which the program may show: set it there.")
     workers = _workers(request)
     if not workers:
         return Advice(

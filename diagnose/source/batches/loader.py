@@ -12,6 +12,7 @@ import libcst as cst
 from diagnose.model import Scalar, Site
 from diagnose.source.batches.first_batch import late_first_batch
 from diagnose.source.batches.loader_lifetime import is_built_again, is_for_one_pass, opened_beside_itself
+from diagnose.source.batches.option_reads import option_read
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.daemonic_processes import daemon_that_runs
 from diagnose.source.dataflow.flow import is_repeated
@@ -19,7 +20,6 @@ from diagnose.source.samples.dataset_rng import Draw, sample_draw
 from diagnose.source.samples.shared_state import SharedState, shared_state
 from diagnose.source.samples.statement_order import When
 from diagnose.source.settings.options import CallOptions
-from diagnose.source.settings.shown_options import shows_attribute
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Splice, call_name, parse
 from diagnose.source.tree.memo import files_with
@@ -113,36 +113,21 @@ class Loader:
             )
         if self.uses_device:
             return "feeds a dataset that uses the CUDA device, which worker processes cannot: move data after loading."
-        shown = self.why_shown("num_workers") or self.why_shown("prefetch_factor")
         return (
-            shown
+            self.why_not_read("num_workers")
+            or self.why_not_read("prefetch_factor")
             or self.why_not_ahead()
             or self._why_not_copied()
             or self._why_not_spawned()
             or self._why_no_children()
         )
 
-    def why_shown(self, option: str) -> str | None:
-        """Return that the program shows, or decides by, the loader's attribute `option`; None where it does not."""
-        target = self._target
-        last = target.attr if isinstance(target, cst.Attribute) else target
-        if not isinstance(last, cst.Name) or not shows_attribute(self.options.sources, last.value, option):
+    def why_not_read(self, option: str) -> str | None:
+        """Return where the program reads an option of the loader, which would be another; None where it does not."""
+        if self.options.names:
             return None
-        return f"is asked for its {option}, and the program shows that or decides by it: set {option} there by hand."
-
-    @property
-    def _target(self) -> cst.BaseExpression | None:
-        """What it is bound to where it is built, alone or in a row with others."""
-        source = self.options.source
-        assign = source.parent(self.options.node)
-        if isinstance(assign, cst.Element) and isinstance(row := source.parent(assign), cst.Tuple):
-            pair, at = source.parent(row), row.elements.index(assign)
-            names = pair.targets[0].target if isinstance(pair, cst.Assign) else None
-            same = isinstance(names, cst.Tuple) and len(names.elements) == len(row.elements)
-            return names.elements[at].value if same and isinstance(names, cst.Tuple) else None
-        if isinstance(assign, cst.AnnAssign):
-            return assign.target
-        return assign.targets[0].target if isinstance(assign, cst.Assign) else None
+        where = option_read(self.options.sources, self.options.source, self.options.node, option)
+        return f"has its {option} read by the program: {where}. Set it there by hand." if where else None
 
     def why_not_pinned(self) -> str | None:
         """Return what the program does to batches that copies of them would not affect; None where nothing."""
@@ -304,7 +289,7 @@ def set_option(
     edits: list[tuple[str, Sequence[Splice]]] = []
     reasons: list[str] = []
     for loader in loaders:
-        reason = why_not(loader) or loader.why_shown(name)
+        reason = why_not(loader) or loader.why_not_read(name)
         if reason:
             reasons.append(f"{loader.where} {reason}")
             continue

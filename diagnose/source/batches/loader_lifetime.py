@@ -182,9 +182,10 @@ def names_holding(sources: Mapping[str, str], source: Source, node: cst.CSTNode)
     while pending:
         its, each = pending.pop()
         for above in its.ancestors(each):
-            if isinstance(above, cst.Assign):
-                targets = (name for target in above.targets for name in its.every(cst.Name, target))
-                found |= {name.value for name in targets} - {"self"}
+            if isinstance(above, cst.Assign | cst.AnnAssign):
+                targets = above.targets if isinstance(above, cst.Assign) else (above,)
+                names = (name for each in targets for name in its.every(cst.Name, each.target))
+                found |= {name.value for name in names} - {"self"}
             if isinstance(above, cst.FunctionDef) and above not in seen:
                 seen.add(above)
                 pending += _calls_of(sources, its, above)

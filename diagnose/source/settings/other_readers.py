@@ -104,7 +104,7 @@ def _kept_as(source: Source, use: cst.BaseExpression, sources: Mapping[str, Sour
             if call_name(call) in _TELLS or _is_named_so(above):
                 return []
             if call_name(call) not in _KEEPS:
-                return _passed_as(call, above, sources) if whole else None
+                return parameters_for(call, above, sources) if whole else None
         elif isinstance(above, cst.FormattedStringExpression | cst.Expr):
             return []
         elif isinstance(above, cst.DictElement):
@@ -138,7 +138,7 @@ def _targets(assign: cst.Assign | cst.AnnAssign) -> list[str] | None:
     return found
 
 
-def _passed_as(call: cst.Call, arg: cst.Arg, sources: Mapping[str, Source]) -> list[str] | None:
+def parameters_for(call: cst.Call, arg: cst.Arg, sources: Mapping[str, Source]) -> list[str] | None:
     """The parameter of the program's own function or class that an argument is for; None of other functions."""
     if arg.star:
         return None

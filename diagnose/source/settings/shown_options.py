@@ -14,7 +14,6 @@ from functools import cached_property
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import bound_to
-from diagnose.source.dataflow.flow import within
 from diagnose.source.tree.attributes import class_of, is_label, is_of_self, members_named, whole
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string, string_key
@@ -77,38 +76,6 @@ def shows_mapping(sources: Mapping[str, str], name: str) -> bool:
     return _Program(parse_all(sources)).shows_mapping(name, frozenset())
 
 
-def shows_attribute(sources: Mapping[str, str], owner: str, attribute: str) -> bool:
-    """Whether a program shows or decides by an attribute, or reads all, of what it calls `owner`, as a variable or as
-    an attribute.
-    """
-    return any(
-        (_is_shown(source, node, _TOLD) or _is_tested(source, node)) if part == attribute else part is None
-        for source in parse_all(sources).values()
-        for node in (source.walk(None, cst.Attribute, cst.Call) if owner in source.words else ())
-        if isinstance(node, cst.BaseExpression) and (part := _read_of(node, owner)) != ""
-    )
-
-
-def _is_tested(source: Source, node: cst.CSTNode) -> bool:
-    """Whether an expression stands in the condition of a branch, a loop or an assertion."""
-    return any(
-        isinstance(above, cst.If | cst.IfExp | cst.While | cst.Assert)
-        and (node is above.test or within(source, node, above.test))
-        for above in source.ancestors(node)
-    )
-
-
-def _read_of(node: cst.CSTNode, owner: str) -> str | None:
-    """Return the attribute of `owner` that an expression reads; None where it may be any, "" where it is none."""
-    if isinstance(node, cst.Attribute) and _last(node.value) == owner:
-        return None if node.attr.value == "__dict__" else node.attr.value
-    if not isinstance(node, cst.Call) or not node.args or _last(node.args[0].value) != owner:
-        return ""
-    if call_name(node) == "getattr" and len(node.args) > 1:
-        return string(node.args[1].value)
-    return None if call_name(node) in _LISTS else ""
-
-
 def shows_number(sources: Mapping[str, str], name: str) -> str | None:
     """The file and line where a variable or an attribute of that name goes into a text or a mapping as it is.
 
@@ -154,14 +121,6 @@ def _formats(source: Source, operation: cst.BinaryOperation) -> bool:
     """Whether an operation is `"… %d" % value`, not a remainder."""
     texts = source.walk(operation.left, cst.SimpleString, cst.ConcatenatedString)
     return isinstance(operation.operator, cst.Modulo) and any(texts)
-
-
-def _told(_source: Source, call: cst.Call) -> bool | None:
-    return call_name(call) in _SHOWS or None
-
-
-_TOLD = _Kind(lambda _name, _called: False, _told, computed=False)
-"""A value that an attribute has: it is shown where what is made of it is printed or written."""
 
 
 class _Program:

@@ -181,6 +181,32 @@ OPENED = {
     },
 }
 
+READS = {
+    "all": (
+        "print({name: value for name, value in train.__dict__.items() if isinstance(value, int)})",
+        ("loader-workers", "loader-pin"),
+    ),
+    "pinned": ("print(epoch, train.pin_memory)", ("loader-pin",)),
+    "asserted": ("assert train.num_workers == 0\nprint(epoch)", ("loader-workers",)),
+    "size": ("print(epoch, train.batch_size, len(train))", ()),
+}
+
+REPORT = """
+import gc, os
+
+
+def settings():
+    return {
+        "benchmark": torch.backends.cudnn.benchmark,
+        "precision": torch.get_float32_matmul_precision(),
+        "collects": gc.isenabled(),
+        "allocator": os.environ.get("PYTORCH_ALLOC_CONF", ""),
+    }
+
+
+print(settings())
+"""
+
 CHOSEN = {
     "conditional": "options = {'num_workers': 1, 'pin_memory': True} if torch.cuda.is_available() else {}",
     "update": "options = {}\nif torch.cuda.is_available():\n    options.update({'num_workers': 1, 'pin_memory': True})",
@@ -305,6 +331,16 @@ def programs() -> Iterator[Program]:
         loaders = f"{PLAIN}\n{shown}"
         text = fill(LOADED, top="", loaders=loaders, start="", before_step="", after_step="", **LAST)
         yield Program(f"every_loader_attributes_{name}", FAMILY, text, left_alone=left)
+    for name, (end, refused) in READS.items():
+        text = fill(LOADED, top="", loaders=PLAIN, start="", before_step="", after_step="", end=end)
+        alone = dict.fromkeys(refused, "the program reads the option of the loader")
+        edited = frozenset({"loader-workers", "loader-pin"}) - set(refused)
+        yield Program(f"every_loader_read_{name}", FAMILY, text, edited=edited, left_alone=alone)
+    end = "print(epoch, json.dumps(settings()))"
+    text = fill(LOADED, top=REPORT, loaders=PLAIN, start="", before_step="", after_step="", end=end)
+    settings = ("allow-tf32", "cudnn-benchmark", "expandable-segments", "gc-schedule")
+    left = dict.fromkeys(settings, "the program prints the setting")
+    yield Program("every_settings_printed", FAMILY, text, edited=frozenset({"loader-workers"}), left_alone=left)
     for name, sampler in SAMPLERS.items():
         text = fill(
             LOADED,

@@ -25,7 +25,6 @@ def main(seed=None):
         torch.manual_seed(seed)
         cudnn.deterministic = True
         cudnn.benchmark = False
-    return torch.backends.cudnn.benchmark
 """
 
 
@@ -37,8 +36,10 @@ def test_the_search_is_on_for_runs_that_do_not_ask_for_determinism() -> None:
     before = torch.backends.cudnn.benchmark
     try:
         exec(compile(answer.files["train.py"], "train.py", "exec"), names)
-        assert names["main"]() is True
-        assert names["main"](1) is False
+        names["main"]()
+        assert torch.backends.cudnn.benchmark is True
+        names["main"](1)
+        assert torch.backends.cudnn.benchmark is False
     finally:
         torch.backends.cudnn.benchmark = before
         torch.backends.cudnn.deterministic = False

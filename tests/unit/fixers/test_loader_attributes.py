@@ -25,7 +25,7 @@ TOP = "from torch.utils.data import DataLoader\n\nrows = list(range(64))\n"
         ("print(getattr(loader, 'batch_size'), len(loader.dataset), vars(args))", {"loader-workers", "loader-pin"}),
         ("if loader.num_workers == 0:\n    rows.reverse()", {"loader-pin"}),
         ("size = 4 if getattr(loader, 'num_workers') else 8", {"loader-pin"}),
-        ("size = max(4 - loader.num_workers, 1)", {"loader-workers", "loader-pin"}),
+        ("size = max(4 - loader.num_workers, 1)", {"loader-pin"}),
     ],
 )
 def test_an_option_stays_that_the_program_shows_or_decides_by_as_an_attribute_of_its_loader(
@@ -58,7 +58,7 @@ def test_copies_wait_as_before_where_the_program_shows_whether_its_loader_pins(s
 )
 def test_the_loader_is_known_by_what_it_is_bound_to(bound: str) -> None:
     built = bound.format("DataLoader(rows, shuffle=True)")
-    for shown, edited in (("loader", False), ("others.n", True)):
+    for shown, edited in (("loader", False), ("others.rows", True)):
         text = f"{TOP}{built}\nprint({shown}.num_workers)\n"
         site = Site("DataLoader", "train.py", 4, arguments={"num_workers": 0})
         facts = Facts(cpu_count=4)

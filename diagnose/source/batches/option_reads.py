@@ -1,0 +1,86 @@
+"""Where a program reads an option of a loader that it built: another value would show there, or decide otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import libcst as cst
+
+from diagnose.source.batches.loader_lifetime import names_holding
+from diagnose.source.settings.other_readers import parameters_for
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.literals import string
+from diagnose.source.tree.memo import parse_all
+from diagnose.source.tree.syntax import Source
+
+_ALL = "__dict__"
+_LISTS = ("vars", "getmembers")
+"""Functions that return all attributes of an object."""
+_HARMLESS = {"pin_memory": frozenset({"pin_memory", "non_blocking"})}
+"""Keywords that may take an option: copies from pinned memory and from other memory have the same bytes."""
+
+
+def option_read(sources: Mapping[str, str], source: Source, node: cst.CSTNode, option: str) -> str | None:
+    """The file and line where a program reads an option of the loader that `node` builds; None where it does not.
+
+    The answer may name another object's option: names are followed through assignments, loops and parameters, whatever
+    else they hold.
+    """
+    parsed = parse_all(sources)
+    asked = [(path, *each) for path, its in parsed.items() for each in _reads(its, option)]
+    own = names_holding(sources, source, node) if asked else set()
+    all_names = _followed(parsed, own) if own else own
+    for path, owner, read, of_all in asked:
+        if (own if of_all else all_names) & _mentioned(parsed[path], owner):
+            return f"{path}:{parsed[path].lines_of(read)[0]}"
+    return None
+
+
+def _reads(source: Source, option: str) -> Iterator[tuple[cst.BaseExpression, cst.CSTNode, bool]]:
+    """Yield of what the option is read, the node that reads it, and whether it reads all attributes."""
+    for node in source.every(cst.Attribute):
+        if node.attr.value == _ALL or (node.attr.value == option and not _is_harmless(source, node, option)):
+            yield node.value, node, node.attr.value == _ALL
+    for call in source.calls_named("getattr", *_LISTS):
+        name = string(call.args[1].value) if len(call.args) > 1 else None
+        if call.args and name in {None, option, _ALL}:
+            yield call.args[0].value, call, name != option
+
+
+def _is_harmless(source: Source, node: cst.Attribute, option: str) -> bool:
+    arg = source.parent(node)
+    keyword = arg.keyword if isinstance(arg, cst.Arg) else None
+    made = source.parent(arg) if arg is not None else None
+    return (
+        keyword is not None
+        and keyword.value in _HARMLESS.get(option, ())
+        and isinstance(made, cst.Call)
+        and call_name(made) != "dict"
+    )
+
+
+def _followed(parsed: Mapping[str, Source], names: set[str]) -> set[str]:
+    """The names, and all that are bound to something that mentions one of them."""
+    bound = [
+        (_mentioned(source, value), targets)
+        for source in parsed.values()
+        for value, targets in _bindings(parsed, source)
+    ]
+    while more := {name for used, targets in bound if used & names for name in targets} - names:
+        names = names | more
+    return names
+
+
+def _bindings(parsed: Mapping[str, Source], source: Source) -> Iterator[tuple[cst.CSTNode, set[str]]]:
+    for assign in source.every(cst.Assign):
+        yield assign.value, {name for target in assign.targets for name in _mentioned(source, target)}
+    for loop in source.walk(None, cst.For, cst.CompFor):
+        if isinstance(loop, cst.For | cst.CompFor):
+            yield loop.iter, _mentioned(source, loop.target)
+    for call in source.every(cst.Call):
+        for arg in call.args:
+            yield arg.value, set(parameters_for(call, arg, parsed) or ())
+
+
+def _mentioned(source: Source, node: cst.CSTNode) -> set[str]:
+    return {name.value for name in source.every(cst.Name, node)} - {"self"}
