@@ -5,6 +5,7 @@ with_events(evidence, measures)  →  the evidence with its longest events
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from diagnose.measure import Measures
 from diagnose.measure.profile.step_lanes import thread_name
 from diagnose.measure.profile.work_sources import place_of
 from diagnose.model import EventTable, Evidence, Place, TraceEvent
+from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
 
 MOST_EVENTS = 12
@@ -34,6 +36,14 @@ def with_events(evidence: Evidence, measures: Measures) -> Evidence:
         row_count=len(rows),
         events=tuple(_event(evidence.table, row, measures) for row in longest.tolist()),
     )
+
+
+def require_rows(evidence: Iterable[Evidence], trace: Trace) -> None:
+    """Raise IndexError where a number names rows that its table does not have."""
+    for number in evidence:
+        have = len(getattr(trace, number.table))
+        if number.rows and not (min(number.rows) >= 0 and max(number.rows) < have):
+            raise IndexError(f"`{number.measure}` names rows beyond the {have} of the table `{number.table}`")
 
 
 def _event(kind: EventTable, row: int, measures: Measures) -> TraceEvent:

@@ -15,7 +15,7 @@ import numpy as np
 
 from diagnose.analysis.attribution import AttributedClaim, attribute
 from diagnose.analysis.doubt import MUCH, doubtful_ns, hidden_ns, unreplayed
-from diagnose.analysis.evidence_events import with_events
+from diagnose.analysis.evidence_events import require_rows, with_events
 from diagnose.measure import Measures
 from diagnose.measure.job.rank_record import RankRecord, record_of
 from diagnose.measure.lines.compute_parts import compute_parts
@@ -157,7 +157,11 @@ def ask_rules(measures: Measures, catalogue: Catalogue, failures: list[str]) -> 
     for name in sorted(catalogue.rules):
         rule = catalogue.rules[name]
         try:
-            answers += [(rule, answer) for answer in rule.check(measures)]
+            given = list(rule.check(measures))
+            for answer in given:
+                if isinstance(answer, Claim):
+                    require_rows(answer.evidence, measures.trace)
+            answers += [(rule, answer) for answer in given]
         except Exception as error:  # noqa: BLE001 - a rule may be the user's own; a broken one must not hide the others
             failures.append(f"rule {name} failed and was left out: {type(error).__name__}: {error}")
     return answers

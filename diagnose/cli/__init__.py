@@ -149,12 +149,12 @@ def _module(command: str) -> ModuleType:
 def _warn_of_late_options(command: str, words: list[str]) -> None:
     """Say on stderr which options of `diagnose` are given to a program that knows none of that name."""
     found = _split(words)
-    if found is None or not any(word.startswith("--") for word in found.program):
+    if found is None or not any(word.startswith("--") for word in found[1].program):
         return
     from diagnose.cli.programs.late_options import late_options
 
     known = command_parsers()[command][1]._option_string_actions
-    for warning in late_options(command, found, known):
+    for warning in late_options(*found, known):
         talk(f"diagnose: {warning}")
 
 
@@ -172,11 +172,13 @@ _NAMED = {"check": "--all", "probe": "--list"}
 def _without_program(words: list[str]) -> list[str]:
     """The words that belong to `diagnose` itself: those before the user's program begins, where it starts one."""
     found = _split(words)
-    return words if found is None else [words[0], *found.options]
+    return words if found is None else [words[0], *found[1].options]
 
 
-def _split(words: list[str]) -> Split | None:
-    """The words of a command that starts a program, cut in two; None for other commands."""
+def _split(words: list[str]) -> tuple[list[str], Split] | None:
+    """A command that starts a program, with the name that it takes first, and its other words, cut in two; None for
+    other commands."""
     if words and words[0] in _NAMED:
-        return split_named(words[1:], _NAMED[words[0]])[1]
-    return split(words[1:]) if words and words[0] in ("run", "watch", "fix") else None
+        name, rest = split_named(words[1:], _NAMED[words[0]])
+        return [words[0]] if name is None else [words[0], name], rest
+    return (words[:1], split(words[1:])) if words and words[0] in ("run", "watch", "fix") else None

@@ -84,7 +84,7 @@ class TraceEvent:
     step: int
     """The number of its step among the counted steps, from 0."""
     since_step_ns: int
-    """From the begin of that step."""
+    """From the begin of that step; negative for what the host began before the first one."""
     lane: str
     """The stream of the device or the thread of the host, as the timeline names it."""
     where: Place | None = None

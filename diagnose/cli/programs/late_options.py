@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from diagnose.cli.programs.argv_split import TAKES_VALUE, Split
 from diagnose.errors import InputError
@@ -12,11 +12,15 @@ from diagnose.program import Program
 from diagnose.program.reached_files import read_reached
 from diagnose.program.source import read_source
 
+_HELP = "--help"
+"""What parsers of all kinds take, unnamed."""
 
-def late_options(command: str, words: Split, known: Collection[str]) -> Iterator[str]:
-    """Yield a warning for each `known` option of a command that only the program's own words have, where no file of
-    the program names it. Raises UsageError or InputError where there is no such program.
+
+def late_options(command: Sequence[str], words: Split, known: Collection[str]) -> Iterator[str]:
+    """Yield a warning for each `known` option of a command (`run`, `probe NAME`) that only the program's own words
+    have, where no file of the program names it. Raises UsageError or InputError where there is no such program.
     """
+    known = set(known) - {_HELP}
     if not any(_name(word) in known for word in words.program):
         return
     program = Program.parse(words.program, module=words.module, launcher=words.launcher)
@@ -50,12 +54,12 @@ def _is_named(option: str, text: str) -> bool:
     return re.search(rf"(?<![^\W_]){option[2:].replace('-', '[-_]')}(?![^\W_])", text) is not None
 
 
-def _warning(command: str, words: Split, at: int, option: str) -> str:
+def _warning(command: Sequence[str], words: Split, at: int, option: str) -> str:
     valued = words.program[at] in TAKES_VALUE and at + 1 < len(words.program)
     moved = words.program[at : at + 1 + valued]
     rest = [*words.program[:at], *words.program[at + len(moved) :]]
     start = ["-m"] if words.module else ["--"] if words.launcher else []
-    meant = shlex.join(["diagnose", command, *words.options, *moved, *start, *rest])
+    meant = shlex.join(["diagnose", *command, *words.options, *moved, *start, *rest])
     return (
         f"{option} stands after the script, so the script gets it, and no file of the program names it; to give it to "
         f"diagnose: `{meant}`"

@@ -51,7 +51,7 @@ class EvidenceScreen(ModalScreen[TraceEvent]):
             yield Static(id="evidence-number")
             yield SortableTable()
             yield Static(id="evidence-event")
-        card.border_title = f"{self._rule}: events behind a number"
+        card.border_title = styled(f"{self._rule}: events behind a number")  # a string would be markup
         card.border_subtitle = "t in time  s sort  r reverse  ← → other numbers  esc close"
 
     def on_mount(self) -> None:

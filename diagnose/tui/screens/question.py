@@ -37,7 +37,7 @@ class Question(ModalScreen[str]):
     def compose(self) -> ComposeResult:
         text = Text("\n").join(self._lines(min(self.app.size.width - 10, _WIDEST)))
         card = Static(text, id="question-card")
-        card.border_title = self._title
+        card.border_title = styled(self._title)  # a string would be markup
         card.styles.min_width = min(len(self._title) + _BESIDE_TITLE, self.app.size.width)
         yield card
 

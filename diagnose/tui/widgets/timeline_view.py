@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from typing import ClassVar
 
 from rich.text import Text
@@ -95,8 +96,8 @@ class TimelineView(Widget, can_focus=True):
         return finding.example_ns is not None and self.show_span(finding.example_ns, index)
 
     def show_span(self, span: tuple[int, int], index: int, lane: str = "") -> bool:
-        """Bring a stretch of a finding's time into view, on the recording's clock, and choose the first lane that
-        `lane` begins the name of; False where the timeline does not have it.
+        """Bring a stretch of a finding's time into view, on the recording's clock, and choose the first lane of the
+        stream or thread `lane`; False where the timeline does not have that stretch.
         """
         timeline = self.timeline
         if timeline is None:
@@ -105,8 +106,8 @@ class TimelineView(Widget, can_focus=True):
         if begin < 0 or end > timeline.steps_ns[-1]:
             return False
         self.finding = index
-        lanes = enumerate(timeline.lanes)
-        self._lane = next((at for at, one in lanes if lane and one.name.startswith(lane)), self._lane)
+        found = first_lane((one.name for one in timeline.lanes), lane)
+        self._lane = self._lane if found is None else found
         self._cursor_ns = (begin + end) / 2
         length = max((end - begin) * _AROUND, _CLOSEST_NS)
         self._look_at(self._cursor_ns - length / 2, length)
@@ -347,3 +348,11 @@ def _at(lane: Lane, moment_ns: float) -> int | None:
     """The span that runs at a moment."""
     at = bisect_right(lane.start_ns, moment_ns) - 1
     return at if at >= 0 and moment_ns <= lane.start_ns[at] + lane.length_ns[at] else None
+
+
+def first_lane(names: Iterable[str], lane: str) -> int | None:
+    """Return the number of the first lane of a stream or thread: `stream 1, collectives` is one of `stream 1`, and
+    `stream 13` is not. None where there is none."""
+    return next(
+        (at for at, name in enumerate(names) if name == lane or name.startswith((f"{lane},", f"{lane}:"))), None
+    )

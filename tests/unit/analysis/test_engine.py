@@ -134,6 +134,16 @@ def test_a_rule_that_raises_becomes_a_warning() -> None:
     assert diagnosis.warnings[0] == "rule bad failed and was left out: KeyError: 'broken'"
 
 
+@pytest.mark.parametrize("row", [-1, 1])
+def test_a_rule_that_names_rows_which_its_table_does_not_have_becomes_a_warning(row: int) -> None:
+    def check(measures: Measures) -> Iterator[Claim]:
+        yield Claim("no", 5 * MS, measures.counted, evidence=[Evidence("kernels", 1, "count", (0, row))])
+
+    diagnosis = diagnose([TEN_MS], catalogue(Rule("bad", check), claiming("good", 0, 5)))
+    assert [finding.rule for finding in diagnosis.findings] == ["good"]
+    assert diagnosis.warnings[0].endswith("IndexError: `kernels` names rows beyond the 1 of the table `device`")
+
+
 def test_a_module_that_does_not_load_is_said() -> None:
     broken = Catalogue({}, {}, (Problem("my.rules.new", "SyntaxError: here"),))
     assert diagnose([TEN_MS], broken).warnings[0] == "my.rules.new could not be loaded: SyntaxError: here"

@@ -10,7 +10,7 @@ from diagnose.cli import main
 from diagnose.cli.programs.argv_split import split
 from diagnose.cli.programs.late_options import late_options
 
-KNOWN = ("--budget", "--dry-run", "--steps", "--plain")
+KNOWN = ("--budget", "--dry-run", "--help", "--steps", "--plain")
 PARSER = "import argparse\nparser = argparse.ArgumentParser()\n"
 
 
@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def warned(line: str) -> list[str]:
-    return list(late_options("fix", split(line.split()), KNOWN))
+    return list(late_options(["fix"], split(line.split()), KNOWN))
 
 
 @pytest.mark.usefixtures("folder")
@@ -48,6 +48,7 @@ def test_the_right_order_is_said(line: str, meant: str) -> None:
         "train.py --lr 3",  # the program's own
         "--budget 3m train.py",  # in its place
         "-- torchrun --steps 3 train.py",  # the launcher's own
+        "train.py --help",  # every parser's
         "-- bash -c train.py",  # nobody knows what the program reads
     ],
 )
@@ -73,3 +74,21 @@ def test_the_command_warns_and_goes_on(folder: Path, capsys: pytest.CaptureFixtu
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("diagnose: --budget stands after the script, so the script gets it, and no file of")
     assert "no-such-fixer is no fixer" in said[-1]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("check no-such-fixer train.py --budget 3m", "diagnose check no-such-fixer --budget 3m train.py"),
+        ("check --all train.py --budget 3m", "diagnose check --all --budget 3m train.py"),
+        ("probe no-such-probe --steps 2 train.py --json", "diagnose probe no-such-probe --steps 2 --json train.py"),
+    ],
+)
+def test_a_command_keeps_the_name_that_comes_first(
+    line: str, meant: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diagnose.cli.programs.check.run", lambda _: 0)
+    monkeypatch.setattr("diagnose.cli.programs.probe.run", lambda _: 0)
+    main(line.split())
+    assert capsys.readouterr().err.splitlines()[0].endswith(f"to give it to diagnose: `{meant}`")

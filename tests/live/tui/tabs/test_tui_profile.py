@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import journals
 import pytest
@@ -172,3 +173,15 @@ async def test_escape_leaves_the_events_and_stays_at_the_finding() -> None:
         await pilot.press("2", "enter", "enter", "escape")
         assert app.active == "findings"
         assert not isinstance(app.screen, EvidenceScreen)
+
+
+@driven
+async def test_a_rule_whose_name_looks_like_markup_has_its_events_opened() -> None:
+    diagnosis = state().diagnosis
+    assert diagnosis is not None
+    named = replace(diagnosis, findings=tuple(replace(one, rule="x[/nope]") for one in diagnosis.findings))
+    app = DiagnoseApp(Feed(State(diagnosis=named)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("2", "enter", "enter")
+        assert isinstance(app.screen, EvidenceScreen)
+        assert "x[/nope]: events behind a number" in seen(app)
