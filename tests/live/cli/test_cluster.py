@@ -96,7 +96,7 @@ def test_a_digest_of_a_real_recording_is_small() -> None:
     (trace,) = open_traces([ROOT / "sample_traces" / "h200_naive_gpt"])
     digest = digest_of(trace, CATALOGUE)
     assert len(digest.findings) > 1
-    assert len(pickle.dumps(digest)) < 10_000 < trace.device.start_ns.nbytes
+    assert len(pickle.dumps(digest)) < 20_000 < trace.device.start_ns.nbytes
 
 
 @pytest.mark.parametrize("name", ["cpu_demo", "h200_expert_gpt", "h200_naive_gpt"])
