@@ -272,15 +272,15 @@ def test_on_one_host_a_file_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     store = Store()
     assert TraceAgreement(tmp_path, store, 1, 2).heard() is None
-    assert TraceAgreement(tmp_path, store, 0, 2).say(10, 20_000_000) == 10 + AHEAD
-    assert TraceAgreement(tmp_path, store, 1, 2).heard() == 10 + AHEAD
+    assert TraceAgreement(tmp_path, store, 0, 2).say(10, 20_000_000, 4) == 10 + AHEAD
+    assert TraceAgreement(tmp_path, store, 1, 2).heard() == (10 + AHEAD, 4)
     assert not store.said
 
 
 def test_to_other_hosts_the_jobs_own_store_tells_early_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     store = Store()
-    step = TraceAgreement(tmp_path / "..", store, 0, 2).say(10, 20_000_000)
+    step = TraceAgreement(tmp_path / "..", store, 0, 2).say(10, 20_000_000, 4)
     assert step == 10 + 75  # a second and a half of steps of 20 ms
     far = tmp_path / "another"
     far.mkdir()
@@ -288,7 +288,7 @@ def test_to_other_hosts_the_jobs_own_store_tells_early_enough(tmp_path: Path, mo
     first = other.heard()
     assert other._asking is not None
     other._asking.join(timeout=LIMIT_S)
-    assert (first or other.heard()) == step
+    assert (first or other.heard()) == (step, 4)
     (tmp_path / ".." / WINDOW_AT).unlink()
 
 

@@ -137,10 +137,13 @@ class Tracing:
         steady = self.steady.step_ended(self._hub.end_ns())
         if self._hub.world_size == 1:
             if steady:
+                self._trace_only(self._steps_within())
                 self._open(index)
         elif self._hub.rank == 0:
             if steady:
-                self._open_at = self._agreement.say(index, self.steady.step_ns or self.steady.median_ns() or 0)
+                self._trace_only(self._steps_within())
+                step_ns = self.steady.step_ns or self.steady.median_ns() or 0
+                self._open_at = self._agreement.say(index, step_ns, self._wanted)
                 self._phase = self._agreed
         elif steady:
             self._open_at = index + _PATIENCE
@@ -157,11 +160,20 @@ class Tracing:
             self._open(index)
 
     def _announced(self) -> bool:
-        step = self._agreement.heard()
-        if step is None:
+        heard = self._agreement.heard()
+        if heard is None:
             return False
-        self._open_at = step
+        self._open_at, steps = heard
+        self._trace_only(steps)
         return True
+
+    def _steps_within(self) -> int:
+        return steps_within(MOST_PAUSE_NS, self._operators.per_step, self._wanted)
+
+    def _trace_only(self, steps: int) -> None:
+        """Trace so many steps, as many on all ranks: one that closed its window earlier would hold up the others."""
+        self._left_steps += self._wanted - steps
+        self._wanted = steps
 
     @property
     def _agreement(self) -> TraceAgreement:
@@ -187,8 +199,6 @@ class Tracing:
         if not is_traced(wanted, self._hub.rank, self._hub.world_size, self._hub.folder.parent):
             self._left_out = True
             return
-        steps = steps_within(MOST_PAUSE_NS, self._operators.per_step, self._wanted)
-        self._left_steps, self._wanted = self._wanted - steps, steps
         self._window.open()
         self._phase = self._leading_in
 
