@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.dataflow.iteration import NUMBERS
 from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.samples.object_identity import bound_names, parameters, parts_of, root_of
@@ -17,6 +18,7 @@ from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.shared_objects import is_of_model
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
 
 _IDENTITIES = frozenset(
@@ -35,7 +37,7 @@ def is_identity(source: Source, node: cst.BaseExpression) -> bool:
 
 def orders_a_batch(source: Source, function: cst.CSTNode, target: cst.BaseExpression) -> bool:
     """Whether a collate function sorts the list of samples that it is given, which the loader makes for each batch:
-    one that is given no `batch_size=None`, with which the list is what the dataset returned.
+    one that does not take single samples, with which the list is what the dataset returned.
     """
     method = source.parent(target)
     if not isinstance(function, cst.FunctionDef) or not isinstance(method, cst.Attribute):
@@ -47,15 +49,28 @@ def orders_a_batch(source: Source, function: cst.CSTNode, target: cst.BaseExpres
         isinstance(each, cst.Arg)
         and each.keyword is not None
         and each.keyword.value == "collate_fn"
-        and _makes_batches(source, source.parent(each))
+        and isinstance(loader := source.parent(each), cst.Call)
+        and not takes_single_samples(source, loader)
         for each in uses
     )
 
 
-def _makes_batches(source: Source, loader: cst.CSTNode | None) -> bool:
-    """Whether a loader puts single samples together."""
-    size = argument(loader, "batch_size", 1) if isinstance(loader, cst.Call) else None
-    return size is None or source.code(size.value) != "None"
+def takes_single_samples(source: Source, loader: cst.Call) -> bool:
+    """Whether a loader is told to put no samples together: `batch_size=None`, by a variable or in a mapping too."""
+    size = argument(loader, "batch_size", 1)
+    sizes = [size.value] if size is not None else []
+    for mapping in (each for arg in loader.args if arg.star == "**" for each in _meant(source, arg.value)):
+        if isinstance(mapping, cst.Call) and (given := argument(mapping, "batch_size")) is not None:
+            sizes.append(given.value)
+        elif isinstance(mapping, cst.Dict):
+            pairs = (each for each in mapping.elements if isinstance(each, cst.DictElement))
+            sizes += [each.value for each in pairs if string(each.key) == "batch_size"]
+    return any(source.code(each) == "None" for value in sizes for each in _meant(source, value))
+
+
+def _meant(source: Source, node: cst.BaseExpression) -> list[cst.CSTNode]:
+    """An expression, and all that it is given where it is a variable."""
+    return [node, *(bound_to(source, node) if isinstance(node, cst.Name) else ())]
 
 
 def written_batches(code: SampleCode) -> Iterator[tuple[str, cst.BaseExpression]]:

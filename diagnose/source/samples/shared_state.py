@@ -14,7 +14,7 @@ from functools import cached_property
 import libcst as cst
 
 from diagnose.source.dataflow.flow import within
-from diagnose.source.samples.batch_aliases import is_identity, written_batches
+from diagnose.source.samples.batch_aliases import is_identity, takes_single_samples, written_batches
 from diagnose.source.samples.dataset_rng import draws_of_order
 from diagnose.source.samples.given_attributes import follow_given
 from diagnose.source.samples.hidden_changes import hidden_changes, seeds
@@ -100,8 +100,7 @@ class SharedState:
 
     @property
     def _has_single_samples(self) -> bool:
-        size = argument(self.loader, "batch_size", 1)
-        return size is not None and self.code.sources[self.path].code(size.value) == "None"
+        return takes_single_samples(self.code.sources[self.path], self.loader)
 
     def _not_copied(self) -> Iterator[Trace]:
         """Objects of the dataset that the loader hands on as they are: samples that it does not stack."""

@@ -34,6 +34,8 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program(),
         program("return self.x[i].clone()", STORED, options=", collate_fn=sorts", top=SORTS),
         program("return ROWS[i]", options=", collate_fn=sorts", top="ROWS = []\n" + SORTS),
+        program("return ROWS[i]", options=", collate_fn=sorts", top="MORE = {'batch_size': 8}\nROWS = []\n" + SORTS)
+        .replace("batch_size=8", "**MORE"),
         program("return self.transform(Image.open(self.paths[i]).convert('RGB')), 0", dataset="Images(paths, nn.Flatten())"),  # noqa: E501
         program("return self.x[i], i", STORED),
         program("return self.x[i].clone().mul_(2), i", STORED),
@@ -197,6 +199,9 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
                  "    for row in rows:\n        row['x'] = row['x'] / 2\n    return rows[0]\n"), "# !"),
         # With batch_size=None, the list that is sorted is the dataset's own, or one of the module.
         (program("return self.groups[i]  # !", "self.groups = []", options=", collate_fn=sorts", top=SORTS).replace("batch_size=8", "batch_size=None"), "# !"),  # noqa: E501
+        (program("return GROUPS[i]  # !", options=", collate_fn=sorts", top="SIZE = None\nGROUPS = []\n" + SORTS).replace("batch_size=8", "batch_size=SIZE"), "# !"),  # noqa: E501
+        (program("return GROUPS[i]  # !", options=", collate_fn=sorts", top="MORE = {'batch_size': None}\nGROUPS = []\n" + SORTS).replace("batch_size=8", "**MORE"), "# !"),  # noqa: E501
+        (program("return GROUPS[i]  # !", options=", collate_fn=sorts", top="MORE = dict(batch_size=None)\nGROUPS = []\n" + SORTS).replace("batch_size=8", "**MORE"), "# !"),  # noqa: E501
         (program("return GROUPS[i]  # !", options=", collate_fn=sorts", top="GROUPS = []\n" + SORTS).replace("batch_size=8", "batch_size=None"), "# !"),  # noqa: E501
         (program("return ROWS[i]  # !", options=", collate_fn=scaled", top="ROWS = []\ndef scaled(rows):\n"
                  "    for row in rows:\n        row['x'] = row['x'] / 2\n    return rows[0]\n"), "# !"),
