@@ -64,8 +64,10 @@ class OomSurvival:
         return Verdict(fixer.name, Decision.FAILED, "", setting=dict(setting), diff=diff)
 
     def run(self, stack: Stack) -> StandaloneRun:
-        """Whether the program gets past where it died, with a stack in it; unknown, which is told as a failure, where
-        time ends before."""
+        """Run the program with a stack in it past where it died, and return the run.
+
+        A run whose time is up before that tells nothing: its failure says that the fix is not tried.
+        """
         began_ns = self.deadline.clock()
         program = self._copy(stack)
         seen = self.bench.run_alone(program, f"rescue-{self._copies}", math.ceil(_PAST * self.died_after))

@@ -52,7 +52,7 @@ class _Making:
 
 
 def loss_choices(code: EveryStep, path: str, source: Source, backward: cst.Call) -> Iterator[str]:
-    """Return each line with a condition that decides what the loss of a backward pass is made of."""
+    """Yield each line with a condition that decides what the loss of a backward pass is made of."""
     loops = loops_around(source, backward)
     body = loops[-1] if loops else scope_of(source, backward)
     texts = {at: other.text for at, other in code.sources.items()}

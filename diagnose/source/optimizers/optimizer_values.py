@@ -126,8 +126,14 @@ def _any(answers: Iterable[bool | None]) -> bool | None:
 
 
 def _is_module(source: Source, node: cst.BaseExpression) -> bool:
-    """Whether the function, or for `self.model` the class, asks what stands there for what only modules have."""
+    """Whether the function, or for `self.model` the class, asks what stands there for what only modules have.
+
+    The variable of a loop does not count: it may be a module in one turn, and an optimizer in the next.
+    """
     code = source.code(node)
+    loops = (above for above in source.ancestors(node) if isinstance(above, cst.For))
+    if any(each.value == code for loop in loops for each in source.every(cst.Name, loop.target)):
+        return False
     around = class_of if code.startswith("self.") else scope_of
     asked = (call.func for call in source.calls_named(*_OF_MODULES) if around(source, call) is around(source, node))
     return any(isinstance(func, cst.Attribute) and source.code(func.value) == code for func in asked)

@@ -67,7 +67,7 @@ def _multiplied(source: Source) -> frozenset[str]:
 
 
 def _written_as(node: ast.expr) -> str:
-    """The same for an expression that is read and one that is updated."""
+    """Return an expression's tree as text, equal where it is read and where it is updated."""
     return ast.dump(node).replace("ctx=Store()", "ctx=Load()")
 
 

@@ -79,7 +79,7 @@ def called_as(source: Source, function: cst.FunctionDef, sources: Iterable[Sourc
 
 
 def instances_of(source: Source, owner: str) -> Iterable[str]:
-    """Return the names to which a file assigns instances of a class: `scaler = Scaler()`, `self.scaler = Scaler()`."""
+    """Yield the names to which a file assigns instances of a class: `scaler = Scaler()`, `self.scaler = Scaler()`."""
     if not source.may_call(owner, *source.imported_as(owner)):
         return
     known = {owner}

@@ -261,6 +261,7 @@ for x in loader:
         ("pass", "loaded.parts.load_state_dict(torch.load('last.pt'))", True),
         ("pass", "parts.load_state_dict(torch.load('last.pt'))\nother = list(parts.parameters())", False),
         ("pass", "parts.load_state_dict(torch.load('last.pt'))\ndef count(parts):\n    list(parts.parameters())", True),
+        ("pass", "for part in parts:\n    list(part.parameters())\n    part.load_state_dict(states[part])", True),
         ("self.net.load_state_dict(epochs)", "", True),
         ("list(self.net.parameters())\n        self.net.load_state_dict(epochs)", "", False),
     ],
