@@ -232,10 +232,10 @@ class Fixer:
     """Rules that tell what each line costs, and of whose findings it saves no more than the lines cost that it writes
     anew or calls there."""
     uncounted: bool = False
-    """Whether it speeds work up or slows it down in a way that no finding counts: the predicted saving is then an
+    """Whether the fix speeds work up or slows it down in a way that no finding counts: the predicted saving is then an
     estimate, not a bound."""
     whole_step: bool = False
-    """Whether it may speed up all that a device computes: where that is most of the step, it is tried even if no
+    """Whether the fix may speed up all that a device computes: where that is most of the step, it is tried even if no
     finding names it, or if another fix removed its finding."""
     rules: tuple[str, ...] = ()
     """Rules whose findings it is tried for although they do not name it: for fixers that lie beside the project."""

@@ -29,11 +29,11 @@ class Kept:
     below: Stack
     """What it was put on."""
     together: bool = False
-    """Whether it was tried together with others."""
+    """Whether the fix was tried together with others."""
     foreseen: bool = False
     """What it treats was no finding yet: the others brought it to light."""
     tuned: bool = False
-    """Whether its setting is final: the best of those that there was time for, or not to be chosen by time."""
+    """Whether the setting of the fix is final: the best of those that there was time for, or not chosen by time."""
 
     @property
     def where(self) -> tuple[Place, ...]:

@@ -51,9 +51,9 @@ class RankRecord:
     hosts_most_ns: Int64 | None = None
     """Per step, the same with what may be a wait, as it is of a rank that waits for no other."""
     queue_unknown: bool = False
-    """Whether nobody recorded how long it waited for a core."""
+    """Whether nobody recorded how long the rank waited for a core."""
     cores_unknown: bool = False
-    """Whether it computes on the processor, and nobody recorded how long it waited for a core."""
+    """Whether the rank computes on the processor, and nobody recorded how long it waited for a core."""
 
     @property
     def step_ns(self) -> Int64:

@@ -72,9 +72,9 @@ class JobRow:
     hosts_most_ns: tuple[int, ...] | None = None
     """Per step, what its host has to do by itself, with what may be a wait."""
     queue_unknown: bool = False
-    """Whether nobody recorded how long it waited for a core."""
+    """Whether nobody recorded how long the rank waited for a core."""
     cores_unknown: bool = False
-    """Whether it computes on the processor, and nobody recorded how long it waited for a core."""
+    """Whether the rank computes on the processor, and nobody recorded how long it waited for a core."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,6 @@ _CONVERTS = frozenset({"str", "repr", "int", "float", "bool", "round", "min", "m
 _ENTRIES = frozenset({"items", "values", "keys", "copy"})
 _SHOWN_IN = (cst.FormattedStringExpression, cst.DictElement, cst.StarredDictElement, cst.BinaryOperation)
 _ALL_NAMES = frozenset({"globals", "locals", "vars"})
-_LISTS = frozenset({"vars", "getmembers"})
-"""Functions that return all attributes of an object."""
 
 
 @dataclass(frozen=True)

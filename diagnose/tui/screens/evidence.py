@@ -59,20 +59,20 @@ class EvidenceScreen(ModalScreen[TraceEvent]):
         self._fill()
 
     def on_resize(self) -> None:
-        """Another size, other columns."""
+        """Choose the columns anew for another size."""
         self._fill()
 
     def action_number(self, by: int) -> None:
-        """The next number, or the one before."""
+        """Show the events of the next number, or of the one before."""
         self._at = (self._at + by) % len(self._numbers)
         self._fill()
 
     def action_sort(self, by: int) -> None:
-        """By the next column, or the one before."""
+        """Sort by the next column, or the one before."""
         self.query_one(SortableTable).sort_by_next(by)
 
     def action_reverse(self) -> None:
-        """The other way round."""
+        """Sort the other way round."""
         self.query_one(SortableTable).turn_around()
 
     def action_in_time(self) -> None:

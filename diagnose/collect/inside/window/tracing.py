@@ -59,10 +59,11 @@ class Tracing:
         self._sites = sites
         self._allocations = allocations
         self._ownership = sites.ownership
-        self._wanted = max(1, int(recipe.get("steps", 4)))
+        self._asked = max(1, int(recipe.get("steps", 4)))
+        self._wanted = self._asked
+        """Steps to trace: fewer than asked for where they would hold up training for too long, as many on all ranks,
+        for one that closed its window earlier would hold up the others."""
         self._operators = OperatorCount()
-        self._left_steps = 0
-        """Steps that are not traced, as they would hold up training for too long."""
         self._window = CountedWindow(hub, on_terminated)
         self._lines = LineLog(self._ownership)
         self._tries = 0
@@ -114,8 +115,8 @@ class Tracing:
         steady = self.steady.reason
         if self._window.displaced and self._window.record["steps"] < self._wanted:
             steady = f"{steady}; cut short by the program's own profiler"
-        if self._left_steps:
-            steady = f"{steady}; {self._left_steps} fewer than asked for, as each has many operators"
+        if self._wanted < self._asked:
+            steady = f"{steady}; {self._asked - self._wanted} fewer than asked for, as each has many operators"
         return {**self._window.record, "steady": steady}
 
     def close(self) -> None:
@@ -137,11 +138,11 @@ class Tracing:
         steady = self.steady.step_ended(self._hub.end_ns())
         if self._hub.world_size == 1:
             if steady:
-                self._trace_only(self._steps_within())
+                self._wanted = self._steps_within()
                 self._open(index)
         elif self._hub.rank == 0:
             if steady:
-                self._trace_only(self._steps_within())
+                self._wanted = self._steps_within()
                 step_ns = self.steady.step_ns or self.steady.median_ns() or 0
                 self._open_at = self._agreement.say(index, step_ns, self._wanted)
                 self._phase = self._agreed
@@ -163,17 +164,11 @@ class Tracing:
         heard = self._agreement.heard()
         if heard is None:
             return False
-        self._open_at, steps = heard
-        self._trace_only(steps)
+        self._open_at, self._wanted = heard
         return True
 
     def _steps_within(self) -> int:
-        return steps_within(MOST_PAUSE_NS, self._operators.per_step, self._wanted)
-
-    def _trace_only(self, steps: int) -> None:
-        """Trace so many steps, as many on all ranks: one that closed its window earlier would hold up the others."""
-        self._left_steps += self._wanted - steps
-        self._wanted = steps
+        return steps_within(MOST_PAUSE_NS, self._operators.per_step, self._asked)
 
     @property
     def _agreement(self) -> TraceAgreement:
