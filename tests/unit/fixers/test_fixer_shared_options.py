@@ -82,53 +82,6 @@ def test_a_number_of_workers_in_a_dictionary_that_is_shown_stays() -> None:
     assert not isinstance(FIXER.rewrite(asked), Edits)
 
 
-@pytest.mark.parametrize(
-    ("line", "edited"),
-    [
-        ("print(f'{train_loader.num_workers} workers')", False),
-        ("print('workers: %d' % train_loader.num_workers)", False),
-        ("notes = {'workers': train_loader.num_workers}", False),
-        ("print(vars(train_loader))", False),
-        ("print({name: value for name, value in train_loader.__dict__.items()})", False),
-        ("for name in ('num_workers',):\n    print(getattr(train_loader, name))", False),
-        ("print(getattr(train_loader, 'num_workers'))", False),
-        ("assert train_loader.num_workers == 0", False),
-        ("if train_loader.num_workers > 0:\n    print('workers')", False),
-        ("def show(loader):\n    print(loader.num_workers)\n\n\nshow(train_loader)", False),
-        ("loaders = {'train': train_loader}\nprint(loaders['train'].num_workers)", False),
-        ("for each in [train_loader]:\n    count = each.num_workers\n    print(count)", False),
-        ("threads = 8 - train_loader.num_workers", False),
-        ("print(len(train_loader))", True),
-        ("print(train_loader.batch_size, getattr(train_loader, 'batch_size'))", True),
-        ("for batch in train_loader:\n    print(vars(batch))", True),
-    ],
-)
-def test_a_loader_whose_workers_the_program_reads_keeps_its_number(line: str, edited: bool) -> None:
-    text = _TOP + "train_loader = DataLoader(rows, shuffle=True)\n" + line + "\n"
-    asked = example_request("input-bound", text, setting={"num_workers": 2})
-    assert isinstance(FIXER.rewrite(asked), Edits) is edited
-
-
-@pytest.mark.parametrize(
-    ("line", "pinned"),
-    [
-        ("print(train_loader.pin_memory)", False),
-        ("print(train_loader.__dict__)", False),
-        ("print(train_loader.num_workers)", True),
-        ("batch = batch.to(device, non_blocking=train_loader.pin_memory)", True),
-        ("other = DataLoader(rows, pin_memory=train_loader.pin_memory)", True),
-    ],
-)
-@pytest.mark.parametrize("name", ["loader-pin", "loader-workers"])
-def test_a_loader_of_which_the_program_reads_whether_it_pins_is_not_pinned(name: str, line: str, pinned: bool) -> None:
-    text = _TOP + "train_loader = DataLoader(rows, shuffle=True)\n" + line + "\n"
-    asked = example_request("input-bound", text, facts=Facts(device_name="NVIDIA H200"), setting={"num_workers": 2})
-    answer = load().fixers[name].rewrite(asked)
-    assert (isinstance(answer, Edits) and "pin_memory=True" in answer.files["train.py"]) is (
-        pinned and not (name == "loader-workers" and "num_workers" in line)
-    )
-
-
 _LOGS = "import wandb\n\n\nclass Meter:\n    def update(self, value):\n        self.value = value\n\n\n"
 _ARGS = (
     "from argparse import Namespace\n\nargs = Namespace(workers=0)\n{}\n"
