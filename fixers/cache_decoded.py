@@ -11,13 +11,13 @@ Why it helps
 
 Fix safety
     Bitwise: `decoded` makes 64 samples twice, and hands the dataset on as it is where they differ, where making any
-    draws random numbers or changes what the dataset holds, where samples are no tensors and numbers of one shape on the
-    host, or where all would take more than a quarter of the memory that is left or more than half a minute to make.
-    Loaders that share a dataset share what is kept. Forked workers share the tensors; where workers are spawned nothing
-    is kept. Left alone, with advice: transforms that draw random numbers, a collate function of the program's own,
-    datasets that the program changes between epochs, that change themselves, that yield a stream, or that use the
-    device, and loaders that are built again and again or gone through once. The time before training is paid once in
-    each start of the program.
+    draws random numbers, seeds torch or changes what the dataset holds, where samples are no tensors and numbers of one
+    shape on the host, or where all would take more than a quarter of the memory that is left or more than half a minute
+    to make. Loaders that share a dataset share what is kept. Forked workers share the tensors; where workers are
+    spawned nothing is kept. Left alone, with advice: transforms that draw random numbers, a collate function of the
+    program's own, datasets that the program changes between epochs, that change themselves, that yield a stream, or
+    that use the device, and loaders that are built again and again or gone through once. The time before training is
+    paid once in each start of the program.
 """
 
 from __future__ import annotations
@@ -81,24 +81,31 @@ _made = []  # each dataset with what it became, for all loaders that share it
 def decoded(dataset, seconds=30.0, share=0.25):
     """The dataset with each sample made once and kept in memory.
 
-    The dataset itself where samples are drawn anew each time or differ in shape, where making them changes it, or where
-    all of them would take more than a share of the free memory, or more seconds than that.
+    The dataset itself where samples are drawn anew each time, seed torch or differ in shape, where making them changes
+    it, or where all of them would take more than a share of the free memory, or more seconds than that.
     """
     for known, its in _made:
         if known is dataset:
             return its
     before = _random_states()
     held = [(each, dict(vars(each))) for each in _datasets_in(dataset)]
+    seed, torch.manual_seed = torch.manual_seed, _no_seed  # which would seed the generators of all devices too
     try:
         kept = _decoded(dataset, seconds, share)
     except Exception:
         kept = None  # words, pictures, ragged arrays, files that are not there: the program meets them where it did
+    finally:
+        torch.manual_seed = seed
     changed = _set_back(held)
     drawn = _set_random_states(before)
     if kept is None or changed or drawn:
         return dataset
     _made.append((dataset, kept))
     return kept
+
+
+def _no_seed(seed):
+    raise RuntimeError("a sample seeds torch")
 
 
 def _decoded(dataset, seconds, share):

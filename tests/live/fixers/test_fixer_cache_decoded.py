@@ -229,6 +229,23 @@ def test_what_cannot_be_kept_is_handed_on_and_nothing_is_drawn(make: Callable[[i
     assert torch.equal(torch.get_rng_state(), states[1])
 
 
+def test_samples_that_seed_torch_are_handed_on_and_no_generator_is_seeded(shim: Any) -> None:
+    seeds: list[int] = []
+
+    def drawn_by_index(index: int) -> torch.Tensor:
+        state = torch.get_rng_state()
+        torch.manual_seed(index)  # seeds the devices too, whose states nobody puts back
+        seeds.append(index)
+        sample = torch.rand(2)
+        torch.set_rng_state(state)
+        return sample
+
+    samples, seed = Samples(drawn_by_index), torch.manual_seed
+    assert shim(samples) is samples
+    assert not seeds
+    assert torch.manual_seed is seed
+
+
 def test_what_takes_too_long_or_too_much_memory_is_handed_on(shim: Any) -> None:
     samples = Samples(lambda index: (torch.ones(4), index))
     assert shim(samples, seconds=0.0) is samples
