@@ -31,7 +31,7 @@ from diagnose.trial.process.process_group import never, undisturbed
 from diagnose.trial.process.write_guard import written_elsewhere
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.skip_request import SkipRequest
-from diagnose.trial.watched_program import WatchedProgram
+from diagnose.trial.watched_program import WatchedProgram, multiplies_in_narrow_formats
 from diagnose.units import format_ns, format_share
 
 __all__ = ["WITHOUT_ASKING", "GreedySearch", "Outcome", "dry_run", "fix", "stack_store", "summary"]
@@ -76,8 +76,8 @@ def fix(
     trials, journal = folder / TRIALS, Journal(record)
     mortal = any(finding.ends_run for finding in diagnosis.findings)
     compiles = any(site.kind == "compile" for site in known.sites)
-    step_ns = diagnosis.average_step_ns
-    watched = WatchedProgram.of(traces, began_ns, step_ns, compiles=compiles, mortal=mortal)
+    step_ns, narrow = diagnosis.average_step_ns, multiplies_in_narrow_formats(diagnosis)
+    watched = WatchedProgram.of(traces, began_ns, step_ns, compiles=compiles, mortal=mortal, narrow=narrow)
     try:
         with Bench(
             program,

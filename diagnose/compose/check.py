@@ -32,7 +32,7 @@ from diagnose.trial.bench import Bench
 from diagnose.trial.check import check_edit
 from diagnose.trial.process.process_group import never, undisturbed
 from diagnose.trial.schedule import Deadline, Schedule
-from diagnose.trial.watched_program import WatchedProgram
+from diagnose.trial.watched_program import WatchedProgram, multiplies_in_narrow_formats
 from diagnose.units import format_setting
 
 _UNTOLD = "no finding of this run: asked all the same"
@@ -80,14 +80,14 @@ def check(
     chosen = {one.fixer.name: _chosen(one, setting or {}) for one in asked if one.variants}
     if not chosen:
         return [one.without_edit() for one in asked]
-    trials = folder / "trials"
+    trials, compiles = folder / "trials", any(site.kind == "compile" for site in known.sites)
     try:
         with Bench(
             program,
             trials,
             Schedule(),
             Deadline.within(budget_ns),
-            WatchedProgram.of(traces, compiles=any(site.kind == "compile" for site in known.sites)),
+            WatchedProgram.of(traces, compiles=compiles, narrow=multiplies_in_narrow_formats(diagnosis)),
             on_phase=journal.phase,
             cancelled=cancelled,
         ) as bench:

@@ -85,7 +85,10 @@ def tools_for(
     def start_arm(one: Program, name: str) -> ArmProtocol:
         return Arm(place, one, f"{next(numbers)}-{name}", schedule.warmup_steps)
 
-    gatekeeper = Gatekeeper(place, schedule.start_limit_ns, deadline, watched.memory, compiling=copies.compiling)
+    precision = "float32" if watched.narrow else "float64"
+    gatekeeper = Gatekeeper(
+        place, schedule.start_limit_ns, deadline, watched.memory, compiling=copies.compiling, precision=precision
+    )
     alternates = watched.memory.device_bytes is not None and fits_twice(watched.memory) is False
     costs = CostModel(schedule, watched.start_ns, watched.step_ns, window_ns=watched.window_ns, alternates=alternates)
     whole_runs = WholeRunGate(Runs(place, copies, WHOLE_RUN_LIMIT_NS))

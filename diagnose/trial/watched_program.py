@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnose.collect.records import TRACE
+from diagnose.model import Diagnosis
 from diagnose.trace import Trace
 from diagnose.trial.process.capacity import Memory, while_watched
 from diagnose.units import NS_PER_S
 
 _LONGEST_NS = 600 * NS_PER_S
 """A file that is so much later than its window has been written anew, or copied."""
+_NARROW = ("tf32", "bf16", "fp16", "fp8")
+_NEARLY_ALL = 0.9
+"""The share of a step's operations in narrow formats from which all its numbers are rounded by them. Chosen; the gate
+sees where it is not so."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,8 @@ class WatchedProgram:
     """Whether it was seen to compile something."""
     mortal: bool = False
     """Whether it was seen to hold more from step to step, until memory runs out."""
+    narrow: bool = False
+    """Whether it multiplies in formats narrower than float32, TF32 among them."""
 
     @classmethod
     def of(
@@ -41,10 +48,17 @@ class WatchedProgram:
         *,
         compiles: bool = False,
         mortal: bool = False,
+        narrow: bool = False,
     ) -> WatchedProgram:
         """Return what the traces of all ranks tell of a run that was started at `began_ns`, in ns since the epoch."""
         memory, ranks = while_watched(traces), max(1, len(traces))
-        return cls(memory, written_ns(traces), start_ns(traces, began_ns), step_ns, ranks, compiles, mortal)
+        return cls(memory, written_ns(traces), start_ns(traces, began_ns), step_ns, ranks, compiles, mortal, narrow)
+
+
+def multiplies_in_narrow_formats(diagnosis: Diagnosis) -> bool:
+    """Whether nearly all products of the recorded steps are in formats narrower than float32."""
+    shares = diagnosis.work.in_use if diagnosis.work is not None else {}
+    return sum(shares.get(form, 0.0) for form in _NARROW) >= _NEARLY_ALL
 
 
 def written_ns(traces: Sequence[Trace]) -> int:

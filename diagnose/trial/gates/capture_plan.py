@@ -48,8 +48,13 @@ class Wanted:
 
     @property
     def exact(self) -> bool:
-        """Whether the capture is a reference in float64, operator by operator."""
+        """Whether the capture is a reference, operator by operator in a wide format."""
         return "precision" in self.recipe
+
+    @property
+    def in_float64(self) -> bool:
+        """Whether the capture is a reference in float64."""
+        return self.recipe.get("precision") == "float64"
 
 
 def bits(program: Program, name: str = "bits") -> Wanted:
@@ -57,19 +62,19 @@ def bits(program: Program, name: str = "bits") -> Wanted:
     return Wanted(program, name, {"steps": BITWISE_STEPS, "values": False})
 
 
-def rounding(original: Program, patched: Program, rounds_to: str | None) -> list[Wanted]:
+def rounding(original: Program, patched: Program, rounds_to: str | None, precision: str = "float64") -> list[Wanted]:
     """Values of both, a reference of the original, and where a format is declared one that rounds to it."""
     recipe = {"steps": ROUNDING_STEPS, "values": True}
-    reference = exact(original)
+    reference = exact(original, precision)
     wanted = [Wanted(original, "values", recipe), Wanted(patched, "values", recipe), reference]
     if rounds_to is not None:
-        wanted.append(Wanted(original, f"float64-{rounds_to}", {**reference.recipe, "rounds_to": rounds_to}))
+        wanted.append(Wanted(original, f"{precision}-{rounds_to}", {**reference.recipe, "rounds_to": rounds_to}))
     return wanted
 
 
-def exact(program: Program) -> Wanted:
-    """Values of the program's own float64 reference."""
-    return Wanted(program, "float64", {"steps": ROUNDING_STEPS, "values": True, "precision": "float64"})
+def exact(program: Program, precision: str = "float64") -> Wanted:
+    """Values of the program's own reference in a precision."""
+    return Wanted(program, precision, {"steps": ROUNDING_STEPS, "values": True, "precision": precision})
 
 
 def luck(programs: Sequence[Program], seeds: int, steps: int) -> list[Wanted]:
@@ -96,23 +101,30 @@ class Part:
 
 
 def for_gate(
-    gate: Gate, original: Program, patched: Program, rounds_to: str | None, steps: int, part: Part | None = None
+    gate: Gate,
+    original: Program,
+    patched: Program,
+    rounds_to: str | None,
+    steps: int,
+    part: Part | None = None,
+    precision: str = "float64",
 ) -> list[Wanted]:
-    """All that a look at the numbers needs if it passes, each once; `steps` are those of a trajectory.
+    """All that a look at the numbers needs if it passes, each once; `steps` are those of a trajectory, `precision` is
+    that of the reference.
 
     With a `part` that is held against the original, and the training of `patched` against its.
     """
     if part is not None:
-        first = for_gate(part.gate, original, part.program, part.rounds_to, steps)
+        first = for_gate(part.gate, original, part.program, part.rounds_to, steps, precision=precision)
         # A part that keeps the original's numbers has its captures too; where those do not even repeat themselves, the
         # rounding of the part is judged.
-        gross = rounding(original, patched, rounds_to) if rounds_to is not None else []
+        gross = rounding(original, patched, rounds_to, precision) if rounds_to is not None else []
         gross += rounding(original, part.program, None)[1:2] if gross else []
         wanted = [*first, *gross, *luck([part.program, patched], SEEDS, steps)]
         return list({one.key: one for one in wanted}.values())
     if gate is Gate.BITWISE:
         return [bits(original), bits(patched)]
     if gate is Gate.ROUNDING:
-        return rounding(original, patched, rounds_to)
-    gross = rounding(original, patched, rounds_to) if rounds_to is not None else []
+        return rounding(original, patched, rounds_to, precision)
+    gross = rounding(original, patched, rounds_to, precision) if rounds_to is not None else []
     return [*gross, *luck([original, patched], SEEDS, steps)]

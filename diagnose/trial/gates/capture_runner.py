@@ -29,11 +29,14 @@ from diagnose.trial.schedule import EARLY_MORE_NS, EARLY_TIMES, Deadline
 _DETERMINISTIC = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 # Captures that share the cores must not spin on them while they wait for their own threads.
 _PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
-# The float64 reference is made operator by operator; what is compiled would be out of its reach.
+# A reference is made operator by operator; what is compiled would be out of its reach.
 _EAGER = {"TORCHDYNAMO_DISABLE": "1"}
 _HOST_SHARE = 0.5
 """The share of the host's free memory that a reference may take for tensors that its device has no room for. Chosen,
 not measured."""
+_IN_FLOAT32 = 1.6
+"""The memory of a reference in float32, as a multiple of the program's: what is in a 16-bit format doubles, the rest
+stays. Chosen, not measured."""
 _GAVE_NONE = "the program gave no numbers"
 _LACK = "there was too little memory for the program under the gate"
 
@@ -193,15 +196,17 @@ class CaptureRunner:
         return wanted.key
 
     def _share(self, wanted: Wanted, *, waits: bool = False) -> float:
-        """The memory that a capture needs, as a share of what was seen: a reference is in float64, and what is taken
-        down lies on the host. `waits`: while it stands before its first step.
+        """The memory that a capture needs, as a share of what was seen: a reference is in a wide format, and what is
+        taken down lies on the host. `waits`: while it stands before its first step.
         """
         if waits and (standing := standing_share(self.memory)) is not None:
-            return standing * (2.0 if wanted.exact else 1.0)
+            return standing * (2.0 if wanted.in_float64 else 1.0)
         on_host = self.memory.device_bytes is None
         if wanted.of_luck and wanted.program.root in self.peaks:
             return self.share_of(wanted.program.root, GROWTH)  # it runs as it did in its trial
-        return self.share_of(wanted.program.root, 2.0 if wanted.exact or (on_host and not wanted.of_luck) else 1.3)
+        if wanted.in_float64 or (on_host and not wanted.of_luck):
+            return self.share_of(wanted.program.root, 2.0)
+        return self.share_of(wanted.program.root, _IN_FLOAT32 if wanted.exact else 1.3)
 
     def _has_device_for(self, wanted: Wanted) -> bool:
         """Whether the device has the memory for a capture that has it alone, as far as that is known.

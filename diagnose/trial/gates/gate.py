@@ -49,6 +49,8 @@ class Gatekeeper(CaptureRunner):
     """The step of the slower program, where a trial has measured it; else -1."""
     compiling: Collection[Path] = frozenset()
     """Programs whose start compiles something, by root."""
+    precision: str = "float64"
+    """The number format of references: "float32" where the program multiplies in a narrower one."""
     _same_numbers: dict[Path, Path] = field(default_factory=dict)
     """Programs that passed a gate against another, of whose numbers theirs are."""
     _same_bits: dict[Path, Path] = field(default_factory=dict)
@@ -121,10 +123,10 @@ class Gatekeeper(CaptureRunner):
         """Return the captures that a passing numerics check needs, with the programs that stand in for the original."""
         steps = self.trajectory_steps
         if part is not None or gate is not Gate.TRAINING:
-            return for_gate(gate, original, patched, rounds_to, steps, part)
-        base = self._captured_alike(original, patched, ["values", "float64"]) or original
+            return for_gate(gate, original, patched, rounds_to, steps, part, self.precision)
+        base = self._captured_alike(original, patched, ["values", self.precision]) or original
         stands_in = self._captured_alike(original, patched, [f"seed-{seed}" for seed in range(SEEDS)]) or original
-        gross = rounding(base, patched, rounds_to) if rounds_to is not None else []
+        gross = rounding(base, patched, rounds_to, self.precision) if rounds_to is not None else []
         return [*gross, *luck([stands_in, patched], SEEDS, steps)]
 
     def _missing(self, wanted: Sequence[Wanted]) -> list[Wanted]:
@@ -142,10 +144,10 @@ class Gatekeeper(CaptureRunner):
         answer of the trajectory where that could not be seen.
         """
         try:
-            base = self._captured_alike(original, patched, ["values", "float64"]) or original
-            captures = self._captures(*rounding(base, patched, rounds_to))
+            base = self._captured_alike(original, patched, ["values", self.precision]) or original
+            captures = self._captures(*rounding(base, patched, rounds_to, self.precision))
         except _NoCaptureError as error:
-            return None, f"; its first steps were not compared with float64: {error}"
+            return None, f"; its first steps were not compared with {self.precision}: {error}"
         return numerics.gross(*captures), ""
 
     def _trajectory(self, original: Program, patched: Program, *, asked: bool) -> GateResult:
@@ -202,10 +204,13 @@ class Gatekeeper(CaptureRunner):
         return answer
 
     def _rounding(self, original: Program, patched: Program, rounds_to: str | None, *, fell_back: bool) -> GateResult:
-        wanted = rounding(original, patched, rounds_to)
+        wanted = rounding(original, patched, rounds_to, self.precision)
         answer = self._by_reference_of_another(original, patched, wanted)
         if answer is None:
             before, after, reference, *rounded = self._captures(*wanted)
+            if not (wanted[2].in_float64 or numerics.tells_apart(before, reference)):
+                self.precision = "float64"
+                return self._rounding(original, patched, rounds_to, fell_back=fell_back)
             answer = numerics.rounding(before, after, reference, *rounded)
             if answer.passed is None and not rounded and numerics.has_strayed(before, reference):
                 answer = self._in_float64(before, after, reference, patched) or answer

@@ -4,9 +4,12 @@
 settings, and so is what the optimizers keep; the random generators advance alike, perhaps some steps ahead. Where the
 original does not even equal itself, the rounding gate decides instead, and says so.
 
-*Rounding*: with C the same steps in float64 (`diagnose.collect.inside.modes.float64_reference`), for every tensor
+*Rounding*: with C the same steps in float64 (`diagnose.collect.inside.modes.reference`), for every tensor
 
     RMSE(patched, C)  ≤  3 × max(RMSE(original, C), RMSE(C', C))  +  one float32 rounding of C
+
+A program whose products are in a narrower format than float32 has its C in float32, which rounds thousands of times as
+finely and needs half the memory; where its gradients are not that far from such a C, C is in float64 after all.
 
 C' is C with the operands of matrix products rounded to the number format that the fix declares, and nothing else; it
 takes part only for fixers that declare one. So a fix that keeps the format may be at most three times as wrong as the
@@ -61,6 +64,9 @@ _FLOAT64_ROUNDING = 2.0**-40
 """The rounding error of a gradient that cancels, relative to the usual gradient: thousands of terms whose sizes are
 thousands of times its own."""
 _STRAYED = 0.1  # relative: a reference this far from the original does not compute the same thing
+_LEAST_COARSE = 2.0**-13
+"""The relative error of gradients from which a program rounds more coarsely than its reference in float32: TF32, the
+finest of the formats below float32, rounds an operand by up to 2^-11, float32 by up to 2^-24."""
 
 
 def bitwise(original: Capture, patched: Capture) -> GateResult:
@@ -94,19 +100,19 @@ def rounding(original: Capture, patched: Capture, reference: Capture, rounded: C
                 return unusable
     missing = next((key for key in original.values if key not in reference.values), None)
     if missing is not None:
-        return _unverified(f"the float64 reference has no {original.tensors[missing].title}")
+        return _unverified(f"the reference has no {original.tensors[missing].title}")
     different = states_differ(original.states, patched.states, random=False)
     if different:
         return GateResult(Gate.ROUNDING, False, different)
     typical = max(_typical(original, reference), _typical(rounded, reference) if rounded else 0.0)
     if not typical < _STRAYED:
         return _unverified(
-            f"the float64 reference does not follow the program (its gradients differ by {typical:.1%}): "
+            f"the reference does not follow the program (its gradients differ by {typical:.1%}): "
             "rounding grows too fast in it, or its random numbers depend on the number format"
         )
     errors = list(_errors(original, patched, reference, rounded, typical))
     worst = max(errors, key=lambda error: error.excess)
-    factor = f"{worst.title}: error {worst.patched:.2g} against float64, allowed {worst.allowed:.2g}"
+    factor = f"{worst.title}: error {worst.patched:.2g} against the reference, allowed {worst.allowed:.2g}"
     if not worst.excess <= 1:
         return GateResult(Gate.ROUNDING, False, f"{factor} (original {worst.original:.2g})")
     return GateResult(Gate.ROUNDING, True, f"{len(errors)} tensors of {_steps(original)} within the bound; {factor}")
@@ -115,6 +121,12 @@ def rounding(original: Capture, patched: Capture, reference: Capture, rounded: C
 def has_strayed(original: Capture, reference: Capture) -> bool:
     """Whether a program's rounding moves its gradients so far from float64 that no error can be held against it."""
     return not _typical(original, reference) < _STRAYED
+
+
+def tells_apart(original: Capture, reference: Capture) -> bool:
+    """Whether a reference in float32 is so much finer than the program, and no further from it than rounding, that
+    errors can be held against it."""
+    return _LEAST_COARSE <= _typical(original, reference) < _STRAYED
 
 
 def equal_in_float64(original: Capture, patched: Capture, reference: Capture, patched_reference: Capture) -> GateResult:
@@ -182,7 +194,7 @@ def gross(original: Capture, patched: Capture, reference: Capture, rounded: Capt
     if not far:
         return None
     worst = max(far, key=lambda error: error.excess)
-    detail = f"{worst.title}: error {worst.patched:.2g} against float64, where its number format explains"
+    detail = f"{worst.title}: error {worst.patched:.2g} against the reference, where its number format explains"
     return GateResult(Gate.TRAINING, False, f"{detail} {worst.allowed / FACTOR:.2g}")
 
 

@@ -223,6 +223,14 @@ DEEP_WRONG = {
 }
 
 
+def written(folder: Path, *texts: str) -> list[Program]:
+    """Programs of these texts, each in a folder of its own."""
+    for number, text in enumerate(texts):
+        (folder / f"program{number}").mkdir()
+        (folder / f"program{number}" / "train.py").write_text(text)
+    return [Program.parse(["train.py"], cwd=folder / f"program{number}") for number in range(len(texts))]
+
+
 def test_a_program_whose_rounding_hides_its_gradients_is_judged_in_float64(check: Check) -> None:
     answer = check(Gate.ROUNDING, *RIGHT["the same loss, written out"], program=DEEP)
     assert answer.passed is True, answer.detail
@@ -236,6 +244,31 @@ def test_a_wrong_fix_of_a_program_whose_rounding_hides_its_gradients_is_refused(
     assert ("as coarsely" if name == "a narrower format" else "in float64 it differs") in answer.detail
 
 
+IN_BF16 = PROGRAM.replace("    loss = F", "    with torch.autocast('cpu', torch.bfloat16): loss = F")
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "passed", "references"),
+    [
+        (IN_BF16, RIGHT["the same loss, written out"], True, ["float32"]),
+        (IN_BF16, WRONG["skipped samples"], False, ["float32"]),
+        (PROGRAM, RIGHT["the same loss, written out"], True, ["float32", "float64"]),
+    ],
+    ids=["bfloat16", "bfloat16, skipped samples", "float32 after all"],
+)
+def test_a_program_in_a_narrow_format_is_judged_by_a_reference_in_float32(
+    text: str, change: tuple[str, str], passed: bool, references: list[str], tmp_path: Path
+) -> None:
+    original, patched = written(tmp_path, text, text.replace(*change))
+    with Groups() as groups:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        place = Workplace(groups, tmp_path / "work", sys.executable, lambda _: environment)
+        answer = Gatekeeper(place, LIMIT_NS, precision="float32").check(Gate.ROUNDING, original, patched)
+    assert answer.passed is passed, answer.detail
+    names = (path.name.split("-", 2)[2] for path in (tmp_path / "work").glob("capture-*"))
+    assert sorted(name for name in names if name != "values") == references
+
+
 def test_a_program_with_the_numbers_of_another_is_judged_by_the_reference_of_that(tmp_path: Path) -> None:
     texts = [
         PROGRAM,
@@ -243,13 +276,7 @@ def test_a_program_with_the_numbers_of_another_is_judged_by_the_reference_of_tha
         PROGRAM.replace("lr=1e-3)", "lr=1e-3, fused=True)").replace(*RIGHT["the same loss, written out"]),
         PROGRAM.replace("lr=1e-3)", "lr=1e-3, fused=True)").replace(*WRONG["a wrong scale"]),
     ]
-    programs = []
-    for number, text in enumerate(texts):
-        folder = tmp_path / f"program{number}"
-        folder.mkdir()
-        (folder / "train.py").write_text(text)
-        programs.append(Program.parse(["train.py"], cwd=folder))
-    original, kept, right, wrong = programs
+    original, kept, right, wrong = written(tmp_path, *texts)
     with Groups() as groups:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         keeper = Gatekeeper(Workplace(groups, tmp_path / "work", sys.executable, lambda _: environment), LIMIT_NS)

@@ -2,6 +2,6 @@
 
 watch, heartbeat, ab_worker ──▶ inside.window
 ab_worker       blocks of steps on the controller's demand
-capture ◀── float64_reference, step_state ◀── checkpoint_contents
+capture ◀── reference, step_state ◀── checkpoint_contents
 trajectory;  capture_pause
 """

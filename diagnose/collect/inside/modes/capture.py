@@ -50,8 +50,8 @@ WAITING_BYTES = 2 << 30
 
 
 def start(recipe: dict[str, Any], hub: ProcessHooks) -> None:
-    """Capture `recipe["steps"]` steps; `values` keeps elements, `precision` "float64" makes it the reference,
-    which may keep `host_bytes` of saved tensors on the host."""
+    """Capture `recipe["steps"]` steps; `values` keeps elements, `precision` "float64" or "float32" makes it the
+    reference, which may keep `host_bytes` of saved tensors on the host."""
     capture = _Capture(recipe, hub, prepare(recipe, hub))
     hub.on_torch(capture.torch_imported)
     hub.on_restart(capture.clear)
@@ -88,10 +88,11 @@ class _Capture:
     def _prepare(self, torch: ModuleType) -> None:
         self._torch = torch
         make_repeatable(torch, self._seed)
-        if self._recipe.get("precision") == "float64":
-            from .float64_reference import install
+        if "precision" in self._recipe:
+            from .reference import install
 
-            install(torch, self._recipe.get("rounds_to"), int(self._recipe.get("host_bytes", 0)))
+            host_bytes = int(self._recipe.get("host_bytes", 0))
+            install(torch, self._recipe["precision"], self._recipe.get("rounds_to"), host_bytes)
         stand_before_steps(self._hub, torch)
         self._watch(self._torch)
 

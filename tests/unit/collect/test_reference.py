@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from diagnose.collect.inside.modes.float64_reference import _Float64
+from diagnose.collect.inside.modes.reference import Arithmetic
 
 
 class Unscale:
@@ -26,6 +26,6 @@ def test_the_factor_of_a_loss_scaler_stays_in_float32() -> None:
     """`GradScaler` makes it by way of float64, from which the reference lets nothing return."""
     unscale, found = Unscale(), torch.zeros(1)
     gradients, factor = [torch.ones(3, dtype=torch.float64)], torch.full((1,), 0.5, dtype=torch.float64)
-    _Float64(torch, None).run(unscale, (gradients, found, factor), {})
+    Arithmetic(torch, "float64", None).run(unscale, (gradients, found, factor), {})
     assert unscale.given[2].dtype == torch.float32
     assert unscale.given[0] is gradients and unscale.given[1] is found, "what it writes is the program's own"

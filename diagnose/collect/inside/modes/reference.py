@@ -5,6 +5,9 @@ draws them). From then on a dispatch mode keeps everything that meets a float64 
 inputs are promoted, casts to narrower formats are ignored, autocast does nothing. Random operators draw in the format
 in which the program would have drawn, or the same seed would give other numbers.
 
+A program that multiplies in a narrower format than float32 may be run in float32 instead, by the same rules and without
+TF32: that rounds thousands of times as finely as the program does, in half the memory.
+
 With a number format named, the operands of matrix products and convolutions are first rounded to it, and nothing
 else: this is what that format's rounding costs by itself, on any machine.
 """
@@ -37,14 +40,14 @@ _MIXED = "aten::_fused_"
 _OF_SCALERS = "aten::_amp_"
 
 
-def install(torch_module: ModuleType, rounds_to: str | None, host_bytes: int = 0) -> None:
-    """Make the program that has just imported torch its own float64 reference.
+def install(torch_module: ModuleType, precision: str, rounds_to: str | None, host_bytes: int = 0) -> None:
+    """Make the program that has just imported torch its own reference in `precision`, "float64" or "float32".
 
     With `host_bytes`, so much of what a device has no room for between forward and backward may lie on the host.
     """
     torch: Any = torch_module
-    bits = None if rounds_to is None else MANTISSA_BITS[rounds_to]
-    mode = _mode(torch, bits)
+    arithmetic = Arithmetic(torch, precision, None if rounds_to is None else MANTISSA_BITS[rounds_to])
+    mode = _mode(torch, arithmetic)
     seen: set[int] = set()
     entered: list[Any] = []
 
@@ -53,14 +56,12 @@ def install(torch_module: ModuleType, rounds_to: str | None, host_bytes: int = 0
             return
         seen.update(id(part) for part in module.modules())
         for parameter in module.parameters():
-            if parameter.is_floating_point():
-                parameter.data = parameter.data.double()
-                if parameter.grad is not None:
-                    parameter.grad = parameter.grad.double()
+            parameter.data = arithmetic.widened(parameter.data)
+            if parameter.grad is not None:
+                parameter.grad = arithmetic.widened(parameter.grad)
         for part in module.modules():
             for name, buffer in part._buffers.items():
-                if buffer is not None and buffer.is_floating_point():
-                    part._buffers[name] = buffer.double()
+                part._buffers[name] = arithmetic.widened(buffer)
 
     if host_bytes:
         saved_on_host.install(torch, host_bytes)
@@ -69,20 +70,19 @@ def install(torch_module: ModuleType, rounds_to: str | None, host_bytes: int = 0
     def before_forward(module: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
         widen(module)
         if not entered:
+            _without_tf32(torch)  # which the program has allowed by now, if it does
             entered.append(mode.__enter__())
         # These hold the format of their input against that of their weights before any mode is asked.
-        return tuple(_wide(torch, value) for value in arguments) if isinstance(module, strict) else None
+        return tuple(arithmetic.widened(value) for value in arguments) if isinstance(module, strict) else None
 
     torch.nn.modules.module.register_module_forward_pre_hook(before_forward)
     _without_autocast(torch)
     _widen_before_wrapping(torch, widen)
 
 
-def _wide(torch: Any, value: Any) -> Any:
-    """A tensor, or the tensors of a state, in float64."""
-    if isinstance(value, tuple):
-        return tuple(_wide(torch, item) for item in value)
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+def _without_tf32(torch: Any) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
 
 
 def _without_autocast(torch: Any) -> None:
@@ -110,28 +110,28 @@ def _widen_before_wrapping(torch: Any, widen: Any) -> None:
     wrapper.__init__ = build_wide
 
 
-def _mode(torch: Any, bits: int | None) -> Any:
-    arithmetic = _Float64(torch, bits)
+def _mode(torch: Any, arithmetic: Arithmetic) -> Any:
     mode: Any = torch.utils._python_dispatch.TorchDispatchMode
 
-    class InFloat64(mode):  # type: ignore[misc]  # a class of a module that is typed Any
+    class InReference(mode):  # type: ignore[misc]  # a class of a module that is typed Any
         def __torch_dispatch__(
             self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
             return arithmetic.run(func, args, kwargs or {})
 
-    made: Any = InFloat64
+    made: Any = InReference
     return made()
 
 
-class _Float64:
-    """Carries out operators in float64, on matrix operands that are rounded to so many bits of mantissa."""
+class Arithmetic:
+    """Carries out operators in one wide format, on matrix operands that are rounded to so many bits of mantissa."""
 
-    def __init__(self, torch: Any, bits: int | None) -> None:
-        self._torch, self._wide, self._bits = torch, torch.float64, bits
+    def __init__(self, torch: Any, precision: str, bits: int | None) -> None:
+        """`precision` is "float64" or "float32"; without `bits`, operands are left as they are."""
+        self._torch, self._wide, self._bits = torch, getattr(torch, precision), bits
 
     def run(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Return what an operator gives; one that has no float64 among its inputs, or mixes formats, is left as it
+        """Return what an operator gives; one that has nothing wide among its inputs, or mixes formats, is left as it
         is."""
         name = func._schema.name
         if name.startswith(_OF_SCALERS):
@@ -148,6 +148,13 @@ class _Float64:
                 new_args[place] = self._rounded(new_args[place], self._bits)
         return func(*new_args, **new_kwargs)
 
+    def widened(self, value: Any) -> Any:
+        """A tensor, or the tensors of a state, in the wide format; whatever is no narrower stays as it is."""
+        if isinstance(value, tuple):
+            return tuple(self.widened(item) for item in value)
+        narrow = self._is_float(value) and value.dtype.itemsize < self._wide.itemsize
+        return value.to(self._wide) if narrow else value
+
     def _is_float(self, value: Any) -> bool:
         return isinstance(value, self._torch.Tensor) and value.is_floating_point()
 
@@ -162,22 +169,25 @@ class _Float64:
         return value.to(dtype) if self._is_float(value) and value.dtype != dtype else value
 
     def _converted(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """All floating inputs in one format: that of what is written, else float64."""
+        """All floating inputs in one format: that of what is written, else the widest of theirs and the reference's."""
         given = _arguments(func, args, named)
         written = [tensor.dtype for _, value, changed in given if changed for tensor in self._floats(value)]
         target = self._wide if not written or self._wide in written else written[0]
+        wider = (tensor.dtype for _, value, _ in given for tensor in self._floats(value))
+        if target == self._wide and any(dtype.itemsize > target.itemsize for dtype in wider):
+            target = self._torch.float64
         new_args, new_kwargs = list(args), dict(named)
         for key, value, changed in given:
             if not changed:
                 holder: Any = new_args if isinstance(key, int) else new_kwargs
                 holder[key] = self._cast(value, target)
         dtype = new_kwargs.get("dtype")
-        if dtype is not None and dtype.is_floating_point:
+        if dtype is not None and dtype.is_floating_point and dtype.itemsize < self._wide.itemsize:
             new_kwargs["dtype"] = self._wide
         return new_args, new_kwargs
 
     def _drawn(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """A random operator on float64 input, drawing as it would have drawn for float32."""
+        """A random operator on wide input, drawing as it would have drawn for float32."""
         narrow = self._torch.float32
         if func._schema.name == "aten::native_dropout":
             source, share, train = args
@@ -196,12 +206,14 @@ class _Float64:
         return self._cast(drawn, self._wide)
 
     def _rounded(self, tensor: Any, bits: int) -> Any:
-        """Nearest, ties to even, on the bits of a float64; in place on one copy, as logits fill much of a device."""
-        dropped = 52 - bits
-        raw = tensor.contiguous().view(self._torch.int64)
+        """Nearest, ties to even, on the bits of the format; in place on one copy, as logits fill much of a device."""
+        torch = self._torch
+        mantissa, whole = (52, torch.int64) if tensor.dtype == torch.float64 else (23, torch.int32)
+        dropped = mantissa - bits
+        raw = tensor.contiguous().view(whole)
         near = (raw >> dropped).bitwise_and_(1).add_(raw).add_((1 << (dropped - 1)) - 1)
-        near = near.bitwise_right_shift_(dropped).bitwise_left_shift_(dropped).view(self._wide)
-        return self._torch.where(self._torch.isfinite(tensor), near, tensor, out=near)
+        near = near.bitwise_right_shift_(dropped).bitwise_left_shift_(dropped).view(tensor.dtype)
+        return torch.where(torch.isfinite(tensor), near, tensor, out=near)
 
 
 def _arguments(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[Any, Any, bool]]:
