@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -34,7 +34,7 @@ _EAGER = {"TORCHDYNAMO_DISABLE": "1"}
 _HOST_SHARE = 0.5
 """The share of the host's free memory that a reference may take for tensors that its device has no room for. Chosen,
 not measured."""
-_IN_FLOAT32 = 1.6
+_IN_FLOAT32 = 1.4
 """The memory of a reference in float32, as a multiple of the program's: what is in a 16-bit format doubles, the rest
 stays. Chosen, not measured."""
 _GAVE_NONE = "the program gave no numbers"
@@ -65,6 +65,8 @@ class CaptureRunner:
     deadline: Deadline = field(default_factory=Deadline)
     memory: Memory = field(default_factory=Memory)
     """The memory of one process of the program."""
+    compiling: Collection[Path] = frozenset()
+    """Programs whose start compiles something, by root."""
     peaks: dict[Path, int] = field(default_factory=dict)
     """The peak memory, in bytes, of programs that a trial has seen, by root."""
     make_room: Callable[[], bool] = lambda: False
@@ -171,7 +173,7 @@ class CaptureRunner:
         early = [one for one in missing if one.key in begun]
         early += [] if beside is None else [one for one, _ in self._early(missing, beside)]
         steps_ns = sum(process(one, self._share(one)).steps_ns for one in early)
-        late = [process(one, self._share(one)) for one in missing if one not in early]
+        late = [process(one, self._share(one)) for one in self._longest_first(missing) if one not in early]
         return steps_ns + makespan_ns(late, self.memory)
 
     def _early(self, wanted: Sequence[Wanted], beside: Sequence[float]) -> list[tuple[Wanted, bool]]:
@@ -190,6 +192,10 @@ class CaptureRunner:
                     found.append((one, waits))
                     break
         return found
+
+    def _longest_first(self, wanted: Sequence[Wanted]) -> list[Wanted]:
+        """Return captures in the order to start them: what compiles starts longest, and a reference runs longest."""
+        return sorted(wanted, key=lambda one: (one.exact or one.program.root not in self.compiling, not one.exact))
 
     def _key(self, wanted: Wanted) -> tuple[Path, str]:
         """Return the key under which a capture is kept that says what this one would."""
@@ -234,7 +240,7 @@ class CaptureRunner:
         """Whenever one has ended, the first that fits beside the others takes its place."""
         keys = {one.key for one in some}
         early = {one.wanted.key for one in self._begun} & keys
-        waiting, running = list(some), list[_Running]()
+        waiting, running = self._longest_first(some), list[_Running]()
         try:
             while waiting or running:
                 if self.deadline.passed:

@@ -13,7 +13,7 @@ step may err three times as much as the one before, so the whole is held against
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -47,8 +47,6 @@ class Gatekeeper(CaptureRunner):
 
     step_ns: int = -1
     """The step of the slower program, where a trial has measured it; else -1."""
-    compiling: Collection[Path] = frozenset()
-    """Programs whose start compiles something, by root."""
     precision: str = "float64"
     """The number format of references: "float32" where the program multiplies in a narrower one."""
     _same_numbers: dict[Path, Path] = field(default_factory=dict)
