@@ -187,7 +187,7 @@ KEPT = {
         "code that compiles anew": {"mark-dynamic"},
         "a decoder": {"workers"},
         "augmented at random": {"workers", "persistent-workers"},
-        "a loss": {"native-norm", "compile-model"},  # no time is left to ask which of them gave it
+        "a loss": {"compile-model"},
         "matrix units": {"bf16"},
         "waits in a mask": {"weigh-masked", "compile-model"},
     },
