@@ -205,7 +205,7 @@ def _inner_models(request: Request, models: Sequence[Built], unused: Classes) ->
     compute; none where others do as well.
     """
     outer = [model_class(built, request.sources) for built in models]
-    inner = [inner_model(made, request.sources) for made in outer if made is not None]
+    inner = [inner_model(made, request.sources, unused) for made in outer if made is not None]
     found = [built for built in inner if built is not None]
     left_out = unused | {(made.path, made.name) for made in outer if made is not None}
     clean = len(found) == len(models) and forward_effect(request.sources, left_out) is None

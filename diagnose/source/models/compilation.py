@@ -14,6 +14,7 @@ from diagnose.source.dataflow.flow import within
 from diagnose.source.models.model_construction import SAME_MODULE, Built, built_as, built_model
 from diagnose.source.training.model_calls import is_model
 from diagnose.source.training.training_loop import TrainingStep
+from diagnose.source.tree.built_classes import Classes
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import files_with, parse_all, per_program
@@ -161,12 +162,13 @@ def model_class(built: Built, sources: Mapping[str, str], left: int = _MOST_NAME
     return None
 
 
-def inner_model(outer: ModelClass, sources: Mapping[str, str]) -> Built | None:
+def inner_model(outer: ModelClass, sources: Mapping[str, str], unused: Classes = frozenset()) -> Built | None:
     """Return where the module is built that a class keeps as an attribute and calls; None unless it is the one of a
-    class of the program's, and no class is derived from that which keeps it."""
+    class of the program's, and no class but `unused` ones is derived from that which keeps it."""
     source = outer.source
-    for _, other in files_with(sources, outer.name):
-        bases = (other.code(base.value) for made in other.every(cst.ClassDef) for base in made.bases)
+    for path, other in files_with(sources, outer.name):
+        derived = (made for made in other.every(cst.ClassDef) if (path, made.name.value) not in unused)
+        bases = (other.code(base.value) for made in derived for base in made.bases)
         if any(base.rpartition(".")[2] == outer.name for base in bases):
             return None
     calls = (call.func for call in source.every(cst.Call, outer.definition) if isinstance(call.func, cst.Attribute))

@@ -100,3 +100,12 @@ def test_a_model_is_left_alone_where_the_inner_one_is_of_a_class_derived_from_it
     answer = FIXER.rewrite(asked)
     assert isinstance(answer, Advice)
     assert "in a forward pass" in answer.text
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_a_class_derived_from_the_outer_one_counts_only_where_a_run_builds_it(built: bool) -> None:
+    text = PROGRAM.format(inner="pass", other="pass", given="net")
+    asked = request(text.replace("class Trainer", "class Learned(Diffusion):\n    pass\n\n\nclass Trainer"))
+    classes = "Diffusion, Net, Learned" if built else "Diffusion, Net"
+    answer = FIXER.rewrite(replace(asked, sites=[Site("module classes", "train.py", 1, None, {"classes": classes})]))
+    assert isinstance(answer, Advice if built else Edits)
