@@ -186,7 +186,7 @@ def names_holding(sources: Mapping[str, str], source: Source, node: cst.CSTNode)
                 targets = above.targets if isinstance(above, cst.Assign) else (above,)
                 names = (name for each in targets for name in its.every(cst.Name, each.target))
                 found |= {name.value for name in names} - {"self"}
-            if isinstance(above, cst.FunctionDef) and above not in seen:
+            if isinstance(above, cst.FunctionDef) and above not in seen and above.name.value != "__init__":
                 seen.add(above)
                 pending += _calls_of(sources, its, above)
             if isinstance(above, cst.FunctionDef | cst.ClassDef):

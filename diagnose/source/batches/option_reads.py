@@ -10,7 +10,7 @@ from diagnose.source.batches.loader_lifetime import names_holding
 from diagnose.source.settings.other_readers import parameters_for
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
-from diagnose.source.tree.memo import parse_all
+from diagnose.source.tree.memo import parse_all, per_program
 from diagnose.source.tree.syntax import Source
 
 _ALL = "__dict__"
@@ -29,7 +29,7 @@ def option_read(sources: Mapping[str, str], source: Source, node: cst.CSTNode, o
     parsed = parse_all(sources)
     asked = [(path, *each) for path, its in parsed.items() for each in _reads(its, option)]
     own = names_holding(sources, source, node) if asked else set()
-    all_names = _followed(parsed, own) if own else own
+    all_names = _followed(sources, own) if own else own
     for path, owner, read, of_all in asked:
         if (own if of_all else all_names) & _mentioned(parsed[path], owner):
             return f"{path}:{parsed[path].lines_of(read)[0]}"
@@ -59,16 +59,20 @@ def _is_harmless(source: Source, node: cst.Attribute, option: str) -> bool:
     )
 
 
-def _followed(parsed: Mapping[str, Source], names: set[str]) -> set[str]:
+def _followed(sources: Mapping[str, str], names: set[str]) -> set[str]:
     """The names, and all that are bound to something that mentions one of them."""
-    bound = [
-        (_mentioned(source, value), targets)
-        for source in parsed.values()
-        for value, targets in _bindings(parsed, source)
-    ]
+    bound = _bound(sources)
     while more := {name for used, targets in bound if used & names for name in targets} - names:
         names = names | more
     return names
+
+
+@per_program
+def _bound(sources: Mapping[str, str]) -> tuple[tuple[set[str], set[str]], ...]:
+    """The names that each bound value mentions, and those that it is bound to."""
+    parsed = parse_all(sources)
+    bindings = ((source, *each) for source in parsed.values() for each in _bindings(parsed, source))
+    return tuple((_mentioned(source, value), targets) for source, value, targets in bindings if targets)
 
 
 def _bindings(parsed: Mapping[str, Source], source: Source) -> Iterator[tuple[cst.CSTNode, set[str]]]:

@@ -150,12 +150,16 @@ def parameters_for(call: cst.Call, arg: cst.Arg, sources: Mapping[str, Source]) 
     position = call.args.index(arg)
     found: list[str] = []
     for source in sources.values():
-        for function in source.every(cst.FunctionDef):
-            owner = source.inside(function, cst.ClassDef)
-            of_class = function.name.value == "__init__" and owner is not None and owner.name.value == name
-            if function.name.value != name and not of_class:
-                continue
+        for function in (*source.functions_named(name), *_constructors(source, name)):
             listed = [each.name.value for each in function.params.params]
             listed = listed[1:] if listed[:1] in (["self"], ["cls"]) else listed
             found += listed[position : position + 1]
     return found or None
+
+
+def _constructors(source: Source, name: str) -> Iterator[cst.FunctionDef]:
+    """The `__init__` of each class of that name in a file."""
+    for made in source.classes_named(name):
+        for function in source.every(cst.FunctionDef, made):
+            if function.name.value == "__init__" and source.inside(function, cst.ClassDef) is made:
+                yield function
