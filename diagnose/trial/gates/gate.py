@@ -206,23 +206,23 @@ class Gatekeeper(CaptureRunner):
         answer = self._by_reference_of_another(original, patched, wanted)
         if answer is None:
             before, after, reference, *rounded = self._captures(*wanted)
-            if not (wanted[2].in_float64 or numerics.tells_apart(before, reference)):
+            if numerics.rounds_finely(before, reference) and not wanted[2].in_float64:
                 self.precision = "float64"
                 return self._rounding(original, patched, rounds_to, fell_back=fell_back)
             answer = numerics.rounding(before, after, reference, *rounded)
             if answer.passed is None and not rounded and numerics.has_strayed(before, reference):
-                answer = self._in_float64(before, after, reference, patched) or answer
+                answer = self._in_float64(before, after, original, patched) or answer
         if not fell_back:
             return answer
         detail = f"the original is not deterministic, so rounding was judged: {answer.detail}"
         return GateResult(Gate.ROUNDING, answer.passed, detail)
 
-    def _in_float64(self, before: Capture, after: Capture, reference: Capture, patched: Program) -> GateResult | None:
+    def _in_float64(self, before: Capture, after: Capture, original: Program, patched: Program) -> GateResult | None:
         """The answer from float64, where the program's own rounding hides more than a fix may change."""
         if self.deadline.passed:
             return None
         try:
-            (patched_reference,) = self._captures(exact(patched))
+            reference, patched_reference = self._captures(exact(original), exact(patched))
         except _NoCaptureError:
             return None
         return numerics.equal_in_float64(before, after, reference, patched_reference)

@@ -123,10 +123,10 @@ def has_strayed(original: Capture, reference: Capture) -> bool:
     return not _typical(original, reference) < _STRAYED
 
 
-def tells_apart(original: Capture, reference: Capture) -> bool:
-    """Whether a reference in float32 is so much finer than the program, and no further from it than rounding, that
-    errors can be held against it."""
-    return _LEAST_COARSE <= _typical(original, reference) < _STRAYED
+def rounds_finely(original: Capture, reference: Capture) -> bool:
+    """Whether a program rounds too finely for a reference in float32: its gradients are as near to that as those of a
+    program in float32 may be."""
+    return _typical(original, reference) < _LEAST_COARSE
 
 
 def equal_in_float64(original: Capture, patched: Capture, reference: Capture, patched_reference: Capture) -> GateResult:

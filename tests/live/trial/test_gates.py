@@ -244,17 +244,20 @@ def test_a_wrong_fix_of_a_program_whose_rounding_hides_its_gradients_is_refused(
     assert ("as coarsely" if name == "a narrower format" else "in float64 it differs") in answer.detail
 
 
-IN_BF16 = PROGRAM.replace("    loss = F", "    with torch.autocast('cpu', torch.bfloat16): loss = F")
+def in_bf16(text: str) -> str:
+    return text.replace("    loss = F", "    with torch.autocast('cpu', torch.bfloat16): loss = F")
 
 
 @pytest.mark.parametrize(
     ("text", "change", "passed", "references"),
     [
-        (IN_BF16, RIGHT["the same loss, written out"], True, ["float32"]),
-        (IN_BF16, WRONG["skipped samples"], False, ["float32"]),
+        (in_bf16(PROGRAM), RIGHT["the same loss, written out"], True, ["float32"]),
+        (in_bf16(PROGRAM), WRONG["skipped samples"], False, ["float32"]),
+        (in_bf16(DEEP), RIGHT["the same loss, written out"], True, ["float32", "float64", "float64"]),
+        (in_bf16(DEEP), DEEP_WRONG["a wrong scale"], False, ["float32", "float64", "float64"]),
         (PROGRAM, RIGHT["the same loss, written out"], True, ["float32", "float64"]),
     ],
-    ids=["bfloat16", "bfloat16, skipped samples", "float32 after all"],
+    ids=["bfloat16", "skipped samples", "rounding that grows", "a wrong scale", "float32 after all"],
 )
 def test_a_program_in_a_narrow_format_is_judged_by_a_reference_in_float32(
     text: str, change: tuple[str, str], passed: bool, references: list[str], tmp_path: Path
