@@ -28,7 +28,7 @@ Fix safety
     numbers that are not torch's, unless it is of a class of modules that no part of the run builds; models that are
     called by another name than their own, and those that a library trains; methods, where the program copies modules
     or pickles this one. Values that a forward pass makes once, such as a mask, are kept as in eager code; CUDA graphs,
-    which write over them, are not tried then.
+    which write over them, are not tried then, nor where several backward passes may follow each other, as in a GAN.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from diagnose.source.models.unused_classes import unused_classes
 from diagnose.source.models.wrapped_uses import use_of_wrapper
 from diagnose.source.rewrite.hooks import module_hook
 from diagnose.source.training.repeated_forward import forward_effect, makes_once, method_effect
-from diagnose.source.training.training_loop import training_steps
+from diagnose.source.training.training_loop import has_several_passes, training_steps
 from diagnose.source.tree.built_classes import Classes
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, free_name, insert_after
 from diagnose.source.tree.memo import parse_all
@@ -74,8 +74,9 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     if models and all(_blocks(request, built) for built in models):
         tried.append({"compile": "blocks"})
     waits = request.finding.rule == "launch-bound" and request.facts.device_name is not None
-    # Graphs of launches write over what an earlier one has left.
-    if waits and not _lengths_vary(request) and not _makes_once(request):
+    # Graphs of launches write over what an earlier one has left; a backward pass ends what torch keeps for a forward.
+    passes = has_several_passes(training_steps(request.sources, request.sites))
+    if waits and not (passes or _lengths_vary(request) or _makes_once(request)):
         tried.append({"compile": "whole", "mode": "reduce-overhead"})
     return tried
 

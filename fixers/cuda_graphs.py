@@ -12,8 +12,8 @@ Fix safety
     Rounding: the same kernels, or those that the compiler chooses. A graph replays the addresses and shapes that it was
     recorded with: its outputs are overwritten by the next replay, which torch reports as an error where compiled code
     is used. Left alone, with advice: inputs whose shape may change, values read within the model, random numbers and
-    running statistics (recording would draw and update them), autocast, several models. Graphs hold memory of their
-    own. The programs that record graphs themselves are left alone.
+    running statistics (recording would draw and update them), autocast, several models or backward passes. Graphs hold
+    memory of their own. The programs that record graphs themselves are left alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from diagnose.source.dataflow.flow import scope_of, uses_of
 from diagnose.source.models.compilation import Compiled, compilations, model_class
 from diagnose.source.models.construction_end import after_build
 from diagnose.source.models.model_construction import Built, built_model
-from diagnose.source.training.training_loop import TrainingStep, training_steps
+from diagnose.source.training.training_loop import TrainingStep, has_several_passes, training_steps
 from diagnose.source.tree.arguments import argument, has_star, set_keywords
 from diagnose.source.tree.edits import Source, Splice, ensure_import
 from diagnose.source.tree.text_lines import any_matches
@@ -51,10 +51,16 @@ def rewrite(request: Request) -> Answer:
     if any_matches(_GRAPHED, request.sources.values()):
         return None
     present = [each for each in compilations(request.sources) if isinstance(each.node, cst.Call)]
+    steps = training_steps(request.sources, request.sites)
     if present:
         running = [each for each in present if not _is_off(request, each)]
+        if running and has_several_passes(steps):
+            return Advice(
+                "Several backward passes may follow each other, and what one compiled model has made may be needed "
+                'after that of another, when its graph writes it anew. Use `mode="reduce-overhead"` by hand, and clone '
+                "what is needed later."
+            )
         return _compiled(request, running) if running else None
-    steps = training_steps(request.sources, request.sites)
     if len(steps) != 1 or len(steps[0].forward) != 1:
         return Advice(
             f"{_BY_HAND} No edit is made: more than one call of a model leads to the loss, or none that is found."

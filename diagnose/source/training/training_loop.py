@@ -78,6 +78,20 @@ def training_steps(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tu
     return _steps(sources, frozenset((site.file, site.line) for site in sites if site.kind == "forward"))
 
 
+def has_several_passes(steps: Sequence[TrainingStep]) -> bool:
+    """Whether several backward passes may follow each other: those that no `if` chooses between."""
+    return any(not _chosen_between(one, other) for at, one in enumerate(steps) for other in steps[:at])
+
+
+def _chosen_between(one: TrainingStep, other: TrainingStep) -> bool:
+    source, call = one.source, one.backward
+    if other.source is not source:
+        return False
+    choices = (each for each in source.ancestors(call) if isinstance(each, cst.If))
+    both = (each for each in choices if within(source, other.backward, each))
+    return any(within(source, call, each.body) is not within(source, other.backward, each.body) for each in both)
+
+
 @per_program
 def _steps(sources: Mapping[str, str], ran: _Ran) -> tuple[TrainingStep, ...]:
     found: list[TrainingStep] = []

@@ -191,6 +191,28 @@ def test_graphs_are_a_setting_where_the_device_waits_for_launches_and_lengths_ar
     assert graphs not in settings(request(padded, "launch-bound"))
 
 
+_SECOND_PASS = "    loss = model(batch).mean()\n    loss.backward()\n    optimizer.step()\n"
+_EITHER_PASS = "    if scaler is None:\n        loss.backward()\n    else:\n        scaler.scale(loss).backward()\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "recorded"),
+    [
+        ("    optimizer.step()\n", f"    optimizer.step()\n{_SECOND_PASS}", False),
+        ("    loss.backward()\n", _EITHER_PASS, True),
+    ],
+    ids=["one after the other", "one or the other"],
+)
+def test_graphs_are_no_setting_where_backward_passes_follow_each_other(old: str, new: str, recorded: bool) -> None:
+    """The graph of one model writes anew what another's pass has ended: torch then raises an error."""
+    text = FLAT.replace(old, new)
+    settings = FIXERS["compile-model"].settings(request(text, "launch-bound"))
+    assert ({"compile": "whole", "mode": "reduce-overhead"} in settings) is recorded
+    compiles = text.replace('model = model.to("cpu")', "model = torch.compile(model)")
+    answer = FIXERS["cuda-graphs"].rewrite(request(compiles, "launch-bound"))
+    assert isinstance(answer, Edits if recorded else Advice)
+
+
 @pytest.mark.usefixtures("compiled")
 def test_a_mask_that_a_forward_pass_makes_once_stays_what_it_is_and_is_not_recorded_in_graphs() -> None:
     masked = FLAT.replace("        self.inner =", "        self.mask = None\n        self.inner =").replace(
