@@ -27,7 +27,12 @@ def option_read(sources: Mapping[str, str], source: Source, node: cst.CSTNode, o
     else they hold.
     """
     parsed = parse_all(sources)
-    asked = [(path, *each) for path, its in parsed.items() for each in _reads(its, option)]
+    asked = [
+        (path, *each)
+        for path, its in parsed.items()
+        for each in _reads(its, option)
+        if not _is_its_own(its, each[1], node, option)
+    ]
     own = names_holding(sources, source, node) if asked else set()
     all_names = _followed(sources, own) if own else own
     for path, owner, read, of_all in asked:
@@ -45,6 +50,13 @@ def _reads(source: Source, option: str) -> Iterator[tuple[cst.BaseExpression, cs
         name = string(call.args[1].value) if len(call.args) > 1 else None
         if call.args and name in {None, option, _ALL}:
             yield call.args[0].value, call, name != option
+
+
+def _is_its_own(source: Source, read: cst.CSTNode, node: cst.CSTNode, option: str) -> bool:
+    """Whether `num_workers=args.num_workers` is what builds the loader: the option is written anew there."""
+    arg = source.parent(read)
+    keyword = arg.keyword if isinstance(arg, cst.Arg) else None
+    return keyword is not None and keyword.value == option and arg is not None and source.parent(arg) is node
 
 
 def _is_harmless(source: Source, node: cst.Attribute, option: str) -> bool:

@@ -6,6 +6,8 @@ import pytest
 from rewriting import FIXERS
 
 from diagnose.fixer import Edits, Site, example_request
+from diagnose.source.batches.option_reads import option_read
+from diagnose.source.tree.memo import parse_all
 
 _TOP = "from torch.utils.data import DataLoader\n\n"
 
@@ -37,3 +39,11 @@ def test_fewer_workers_bound_what_is_asked_for_from_above(recorded: dict[str, in
     answer = FIXERS["loader-workers"].rewrite(example_request("cpu-contention", text, sites=sites))
     assert isinstance(answer, Edits), answer
     assert "num_workers=min(args.workers, 4))" in answer.files["train.py"]
+
+
+@pytest.mark.parametrize(("also", "read"), [("", None), ("print(args.loader.num_workers)\n", "train.py:4")])
+def test_the_option_that_builds_the_loader_is_no_read_of_it(also: str, read: str | None) -> None:
+    text = _TOP + "args.loader = DataLoader(rows, num_workers=args.num_workers)\n" + also
+    source = parse_all({"train.py": text})["train.py"]
+    call = next(iter(source.calls_named("DataLoader")))
+    assert option_read({"train.py": text}, source, call, "num_workers") == read
