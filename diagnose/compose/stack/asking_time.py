@@ -38,7 +38,8 @@ class AskingTime:
     """The time left for all fixers; None: no limit but that of each."""
     promising_ns: int = EACH_NS
     """The time limit of a fixer that promises much."""
-    clock: Callable[[], int] = field(default=time.monotonic_ns, repr=False)
+    clock: Callable[[], int] = field(default=time.process_time_ns, repr=False)
+    """Without a budget, time in which other processes have the cores does not count."""
     over: dict[str, str] = field(default_factory=dict)
     """Fixers that are not asked again, with what is told of them."""
     end_ns: int | None = None
@@ -46,7 +47,7 @@ class AskingTime:
 
     @classmethod
     def of(cls, budget_ns: int | None, clock: Callable[[], int] = time.monotonic_ns) -> AskingTime:
-        """The share of a budget that begins now; None: there is none."""
+        """The share of a budget that begins now; None: there is none, and processor time is what counts."""
         if budget_ns is None:
             return cls()
         each_ns, end_ns = max(EACH_NS, budget_ns // PROMISING_SHARE), clock() + budget_ns + LATE_NS
