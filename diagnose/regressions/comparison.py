@@ -6,8 +6,10 @@ the device, a copy, launches for the same FLOPs, operators recorded for a backwa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 from diagnose.regressions.costs import Costs, Line
 from diagnose.regressions.lines import LineMap
@@ -15,19 +17,21 @@ from diagnose.regressions.options import lost_options
 from diagnose.units import format_bytes, format_flops, format_share
 
 MORE_LAUNCHES = 0.10
-MORE_BYTES = 0.15
+MORE_BYTES = 0.25
 MORE_FLOPS = 0.05
 MORE_MEMORY = 0.10
 """Shares by which a step may launch, move, compute and hold more before that counts as worse. Chosen on the harmless
-changes of `benchmarks/regressions`; what a step costs on the CPU is counted, so that nothing of them is noise."""
-LEAST_LAUNCHES = 4
-"""Launches a step: fewer more are a new line of a small program."""
-LEAST_BYTES = 1 << 16
-"""Bytes a step: fewer more are a new scalar."""
-MOST_LINES = 3
-"""Lines told of one difference."""
+changes of `benchmarks/regressions`. What is counted has no noise: they say what is worth a reviewer's time."""
+MORE_EVENTS = 0.5
+"""Waits, copies and the like of a step: what comes in every second step, and no rarer log or evaluation."""
+LEAST_LAUNCHES = 32
+"""Launches a step: at some 6 µs each, fewer more are 0.2 ms, which a new term of a loss may take and a loop exceeds."""
+LEAST_BYTES = 1 << 14
+"""Bytes a step: fewer more are a few new scalars and vectors."""
 SAME = 0.01
 """The share by which a number may differ that is taken for the same."""
+MOST_LINES = 3
+"""Lines told of one difference."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +45,13 @@ class Difference:
     file: str = ""
     line: int = 0
     is_regression: bool = True
-    """False for information: the change of the model, the batch or the options explains it."""
+    """False for information: a change of the model or the batch explains it, or it bought something else."""
 
 
 def compare(base: Costs, head: Costs, lines: LineMap) -> list[Difference]:
     """Return what differs, regressions first."""
-    comparison = _Comparison(base, head, lines)
-    lost = (Difference("option", said, file, line) for said, file, line in lost_options(base, head))
-    found = [*comparison.differences(), *lost]
+    lost = (Difference("option", said, *(where or lines.first_change)) for said, where in lost_options(base, head))
+    found = [*_Comparison(base, head, lines).differences(), *lost]
     return sorted(found, key=lambda one: not one.is_regression)
 
 
@@ -60,164 +63,159 @@ class _Comparison:
 
     def differences(self) -> Iterator[Difference]:
         """Yield every difference."""
-        syncs = list(self._waits())
+        syncs = list(self._events("sync", "sync", "the host waits for the device"))
         yield from syncs
         yield from self._copies({(one.file, one.line) for one in syncs})
-        yield from self._work()
+        yield from self._computed()
+        yield from self._launched()
+        yield from self._held()
         yield from self._precision()
-        yield from self._compile()
-        yield from self._collectives()
+        yield from self._compiled()
+        yield from self._communicated()
 
-    @property
+    @cached_property
     def work_changed(self) -> str:
-        """Why a step does other work than before: words for a sentence; empty where it does the same."""
+        """Why a step does other work than before, for a sentence; empty where it does the same."""
         base, head = self.base, self.head
         if (base.tensors, base.elements) != (head.tensors, head.elements):
-            return f"the model has {head.elements:,} parameters instead of {base.elements:,}"
+            return f"; the model has {head.elements:,} parameters instead of {base.elements:,}"
         if _batches(base) != _batches(head):
-            return f"the batch is {_batches(head)} instead of {_batches(base)}"
-        more = self._more(Costs.count, "launch")
-        if abs(more) < SAME and abs(_ratio(sum(head.flops.values()), sum(base.flops.values())) - 1) > SAME:
-            return "the same operators compute tensors of another size"
+            return f"; the batch is {_batches(head)} instead of {_batches(base)}"
+        if abs(self._more("launch")) < SAME and abs(self._more_flops) > SAME:
+            return "; the same operators compute tensors of another size"
         return ""
 
-    def _waits(self) -> Iterator[Difference]:
-        yield from self._events("sync", "sync", "waits for the device", "times in each step, instead of")
+    @cached_property
+    def _more_flops(self) -> float:
+        return _more(sum(self.base.flops.values()), sum(self.head.flops.values()))
+
+    @cached_property
+    def _more_memory(self) -> float:
+        return _more(self.base.peak_bytes, self.head.peak_bytes)
 
     def _copies(self, told: set[Line]) -> Iterator[Difference]:
-        for kind, words in (("copy to device", "copies to the device"), ("copy to host", "copies to the host")):
-            for found in self._events(kind, "copy", words, "times in each step, instead of"):
-                if (found.file, found.line) not in told:
-                    yield found
-        if abs(self._added("copy to device")) < 1:
-            words = "copies to the device while the host waits (without non_blocking)"
-            yield from self._events("blocking copy", "copy", words, "times in each step, instead of")
+        copies = list(self._events("copy to device", "copy", "a tensor is copied to the device"))
+        copies += self._events("copy to host", "copy", "a tensor is copied to the host")
+        if not copies:
+            copies += self._events("blocking copy", "copy", "a copy to the device waits (it lacks non_blocking)")
+        yield from (one for one in copies if (one.file, one.line) not in told)
+        if not copies and not self.work_changed and self._is_larger("copy to device"):
+            more = format_share(self._more("copy to device", sizes=True))
+            yield self._at("copy", f"{more} more bytes are copied to the device", "copy to device", sizes=True)
 
-    def _events(self, kind: str, name: str, words: str, times: str) -> Iterator[Difference]:
-        if self._added(kind) < 1:
+    def _computed(self) -> Iterator[Difference]:
+        if self._more_flops <= MORE_FLOPS:
             return
-        base, head = self.base.count(kind) / self.base.steps, self.head.count(kind) / self.head.steps
-        places = self._culprits(self.base.counts, self.head.counts, kind) or [self.lines.first_change]
-        for where in places:
-            yield Difference(name, f"{words} {head:.3g} {times} {base:.3g}", *where)
+        trade = "; it holds less memory for that" if self._more_memory < -MORE_FLOPS else ""
+        flops = self.head.flops
+        said = f"matrix products take {format_share(self._more_flops)} more FLOPs"
+        said += f" ({format_flops(sum(flops.values()))} a step)"
+        kind = f"flops {max(flops, key=flops.__getitem__)}"
+        yield self._at("flops", said, kind, sizes=True, because=self.work_changed or trade)
 
-    def _work(self) -> Iterator[Difference]:
-        base, head, why = self.base, self.head, self.work_changed
-        launches, traffic = self._more(Costs.count, "launch"), self._more(Costs.size, "launch")
-        flops = _ratio(sum(head.flops.values()) / head.steps, sum(base.flops.values()) / base.steps) - 1
-        memory = _ratio(head.peak_bytes, base.peak_bytes) - 1
-        because = f"; {why}" if why else ""
-        if flops > MORE_FLOPS:
-            trade = memory < -MORE_FLOPS and not why
-            said = f"a step computes {format_share(flops)} more ({format_flops(sum(head.flops.values()) / head.steps)})"
-            said += "; it holds less memory for that" if trade else because
-            yield self._at(
-                "flops",
-                said,
-                f"flops {max(head.flops, key=lambda name: head.flops[name])}",
-                not (trade or why),
-                sizes=True,
-            )
-            if trade:
-                return
-        if launches > MORE_LAUNCHES and self._added("launch") >= LEAST_LAUNCHES:
-            said = f"a step launches {head.count('launch') / head.steps:.0f} kernels instead of {base.count('launch') / base.steps:.0f}"
-            yield self._at("launches", said + because, "launch", not why)
-        elif traffic > MORE_BYTES and traffic > flops + SAME and self._added_bytes("launch") > LEAST_BYTES:
-            said = f"kernels move {format_share(traffic)} more bytes in each step ({format_bytes(head.size('launch') / head.steps)})"
-            yield self._at("bytes", said + because, "launch", not why, sizes=True)
+    def _launched(self) -> Iterator[Difference]:
+        base, head = self.base.count("launch"), self.head.count("launch")
+        if self._more("launch") > MORE_LAUNCHES and head - base >= LEAST_LAUNCHES:
+            said = f"a step launches {head:.0f} kernels instead of {base:.0f}"
+            yield self._at("launches", said, "launch", because=self.work_changed)
+        elif self._is_larger("launch") and self._more("launch", sizes=True) > self._more_flops + SAME:
+            said = f"kernels move {format_share(self._more('launch', sizes=True))} more bytes"
+            yield self._at("bytes", said, "launch", sizes=True, because=self.work_changed)
+
+    def _held(self) -> Iterator[Difference]:
         recorded = self._added("recorded") - max(0.0, self._added("launch"))
-        if recorded >= 2:
-            said = (
-                f"{recorded:.0f} operators more are recorded for a backward pass in each step, which computes no more"
-            )
-            yield self._at("recorded", said, "recorded", not why)
-        if memory > MORE_MEMORY and head.peak_bytes - base.peak_bytes > LEAST_BYTES:
-            said = f"a step holds {format_share(memory)} more memory at its peak ({format_bytes(head.peak_bytes)})"
-            yield self._at("memory", said + because, "launch", not why, sizes=True)
-        if _grows(head) and not _grows(base):
-            yield self._at("leak", "every step leaves more tensors alive than the one before", "launch", True)
+        if recorded >= 1:
+            said = f"{recorded:.0f} more of the same operators are recorded for a backward pass"
+            yield self._at("recorded", said, "recorded", because=self.work_changed)
+        base, head = self.base.peak_bytes, self.head.peak_bytes
+        if self._more_memory > MORE_MEMORY and head - base > LEAST_BYTES:
+            said = f"a step holds {format_share(self._more_memory)} more memory ({format_bytes(head)} at its peak)"
+            yield self._at("memory", said, "launch", sizes=True, because=self.work_changed)
+        if _grows(self.head) and not _grows(self.base):
+            yield self._at("leak", "each step leaves more tensors alive than the one before", "launch")
 
     def _precision(self) -> Iterator[Difference]:
-        base, head = self.base.flops, self.head.flops
-        for name in ("float64", "float32"):
-            before, now = _share(base, name), _share(head, name)
-            if now - before > MORE_FLOPS:
-                said = f"{format_share(now)} of the FLOPs of matrix products are computed in {name}, instead of {format_share(before)}"
-                yield self._at("precision", said, f"flops {name}", True, sizes=True)
-                return
+        yield from self._events("float64", "precision", "kernels compute in double precision")
+        before, now = _share(self.base.flops, "float32"), _share(self.head.flops, "float32")
+        if now - before > MORE_FLOPS:
+            said = f"{format_share(now)} of the FLOPs of matrix products are in float32, not {format_share(before)}"
+            yield self._at("precision", said, "flops float32", sizes=True)
 
-    def _compile(self) -> Iterator[Difference]:
+    def _compiled(self) -> Iterator[Difference]:
         base, head = self.base, self.head
-        if base.count("graph") and not head.count("graph"):
-            yield Difference("compile", "no compiled graph runs in a step any more", *self.lines.first_change)
+        if not base.count("graph"):
             return
-        yield from (
-            self._events("graph", "compile", "compiled graphs run", "times in each step, instead of")
-            if base.count("graph")
-            else ()
-        )
-        if head.count("compilation") > base.count("compilation"):
-            yield self._at(
-                "compile",
-                f"{head.count('compilation')} graphs are compiled again after the first step",
-                "compilation",
-                True,
-            )
-        elif base.count("graph") and head.graph_breaks > base.graph_breaks and self._added("graph") < 1:
-            yield Difference(
-                "compile",
-                f"torch.compile breaks its graph {head.graph_breaks} times instead of {base.graph_breaks}",
-                *self.lines.first_change,
-            )
+        if not head.count("graph"):
+            yield Difference("compile", "no compiled graph runs in a step any more", *self.lines.first_change)
+        elif head.count("compilation") > base.count("compilation"):
+            said = f"{head.count('compilation') * head.steps:.0f} graphs are compiled anew in {head.steps} steps"
+            yield self._at("compile", said, "compilation")
+        elif self._added("graph") >= MORE_EVENTS:
+            yield from self._events("graph", "compile", "compiled graphs run, between breaks,")
+        elif head.graph_breaks > base.graph_breaks:
+            said = f"torch.compile breaks its graphs {head.graph_breaks} times instead of {base.graph_breaks}"
+            yield Difference("compile", said, *self.lines.first_change)
 
-    def _collectives(self) -> Iterator[Difference]:
-        if not self.work_changed:
-            yield from self._events("collective", "collectives", "ranks communicate", "times in each step, instead of")
-            if self._more(Costs.size, "collective") > MORE_BYTES and self._added("collective") < 1:
-                yield self._at("collectives", "ranks exchange more bytes in each step", "collective", True, sizes=True)
+    def _communicated(self) -> Iterator[Difference]:
+        if self.work_changed:
+            return
+        yield from self._events("collective", "collectives", "ranks communicate")
+        if self._added("collective") < MORE_EVENTS and self._more("collective", sizes=True) > MORE_BYTES:
+            yield self._at("collectives", "ranks exchange more bytes", "collective", sizes=True)
 
-    def _more(self, of: Callable[[Costs, str], int], kind: str) -> float:
-        """The share by which a number of a step is larger than before."""
-        return _ratio(of(self.head, kind) / self.head.steps, of(self.base, kind) / self.base.steps) - 1
+    def _events(self, kind: str, name: str, words: str) -> Iterator[Difference]:
+        """Yield a difference for each line with more of a kind, where steps have more of it often enough."""
+        if self._added(kind) < MORE_EVENTS:
+            return
+        base, head = self.base.count(kind), self.head.count(kind)
+        for where in self._culprits(kind) or [self.lines.first_change]:
+            yield Difference(name, f"{words} {_times(head)} in a step, not {_times(base)}", *where)
+
+    def _more(self, kind: str, *, sizes: bool = False) -> float:
+        """Return the share by which a count, or a size, is larger than before."""
+        if sizes:
+            return _more(self.base.size(kind), self.head.size(kind))
+        return _more(self.base.count(kind), self.head.count(kind))
+
+    def _is_larger(self, kind: str) -> bool:
+        return self._more(kind, sizes=True) > MORE_BYTES and self.head.size(kind) - self.base.size(kind) > LEAST_BYTES
 
     def _added(self, kind: str) -> float:
-        return self.head.count(kind) / self.head.steps - self.base.count(kind) / self.base.steps
+        """Return how many more of a kind a step has."""
+        return self.head.count(kind) - self.base.count(kind)
 
-    def _added_bytes(self, kind: str) -> float:
-        return self.head.size(kind) / self.head.steps - self.base.size(kind) / self.base.steps
+    def _at(self, name: str, said: str, kind: str, *, sizes: bool = False, because: str = "") -> Difference:
+        """Return a difference at the line that most of it came from; a regression unless there is a reason."""
+        where = next(iter(self._culprits(kind, sizes=sizes)), self.lines.first_change)
+        return Difference(name, said + because, *where, is_regression=not because)
 
-    def _at(self, name: str, message: str, kind: str, is_regression: bool, *, sizes: bool = False) -> Difference:
-        """A difference at the line where most of it came from."""
+    def _culprits(self, kind: str, *, sizes: bool = False) -> list[Line]:
+        """Return the lines that have more of a kind than before: changed ones only, where there are."""
         base, head = (self.base.sizes, self.head.sizes) if sizes else (self.base.counts, self.head.counts)
-        where = next(iter(self._culprits(base, head, kind)), self.lines.first_change)
-        return Difference(name, message, *where, is_regression=is_regression)
-
-    def _culprits(
-        self, base: Mapping[str, Mapping[Line, int]], head: Mapping[str, Mapping[Line, int]], kind: str
-    ) -> list[Line]:
-        """The lines of the new commit that have more of a kind than their old ones: changed lines, where there are."""
-        old, new = base.get(kind, {}), head.get(kind, {})
-        more = {where: count - old.get(self.lines.before(where), 0) for where, count in new.items() if where[0]}
-        excess = {where: count for where, count in more.items() if count > 0}
-        changed = [where for where in excess if self.lines.is_changed(where)]
-        chosen = changed or list(excess)
-        return sorted(chosen, key=lambda where: -excess[where])[:MOST_LINES]
+        old: Mapping[Line, int] = base.get(kind, {})
+        more = {line: n - old.get(self.lines.before(line), 0) for line, n in head.get(kind, {}).items() if line[0]}
+        grown = [line for line, added in more.items() if added > 0]
+        chosen = [line for line in grown if self.lines.is_changed(line)] or grown
+        return sorted(chosen, key=lambda line: -more[line])[:MOST_LINES]
 
 
-def _ratio(head: float, base: float) -> float:
-    return head / base if base else (2.0 if head else 1.0)
+def _more(base: float, head: float) -> float:
+    """Return the share by which one number is larger than another: 1 where there was none before."""
+    return head / base - 1 if base else float(bool(head))
 
 
-def _share(flops: dict[str, int], name: str) -> float:
+def _times(count: float) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count:.3g} times")
+
+
+def _share(flops: Mapping[str, int], name: str) -> float:
     whole = sum(flops.values())
     return flops.get(name, 0) / whole if whole else 0.0
 
 
 def _grows(costs: Costs) -> bool:
-    return len(costs.live_bytes) > 2 and all(
-        b > a for a, b in zip(costs.live_bytes, costs.live_bytes[1:], strict=False)
-    )
+    live = costs.live_bytes
+    return len(live) > 2 and all(after > before for before, after in pairwise(live))
 
 
 def _batches(costs: Costs) -> list[object]:

@@ -16,11 +16,11 @@ Line = tuple[str, int]
 
 @dataclass(frozen=True)
 class Costs:
-    """The counted steps of one rank, summed; lines are of the program at its commit."""
+    """The counted steps of one rank; lines are of the program at its commit."""
 
     steps: int
     counts: Mapping[str, Mapping[Line, int]] = field(default_factory=dict)
-    """Per kind and line: launch, recorded, sync, copy to device, graph, compilation, …"""
+    """Of all steps, per kind and line: launch, recorded, sync, copy to device, graph, compilation, …"""
     sizes: Mapping[str, Mapping[Line, int]] = field(default_factory=dict)
     """The same in bytes; FLOPs of the kinds `flops <dtype>`."""
     peak_bytes: int = 0
@@ -33,17 +33,17 @@ class Costs:
     sites: tuple[Mapping[str, Any], ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def count(self, kind: str) -> int:
-        """Return how often a kind occurred in all counted steps."""
-        return sum(self.counts.get(kind, {}).values())
+    def count(self, kind: str) -> float:
+        """Return how often a kind occurs in a step."""
+        return sum(self.counts.get(kind, {}).values()) / self.steps
 
-    def size(self, kind: str) -> int:
-        """Return the bytes of a kind, or its FLOPs, in all counted steps."""
-        return sum(self.sizes.get(kind, {}).values())
+    def size(self, kind: str) -> float:
+        """Return the bytes of a kind, or its FLOPs, in a step."""
+        return sum(self.sizes.get(kind, {}).values()) / self.steps
 
     @property
-    def flops(self) -> dict[str, int]:
-        """FLOPs by type of the results."""
+    def flops(self) -> dict[str, float]:
+        """FLOPs of a step by type of the results."""
         return {kind.partition(" ")[2]: self.size(kind) for kind in self.sizes if kind.startswith("flops ")}
 
 

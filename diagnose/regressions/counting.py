@@ -75,8 +75,8 @@ class Counter:
         while not group.exited and not any(folder.glob(f"rank*/{COSTS}")):
             if time.monotonic_ns() > deadline:
                 raise ProgramFailed(
-                    f"{arm.name}: {self.steps} steps took longer than {format_seconds(self.limit_ns / NS_PER_S)} on the "
-                    "CPU; make the model or the batch smaller by the program's arguments, or raise --budget",
+                    f"{arm.name}: {self.steps} steps took longer than {format_seconds(self.limit_ns / NS_PER_S)} on "
+                    "the CPU; make the model or the batch smaller by the program's arguments, or raise --budget",
                     0,
                 )
             group.rest()

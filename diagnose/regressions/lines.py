@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from diagnose.regressions.costs import Line
+
+SIMILAR = 0.6
+"""The ratio from which an edited line is taken for the one before: the cutoff of `difflib.get_close_matches`."""
 
 
 @dataclass(frozen=True)
@@ -14,8 +17,9 @@ class LineMap:
     """The lines of the changed files; a file without changes has the lines that it had."""
 
     old: Mapping[Line, int]
-    """Of a changed file, each line that stayed: its number before."""
+    """Of a changed file, each line that stayed or was edited: its number before."""
     changed: tuple[str, ...] = ()
+    edited: frozenset[Line] = frozenset()
     first_change: Line = ("", 0)
 
     def before(self, line: Line) -> Line:
@@ -24,18 +28,34 @@ class LineMap:
 
     def is_changed(self, line: Line) -> bool:
         """Whether a line is new, or has another text than before."""
-        return line[0] in self.changed and line not in self.old
+        return line in self.edited or (line[0] in self.changed and line not in self.old)
 
 
 def line_map(texts: Mapping[str, tuple[str, str]]) -> LineMap:
     """Return the map of changed files, each with its text before and after; a missing file is an empty text."""
     old: dict[Line, int] = {}
+    edited: set[Line] = set()
     first: Line = ("", 0)
     for file, (before, after) in texts.items():
-        matcher = SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False)
-        for tag, at, end, now, _ in matcher.get_opcodes():
+        then, now = before.splitlines(), after.splitlines()
+        for tag, a, a_end, b, b_end in SequenceMatcher(None, then, now, autojunk=False).get_opcodes():
             if tag == "equal":
-                old |= {(file, now + 1 + step): at + 1 + step for step in range(end - at)}
-            elif not first[0] and file.endswith(".py"):
-                first = (file, now + 1)
-    return LineMap(old, tuple(texts), first)
+                old |= {(file, b + 1 + step): a + 1 + step for step in range(a_end - a)}
+                continue
+            if not first[0] and file.endswith(".py"):
+                first = (file, b + 1)
+            for at, to in _edited(then[a:a_end], now[b:b_end]):
+                old[file, b + 1 + to] = a + 1 + at
+                edited.add((file, b + 1 + to))
+    return LineMap(old, tuple(texts), frozenset(edited), first)
+
+
+def _edited(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield which of the lines that were taken out came back with another text, in their order."""
+    start = 0
+    for to, line in enumerate(after):
+        for at in range(start, len(before)):
+            if SequenceMatcher(None, before[at].strip(), line.strip(), autojunk=False).ratio() > SIMILAR:
+                yield at, to
+                start = at + 1
+                break

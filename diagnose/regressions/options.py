@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from diagnose.regressions.costs import Costs
+from diagnose.regressions.costs import Costs, Line
 
 _GIVEN_UP: Mapping[str, Mapping[str, bool]] = {
     "DataLoader": {"pin_memory": True, "persistent_workers": True},
@@ -14,6 +14,7 @@ _GIVEN_UP: Mapping[str, Mapping[str, bool]] = {
     "compile": {"fullgraph": True},
 }
 """Options by the kind of what they build, each with its faster value."""
+_FOREACH = "optimizer: foreach is False: it launches kernels for each parameter"
 _FASTER: Mapping[str, Any] = {
     "cudnn.benchmark": True,
     "cudnn.deterministic": False,
@@ -22,23 +23,23 @@ _FASTER: Mapping[str, Any] = {
 }
 
 
-def lost_options(base: Costs, head: Costs) -> Iterator[tuple[str, str, int]]:
-    """Yield a sentence, a file and a line for each option that was faster before."""
-    for kind in ("DataLoader", "optimizer", "DistributedDataParallel", "compile"):
+def lost_options(base: Costs, head: Costs) -> Iterator[tuple[str, Line | None]]:
+    """Yield a sentence and the line that builds it, where one does, for each option that was faster before."""
+    for kind in _GIVEN_UP:
         before = [site for site in base.sites if site["kind"] == kind]
         now = [site for site in head.sites if site["kind"] == kind]
         if len(before) == len(now):
             for old, new in zip(before, now, strict=True):
                 for said in _lost(kind, old["arguments"], new["arguments"]):
-                    yield said, new["file"], new["line"]
+                    yield said, (new["file"], new["line"])
     anomaly = [site for site in head.sites if site["kind"] == "anomaly" and site["arguments"].get("enabled")]
     if anomaly and not any(site["kind"] == "anomaly" for site in base.sites):
-        yield "anomaly detection is on: it checks every gradient for NaN", anomaly[0]["file"], anomaly[0]["line"]
+        yield "anomaly detection is on: it checks every gradient for NaN", (anomaly[0]["file"], anomaly[0]["line"])
     for name, faster in _FASTER.items():
         if base.settings.get(name) == faster and head.settings.get(name) == (not faster) and not anomaly:
-            yield f"{name} is {head.settings[name]} instead of {faster}", "", 0
+            yield f"{name} is {head.settings[name]} instead of {faster}", None
     if base.settings.get("float32 matmul precision") != "highest" == head.settings.get("float32 matmul precision"):
-        yield "float32 matrix products do without TF32", "", 0
+        yield "float32 matrix products do without TF32", None
 
 
 def _lost(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
@@ -52,4 +53,4 @@ def _lost(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator
         if old.get(name) is not None and bool(old[name]) == faster and bool(new.get(name)) != faster:
             yield f"{kind}: {name} is {new.get(name)} instead of {old[name]}"
     if kind == "optimizer" and new.get("foreach") is False is not old.get("foreach"):
-        yield "optimizer: foreach is False: it launches kernels for each parameter"
+        yield _FOREACH

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-
 from typing import TYPE_CHECKING
 
 from diagnose.errors import Cancelled, UsageError
@@ -21,7 +20,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "check-pr",
         help="compare what a training step costs at two commits, without a GPU: launches, waits, copies, memory",
-        usage="diagnose check-pr [options] BASE HEAD SCRIPT ARGS… | BASE HEAD -m PACKAGE ARGS… | BASE HEAD -- LAUNCHER …",
+        usage="diagnose check-pr [options] BASE HEAD SCRIPT ARGS… | BASE HEAD -m PACKAGE ARGS… | "
+        "BASE HEAD -- LAUNCHER …",
         description="Runs the first steps of a training program at two commits of its repository, on the CPU, as if "
         "there were a GPU. Counts what each step launches, copies, waits for, records for the backward pass and holds, "
         "by line, and says what became worse without a change of the model or the batch. Nothing is timed, and "

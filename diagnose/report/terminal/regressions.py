@@ -17,10 +17,10 @@ def as_text(checked: Checked) -> str:
     lines += [_line(one) for one in checked.differences]
     head = checked.costs[1]
     parts = [
-        f"{head.count('launch') / head.steps:.0f} kernels",
-        f"{head.count('sync') / head.steps:.3g} waits of the host",
-        f"{head.count('copy to device') / head.steps:.3g} copies to the device",
-        f"{format_flops(sum(head.flops.values()) / head.steps)} of matrix products",
+        f"{head.count('launch'):.0f} kernels",
+        f"{head.count('sync'):.3g} waits of the host",
+        f"{head.count('copy to device'):.3g} copies to the device",
+        f"{format_flops(sum(head.flops.values()))} of matrix products",
         f"{format_bytes(head.peak_bytes)} at the peak",
     ]
     lines.append(f"A step now: {', '.join(parts)}.")

@@ -181,8 +181,7 @@ def _replace_copies(torch: Any, residence: Residence, counting: Counting) -> Non
         there = residence.holds(self)
         result = to(self, "cpu", *args, **(kwargs if there else {**kwargs, "copy": True}))
         if not there:
-            counting.note("copy to device", 1, _size(self))
-            counting.note("copy" if kwargs.get("non_blocking") else "blocking copy", 1, _size(self))
+            _note_copy(counting, self, waits=not kwargs.get("non_blocking"))
         residence.put(result)
         return result
 
@@ -199,19 +198,7 @@ def _replace_copies(torch: Any, residence: Residence, counting: Counting) -> Non
     @unseen
     @functools.wraps(to)
     def moved(self: Any, *args: Any, **kwargs: Any) -> Any:
-        where, given = (args[0], args[1:]) if args else (kwargs.get("device"), ())
-        if isinstance(where, torch.Tensor) and "device" not in kwargs:
-            given, where = (where.dtype, *given), torch.device("cuda") if residence.holds(where) else "cpu"
-        elif where is None or (args and isinstance(where, torch.dtype)):
-            where = kwargs.get("device")
-            if where is None:
-                return to(self, *args, **kwargs)
-            given = args
-        rest = {name: value for name, value in kwargs.items() if name not in ("device", "other")}
-        names = ("non_blocking", "copy")
-        flags = [value for value in given if isinstance(value, bool)]
-        given = tuple(value for value in given if not isinstance(value, bool))
-        rest.update(zip(names, flags, strict=False))
+        where, given, rest = _destination(torch, residence, args, kwargs)
         if is_device(where):
             return to_device(self, rest, given)
         return to_host(self, rest, given) if str(where) == "cpu" else to(self, *args, **kwargs)
@@ -236,12 +223,11 @@ def _replace_copies(torch: Any, residence: Residence, counting: Counting) -> Non
     @unseen
     @functools.wraps(copy_in)
     def copied(self: Any, source: Any, non_blocking: bool = False) -> Any:
-        if isinstance(source, torch.Tensor) and source.dim() and not residence.everything:
-            from_device, onto_device = residence.holds(source), residence.holds(self)
-            if onto_device and not from_device:
-                counting.note("copy to device", 1, _size(source))
-                counting.note("copy" if non_blocking else "blocking copy", 1, _size(source))
-            elif from_device and not onto_device:
+        # A scalar of the host is an argument of the kernel.
+        if isinstance(source, torch.Tensor) and source.dim() and residence.holds(self) != residence.holds(source):
+            if residence.holds(self):
+                _note_copy(counting, source, waits=not non_blocking)
+            else:
                 counting.note("copy to host", 1, _size(source))
                 counting.note("sync")
         return copy_in(self, source, non_blocking)
@@ -249,6 +235,27 @@ def _replace_copies(torch: Any, residence: Residence, counting: Counting) -> Non
     tensor.to, tensor.cuda, tensor.cpu, tensor.tolist, tensor.copy_ = moved, cuda, cpu, listed, copied
     tensor.pin_memory = unseen(lambda self, *_, **__: self)
     tensor.is_pinned = unseen(lambda _self, *_, **__: False)
+
+
+def _destination(
+    torch: Any, residence: Residence, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return where `Tensor.to` was asked to copy to, None for nowhere else, and its other arguments."""
+    rest = {name: value for name, value in kwargs.items() if name not in ("device", "other")}
+    where, given = (args[0], args[1:]) if args else (kwargs.get("device", kwargs.get("other")), ())
+    if isinstance(where, torch.Tensor):
+        given, where = (where.dtype, *given), torch.device("cuda") if residence.holds(where) else "cpu"
+    elif isinstance(where, torch.dtype):
+        where, given = kwargs.get("device"), args
+    flags = [value for value in given if isinstance(value, bool)]
+    rest.update(zip(("non_blocking", "copy"), flags, strict=False))
+    return where, tuple(value for value in given if not isinstance(value, bool)), rest
+
+
+def _note_copy(counting: Counting, source: Any, *, waits: bool) -> None:
+    counting.note("copy to device", 1, _size(source))
+    if waits:
+        counting.note("blocking copy")
 
 
 def _size(tensor: Any) -> int:
@@ -268,8 +275,7 @@ def _replace_factories(torch: Any, residence: Residence, counting: Counting) -> 
             result = make(*args, **{**kwargs, "device": "cpu"})
             source = args[0] if args else kwargs.get("data")
             if not (isinstance(source, torch.Tensor) and residence.holds(source)):
-                counting.note("copy to device", 1, _size(result))
-                counting.note("blocking copy", 1, _size(result))
+                _note_copy(counting, result, waits=True)
             residence.put(result)
             return result
 
@@ -302,6 +308,19 @@ def _replace_device(torch: Any, residence: Residence) -> None:
             return true.__get__(self)
         return pretended if residence.holds(self) else true.__get__(self)
 
+    group = torch._C._group_tensors_by_device_and_dtype
+
+    @unseen
+    @functools.wraps(group)
+    def grouped(lists: Any, *args: Any, **kwargs: Any) -> Any:
+        """Group under the pretended device: torch chooses by the keys whether operators take many tensors at once."""
+        found = group(lists, *args, **kwargs)
+        return {
+            (pretended if where is not None and residence.holds(made[0][0][0]) else where, kind): made
+            for (where, kind), made in found.items()
+        }
+
+    torch._C._group_tensors_by_device_and_dtype = grouped
     torch.Tensor.device = property(device)
     torch.Tensor.is_cuda = property(lambda self: not residence.everything and residence.holds(self))
     torch.Tensor.get_device = lambda self: pretended.index if residence.holds(self) else -1

@@ -1,7 +1,8 @@
 """Mode "step_costs": what each of a program's first steps would launch, copy, wait for and hold on a device.
 
-The program runs on the CPU, for a device that is pretended (`inside.hooks.pretended_device`). The first two
-steps are left out: what is built or printed once belongs to them, also what follows the first optimizer step. `costs.json` in `rank<k>/` has the steps after it, and what the program built.
+The program runs on the CPU, for a device that is pretended (`inside.hooks.pretended_device`). The first two steps are
+left out: what is built or printed once belongs to them, also what follows the first optimizer step. `costs.json` in
+`rank<k>/` has the steps after them, and what the program built.
 """
 
 from __future__ import annotations

@@ -88,19 +88,18 @@ class OperatorCosts:
             on_device = True
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
-        tensors = [one for one in _tensors((*args, *kwargs.values()), self._torch.Tensor)]
+        tensors = list(_tensors((*args, *kwargs.values()), self._torch.Tensor))
         on_device = on_device or any(map(self.residence.holds, tensors))
         result = func(*args, **kwargs)
+        if func.namespace == "c10d":
+            self.note("collective", 1, sum(map(_size, tensors)))
         if not on_device and not self.residence.everything:
-            return result
-        if func.namespace not in ("aten", "c10d"):
             return result
         name = func._schema.name.partition("::")[2]
         results = list(_tensors((result,), self._torch.Tensor))
         for made in results:
             self.residence.put(made)
-        if func.namespace == "c10d":
-            self.note("collective", 1, sum(map(_size, tensors)))
+        if func.namespace != "aten":
             return result
         if name in _READS or (name in ("index", "index_put_", "index_put") and self._by_mask(args)):
             self.note("sync")
@@ -113,6 +112,8 @@ class OperatorCosts:
         moved = sum(map(_size, tensors)) + sum(map(_size, results))
         self.counts["launch", file, line] += 1
         self.sizes["launch", file, line] += moved
+        if any(one.dtype == self._torch.float64 for one in results):
+            self.counts["float64", file, line] += 1
         count = self._flops.get(func.overloadpacket)
         if count is not None:
             kind = f"flops {str(results[0].dtype).removeprefix('torch.')}" if results else "flops"
