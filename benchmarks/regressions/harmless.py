@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.regressions.injected import Change
+from injected import Change
 
 HARMLESS: list[Change] = [
     ("mlp", "comment", (("        for x, y in loader:\n", "        # one pass\n        for x, y in loader:\n"),)),

@@ -65,7 +65,7 @@ def check_commits(
         counter = Counter(program, folder, sys.executable, steps, limit_ns, dict(os.environ))
         with Groups(cancelled) as groups:
             costs = counter.count(arms, 0, groups)
-            found = compare(*costs, lines)
+            found = compare(costs[0], costs[1], lines)
             if any(one.is_regression for one in found):
                 again = counter.count(arms, 1, groups)
                 found = _confirmed(found, costs, again, lines)
@@ -79,8 +79,12 @@ def check_commits(
 def _confirmed(found: list[Difference], first: list[Costs], again: list[Costs], lines: LineMap) -> list[Difference]:
     """The differences that every pair of a run of the old commit and one of the new shows."""
     pairs = ((again[0], again[1]), (first[0], again[1]), (again[0], first[1]))
-    seen = [{(one.kind, one.file, one.line, one.is_regression) for one in compare(*pair, lines)} for pair in pairs]
-    return [one for one in found if all((one.kind, one.file, one.line, one.is_regression) in each for each in seen)]
+    seen = [{_key(one) for one in compare(base, head, lines)} for base, head in pairs]
+    return [one for one in found if all(_key(one) in each for each in seen)]
+
+
+def _key(one: Difference) -> tuple[str, str, int, bool]:
+    return one.kind, one.file, one.line, one.is_regression
 
 
 def _lines(arms: list[Arm], changed: list[str]) -> LineMap:

@@ -205,10 +205,11 @@ def _more(base: float, head: float) -> float:
 
 
 def _times(count: float) -> str:
-    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count:.3g} times")
+    words = {0.0: "never", 1.0: "once", 2.0: "twice"}
+    return words.get(count, f"{count:.3g} times")
 
 
-def _share(flops: Mapping[str, int], name: str) -> float:
+def _share(flops: Mapping[str, float], name: str) -> float:
     whole = sum(flops.values())
     return flops.get(name, 0) / whole if whole else 0.0
 

@@ -47,13 +47,13 @@ class OperatorCosts:
 
     def watch(self, torch: Any) -> None:
         """See every operator of this thread from now on."""
-        from torch.utils._python_dispatch import TorchDispatchMode
-        from torch.utils.flop_counter import flop_registry
+        from torch.utils import _python_dispatch, flop_counter
 
-        self._torch, self._flops = torch, flop_registry
+        self._torch, self._flops = torch, flop_counter.flop_registry
         seen = self._seen
+        base: Any = _python_dispatch.TorchDispatchMode
 
-        class Mode(TorchDispatchMode):
+        class Mode(base):  # type: ignore[misc]  # torch does not annotate it
             @classmethod
             def is_infra_mode(cls) -> bool:
                 return True
@@ -67,7 +67,8 @@ class OperatorCosts:
             ) -> Any:
                 return seen(func, types, args, kwargs or {})
 
-        Mode().__enter__()
+        mode: Any = Mode()
+        mode.__enter__()
 
     def note(self, kind: str, count: int = 1, size: int = 0) -> None:
         """Count an event at the program's line that led here."""

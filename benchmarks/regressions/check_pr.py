@@ -1,6 +1,6 @@
 """Counts how many of the injected regressions `check-pr` tells, and how many harmless changes it alarms at.
 
-    python -m benchmarks.regressions.run [injected|harmless] [NAME …]
+    python benchmarks/regressions/check_pr.py [injected|harmless] [NAME …]
 
 Prints a line for each change and the sums. Each change is a commit of its own on top of the unchanged programs.
 """
@@ -13,8 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.regressions.harmless import HARMLESS
-from benchmarks.regressions.injected import INJECTED, Change
+from harmless import HARMLESS
+from injected import INJECTED, Change
+
 from diagnose.errors import DiagnoseError
 from diagnose.program import Program
 from diagnose.regressions import Checked, check_commits
