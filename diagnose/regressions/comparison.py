@@ -6,7 +6,7 @@ the device, a copy, launches for the same FLOPs, operators recorded for a backwa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -123,16 +123,20 @@ class _Comparison:
             yield self._at("bytes", said, "launch", sizes=True, because=self.work_changed)
 
     def _held(self) -> Iterator[Difference]:
-        recorded = self._added("recorded") - max(0.0, self._added("launch"))
-        if recorded >= 1:
+        recorded = self._added("recorded")
+        if recorded >= 1 and abs(self._more("launch")) < SAME:
             said = f"{recorded:.0f} more of the same operators are recorded for a backward pass"
             yield self._at("recorded", said, "recorded", because=self.work_changed)
         base, head = self.base.peak_bytes, self.head.peak_bytes
         if self._more_memory > MORE_MEMORY and head - base > LEAST_BYTES:
             said = f"a step holds {format_share(self._more_memory)} more memory ({format_bytes(head)} at its peak)"
             yield self._at("memory", said, "launch", sizes=True, because=self.work_changed)
-        if _grows(self.head) and not _grows(self.base):
-            yield self._at("leak", "each step leaves more tensors alive than the one before", "launch")
+        least = SAME * head  # with which a hundred steps hold twice as much
+        if _grows(self.head.live_bytes, least) and not _grows(self.base.live_bytes, least):
+            yield self._at("leak", "each step leaves more memory held than the one before", "launch", sizes=True)
+        if _grows(self.head.recorded_tensors) and not _grows(self.base.recorded_tensors):
+            said = "each step keeps more tensors with the graphs of their backward passes (they lack a `detach`)"
+            yield self._at("leak", said, "recorded")
 
     def _precision(self) -> Iterator[Difference]:
         yield from self._events("float64", "precision", "kernels compute in double precision")
@@ -214,9 +218,8 @@ def _share(flops: Mapping[str, float], name: str) -> float:
     return flops.get(name, 0) / whole if whole else 0.0
 
 
-def _grows(costs: Costs) -> bool:
-    live = costs.live_bytes
-    return len(live) > 2 and all(after > before for before, after in pairwise(live))
+def _grows(held: Sequence[int], least: float = 1) -> bool:
+    return len(held) > 2 and all(after - before >= least for before, after in pairwise(held))
 
 
 def _batches(costs: Costs) -> list[object]:

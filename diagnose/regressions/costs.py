@@ -26,6 +26,8 @@ class Costs:
     peak_bytes: int = 0
     live_bytes: tuple[int, ...] = ()
     """Bytes held at the end of each counted step."""
+    recorded_tensors: tuple[int, ...] = ()
+    """Living tensors that keep the graph of a backward pass, likewise."""
     graph_breaks: int = 0
     tensors: int = 0
     elements: int = 0
@@ -69,6 +71,7 @@ def costs_of(found: Mapping[str, Any], rename: Callable[[str], str] = str) -> Co
         sizes=sizes,
         peak_bytes=max((step["peak_bytes"] for step in steps), default=0),
         live_bytes=tuple(step["live_bytes"] for step in steps),
+        recorded_tensors=tuple(step["recorded_tensors"] for step in steps),
         graph_breaks=steps[-1]["graph_breaks"] if steps else 0,
         tensors=found["tensors"],
         elements=found["elements"],

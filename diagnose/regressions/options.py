@@ -15,6 +15,8 @@ _GIVEN_UP: Mapping[str, Mapping[str, bool]] = {
 }
 """Options by the kind of what they build, each with its faster value."""
 _FOREACH = "optimizer: foreach is False: it launches kernels for each parameter"
+FEWER_WORKERS = 4
+"""The factor by which a loader may lose workers: fewer of them are a choice that fits the cores of a machine."""
 _FASTER: Mapping[str, Any] = {
     "cudnn.benchmark": True,
     "cudnn.deterministic": False,
@@ -45,7 +47,7 @@ def lost_options(base: Costs, head: Costs) -> Iterator[tuple[str, Line | None]]:
 def _lost(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     if kind == "DataLoader":
         before, now = old.get("num_workers") or 0, new.get("num_workers") or 0
-        if before and now * 2 <= before:  # a few fewer are a choice
+        if before and now * FEWER_WORKERS <= before:
             yield f"the loader has {now} workers instead of {before}"
             if not now:
                 return

@@ -141,6 +141,7 @@ def _replace_cuda(torch: Any, counting: Counting) -> None:
     cuda.empty_cache = lambda: counting.note("sync")
     cuda.get_rng_state, cuda.set_rng_state = lambda *_: torch.get_rng_state(), constant(None)
     cuda.get_rng_state_all, cuda.set_rng_state_all = constant([]), constant(None)
+    cuda.make_graphed_callables = lambda callables, *_, **__: callables
     for name in ("range_push", "range_pop", "mark"):
         setattr(cuda.nvtx, name, constant(None))
 
@@ -270,6 +271,7 @@ def _replace_factories(torch: Any, residence: Residence, counting: Counting) -> 
         @functools.wraps(make)
         def made(*args: Any, **kwargs: Any) -> Any:
             where = kwargs.get("device")
+            kwargs.pop("pin_memory", None)
             if where is None or not is_device(where):
                 return make(*args, **kwargs)
             result = make(*args, **{**kwargs, "device": "cpu"})

@@ -7,6 +7,7 @@ left out: what is built or printed once belongs to them, also what follows the f
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from pathlib import Path
@@ -100,7 +101,13 @@ class _StepCosts:
             "peak_bytes": self._residence.peak,
             "live_bytes": self._residence.live,
             "graph_breaks": self._graph_breaks(),
+            "recorded_tensors": self._recorded_tensors(),
         }
+
+    def _recorded_tensors(self) -> int:
+        """Return how many living tensors keep the graph of a backward pass."""
+        kind = self._torch.Tensor
+        return sum(type(one) is kind and one.grad_fn is not None for one in gc.get_objects())
 
     def _graph_breaks(self) -> int:
         counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
