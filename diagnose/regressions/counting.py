@@ -21,6 +21,7 @@ from diagnose.units import NS_PER_S, format_seconds
 _HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """A machine with devices counts what one without them does; copies that run side by side take a core each."""
 _ENDING_NS = 10 * NS_PER_S
+"""Other ranks count as many steps as the first and leave with it; what still runs after this long is ended."""
 
 
 @dataclass(frozen=True)
