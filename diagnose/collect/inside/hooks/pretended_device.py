@@ -14,14 +14,14 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import FrameType
 from typing import Any, Protocol
 
 from ..imports import after_import
 from ..transparency import unseen
 
 NO_PRETENCE = (
-    *("torch._dynamo", "torch._subclasses", "torch._functorch", "torch.fx", "torch._inductor", "torch._prims"),
-    *("torch._guards", "torch.serialization", "torch.storage", "torch._utils", "torch.multiprocessing"),
+    *("torch._", "torch.fx", "torch.serialization", "torch.storage", "torch.multiprocessing"),
     *("torch.distributed.tensor", "torch.distributed.fsdp"),
 )
 """Modules of torch that use a device instead of choosing by it: they are told the true one."""
@@ -96,6 +96,7 @@ def pretend(torch: Any, residence: Residence, counting: Counting) -> None:
     """Replace what would need a device. Called once torch is imported, before the program's own code goes on."""
     _replace_cuda(torch, counting)
     _replace_copies(torch, residence, counting)
+    _replace_copy_in(torch, residence, counting)
     _replace_factories(torch, residence, counting)
     _replace_device(torch, residence)
     _replace_contexts(torch)
@@ -176,7 +177,7 @@ class _Event(_Stream):
 
 def _replace_copies(torch: Any, residence: Residence, counting: Counting) -> None:
     tensor = torch.Tensor
-    to, tolist, copy_in = tensor.to, tensor.tolist, tensor.copy_
+    to, tolist = tensor.to, tensor.tolist
 
     def to_device(self: Any, kwargs: dict[str, Any], args: tuple[Any, ...] = ()) -> Any:
         there = residence.holds(self)
@@ -199,6 +200,8 @@ def _replace_copies(torch: Any, residence: Residence, counting: Counting) -> Non
     @unseen
     @functools.wraps(to)
     def moved(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _wants_truth(sys._getframe(1)):
+            return to(self, *args, **kwargs)
         where, given, rest = _destination(torch, residence, args, kwargs)
         if is_device(where):
             return to_device(self, rest, given)
@@ -221,6 +224,14 @@ def _replace_copies(torch: Any, residence: Residence, counting: Counting) -> Non
             counting.note("sync")
         return tolist(self)
 
+    tensor.to, tensor.cuda, tensor.cpu, tensor.tolist = moved, cuda, cpu, listed
+    tensor.pin_memory = unseen(lambda self, *_, **__: self)
+    tensor.is_pinned = unseen(lambda _self, *_, **__: False)
+
+
+def _replace_copy_in(torch: Any, residence: Residence, counting: Counting) -> None:
+    copy_in = torch.Tensor.copy_
+
     @unseen
     @functools.wraps(copy_in)
     def copied(self: Any, source: Any, non_blocking: bool = False) -> Any:
@@ -233,9 +244,11 @@ def _replace_copies(torch: Any, residence: Residence, counting: Counting) -> Non
                 counting.note("sync")
         return copy_in(self, source, non_blocking)
 
-    tensor.to, tensor.cuda, tensor.cpu, tensor.tolist, tensor.copy_ = moved, cuda, cpu, listed, copied
-    tensor.pin_memory = unseen(lambda self, *_, **__: self)
-    tensor.is_pinned = unseen(lambda _self, *_, **__: False)
+    torch.Tensor.copy_ = copied
+
+
+def _wants_truth(caller: FrameType) -> bool:
+    return str(caller.f_globals.get("__name__", "")).startswith(NO_PRETENCE)
 
 
 def _destination(
@@ -306,7 +319,7 @@ def _replace_device(torch: Any, residence: Residence) -> None:
     true, pretended = torch.Tensor.device, torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
     def device(self: Any) -> Any:
-        if residence.everything or sys._getframe(1).f_globals.get("__name__", "").startswith(NO_PRETENCE):
+        if residence.everything or _wants_truth(sys._getframe(1)):
             return true.__get__(self)
         return pretended if residence.holds(self) else true.__get__(self)
 
