@@ -19,7 +19,7 @@ from types import ModuleType
 
 import diagnose
 from diagnose.cli.encoding_fallback import speak
-from diagnose.cli.programs.argv_split import Split, split, split_named
+from diagnose.cli.programs.argv_split import Split, split, split_commits, split_named
 from diagnose.cli.streams import abandon, replace_closed_streams, talk, terminal_is_lost
 from diagnose.errors import Cancelled, DiagnoseError, UsageError
 
@@ -28,6 +28,7 @@ COMMANDS = {
     "watch": "programs.watch",
     "fix": "programs.fix",
     "check": "programs.check",
+    "check-pr": "programs.check_pr",
     "probe": "programs.probe",
     "apply": "patches.apply",
     "revert": "patches.revert",
@@ -181,4 +182,7 @@ def _split(words: list[str]) -> tuple[list[str], Split] | None:
     if words and words[0] in _NAMED:
         name, rest = split_named(words[1:], _NAMED[words[0]])
         return [words[0]] if name is None else [words[0], name], rest
+    if words and words[0] == "check-pr":
+        commits, rest = split_commits(words[1:])
+        return [words[0], *commits], rest
     return (words[:1], split(words[1:])) if words and words[0] in ("run", "watch", "fix") else None

@@ -16,6 +16,7 @@ FOLDERS = {
     "diagnose/compose": "Which fixes are tried",
     "fixers": "Fixers",
     "diagnose/watching": "Watching long runs",
+    "diagnose/regressions": "Regressions between commits",
 }
 """The folders whose constants decide, with the heading of each in the page."""
 _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")

@@ -36,6 +36,9 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
                      captured step left behind (`inside.modes.step_state`)
     trajectory.json  {"losses": [loss or null, …], "memory_bytes": […], "optimizers": {step: […]}, "seeds_itself"}: a
                      number a step (`inside.modes.trajectory`)
+    costs.json       {"steps": [{"costs": [[kind, file, line, count, size], …], "peak_bytes", "live_bytes",
+                     "graph_breaks", "recorded_tensors"}, …], "sites", "settings", "tensors", "elements"}: what the
+                     first steps would launch, copy and wait for on a device (`inside.modes.step_costs`)
     whole_run.json   losses, final parameters, optimizer calls and file events of a program that ran to its end
                      (`inside.modes.whole_run`)
     program.out, program.err  standard streams of one of several ranks, in a whole run
@@ -79,6 +82,7 @@ NUMBERS = "numbers.jsonl"
 VALUES = "numbers.f64"
 STATE = "state.json"
 TRAJECTORY = "trajectory.json"
+COSTS = "costs.json"
 WHOLE_RUN = "whole_run.json"
 STDOUT = "program.out"
 STDERR = "program.err"

@@ -77,6 +77,14 @@ TESTED_ELSEWHERE = {
     "diagnose report": "tests/unit/report/test_report_cli.py",
     "diagnose report --checklist": "tests/unit/report/terminal/test_report_checklist.py",
     "diagnose report -o report.html": "tests/unit/report/test_report_cli.py",
+    **dict.fromkeys(
+        (
+            "diagnose check-pr HEAD~1 HEAD train.py",
+            "diagnose check-pr --format github --fail-on regression HEAD~1 HEAD train.py",
+            "diagnose check-pr --format sarif HEAD~1 . train.py",
+        ),
+        "tests/live/cli/test_cli_check_pr.py",
+    ),
 }
 
 

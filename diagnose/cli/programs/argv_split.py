@@ -4,6 +4,7 @@
     diagnose run [options] -m PACKAGE ARGS…
     diagnose run [options] -- LAUNCHER …
     diagnose check [options] FIXER [options] SCRIPT ARGS…    and so on
+    diagnose check-pr [options] BASE HEAD [options] SCRIPT ARGS…    and so on
 
 The program's words may look like our options, so they are cut off before argparse sees them.
 """
@@ -21,6 +22,7 @@ TAKES_VALUE = frozenset(
         "--trace-ranks",
         "--name",
         "--fail-on",
+        "--format",
         "--rules",
         "--fixers",
         "--allow",
@@ -76,6 +78,21 @@ def split_named(words: list[str], instead: str) -> tuple[str | None, Split]:
         return None, found
     rest = split(found.program[1:])
     return found.program[0], replace(rest, options=[*found.options, *rest.options])
+
+
+def split_commits(words: list[str]) -> tuple[list[str], Split]:
+    """A command line of `check-pr`, cut in two, and the two commits that come first; fewer where they lack.
+
+    Behind `--`, a script may stand as well as a launcher.
+    """
+    found = split(words)
+    if found.module or found.launcher or len(found.program) < 2:
+        return [], found
+    rest = split(found.program[2:])
+    is_script = rest.launcher and rest.program[:1] != [] and rest.program[0].endswith(".py")
+    return found.program[:2], replace(
+        rest, options=[*found.options, *rest.options], launcher=rest.launcher and not is_script
+    )
 
 
 def require_program(found: Split, example: str) -> Split:

@@ -38,17 +38,18 @@ def _command(finding: Finding, root: str | None) -> str:
         if place.line > 0:
             properties["line"] = str(place.line)
     properties["title"] = finding.rule if finding.rank is None else f"{finding.rule} on rank {finding.rank}"
-    listed = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in properties.items())
-    said = _escaped(f"{finding.summary.rstrip('.')}; gives back: {gain(finding)}")
+    listed = ",".join(f"{name}={escaped(value, ':,')}" for name, value in properties.items())
+    said = escaped(f"{finding.summary.rstrip('.')}; gives back: {gain(finding)}")
     return f"::{_COMMANDS.get(finding.severity, 'notice')} {listed}::{said}"
 
 
 def _fix(state: State, verdict: Verdict) -> str:
-    title = _escaped(f"{verdict.fixer}: {look(state, verdict).label}", ":,")
-    return f"::notice title={title}::{_escaped(verdict.summary)}"
+    title = escaped(f"{verdict.fixer}: {look(state, verdict).label}", ":,")
+    return f"::notice title={title}::{escaped(verdict.summary)}"
 
 
-def _escaped(text: str, more: str = "") -> str:
+def escaped(text: str, more: str = "") -> str:
+    """Return text as a workflow command can hold it; `more` characters are those that end a property."""
     for character in ("%", "\r", "\n", *more):
         text = text.replace(character, f"%{ord(character):02X}")
     return text

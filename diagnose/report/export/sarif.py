@@ -47,6 +47,11 @@ def render(subject: Subject) -> str:
         run["properties"] = {"fixes": msgspec.to_builtins(state.verdicts)}
     if root is not None:
         run["originalUriBaseIds"] = {"%SRCROOT%": {"uri": f"{PurePath(root).as_uri()}/"}}
+    return log_of(run)
+
+
+def log_of(run: dict[str, Any]) -> str:
+    """Return the text of a log with one run."""
     log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
     return msgspec.json.format(msgspec.json.encode(log), indent=2).decode() + "\n"
 
@@ -87,7 +92,7 @@ def _result(finding: Finding, rule: int, root: str | None, whole: str) -> dict[s
         "ruleIndex": rule,
         "level": _LEVELS.get(finding.severity, "note"),
         "message": {"text": f"{finding.summary.rstrip('.')}{rank}. Gives back: {gain(finding)}."},
-        "locations": [_location(place, root) for place in places],
+        "locations": [location(place, root) for place in places],
         "properties": {
             "recoverable_ns": finding.recoverable_ns,
             "share": finding.share,
@@ -96,7 +101,8 @@ def _result(finding: Finding, rule: int, root: str | None, whole: str) -> dict[s
     }
 
 
-def _location(place: Place, root: str | None) -> dict[str, Any]:
+def location(place: Place, root: str | None) -> dict[str, Any]:
+    """Return a place as SARIF has it; files below `root` relative to that."""
     name = PurePath(relative_path(place.file, root))
     artifact = {"uri": name.as_uri()} if name.is_absolute() else {"uri": _relative(name), "uriBaseId": "%SRCROOT%"}
     region: dict[str, Any] = {"startLine": max(place.line, 1)}

@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-from diagnose.cli.programs.argv_split import TAKES_VALUE, Split, program_of, split
+from diagnose.cli.programs.argv_split import TAKES_VALUE, Split, program_of, split, split_commits
 from diagnose.errors import UsageError
 
 
@@ -29,6 +29,20 @@ def test_options_end_where_the_program_begins(words: str, expected: Split) -> No
     assert split(words.split()) == expected
 
 
+@pytest.mark.parametrize(
+    ("words", "commits", "expected"),
+    [
+        ("main HEAD train.py --steps 3", ["main", "HEAD"], Split([], ["train.py", "--steps", "3"])),
+        ("--format sarif a b -m p.train", ["a", "b"], Split(["--format", "sarif"], ["p.train"], module=True)),
+        ("a b --steps 2 -- torchrun t.py", ["a", "b"], Split(["--steps", "2"], ["torchrun", "t.py"], launcher=True)),
+        ("a b -- train.py --lr 1", ["a", "b"], Split([], ["train.py", "--lr", "1"])),
+        ("a", [], Split([], ["a"])),
+    ],
+)
+def test_two_commits_come_before_the_program(words: str, commits: list[str], expected: Split) -> None:
+    assert split_commits(words.split()) == (commits, expected)
+
+
 @pytest.mark.parametrize("words", ["", "--steps 4", "-m", "--plain --"])
 def test_a_call_without_a_program_says_what_is_missing(words: str) -> None:
     with pytest.raises(UsageError, match="is missing"):
@@ -40,11 +54,11 @@ def test_the_example_is_of_the_command_that_was_typed() -> None:
         program_of([], "fix")
 
 
-@pytest.mark.parametrize("command", ["run", "watch", "fix", "check", "probe"])
+@pytest.mark.parametrize("command", ["run", "watch", "fix", "check", "check_pr", "probe"])
 def test_the_options_that_take_a_value_are_known(command: str) -> None:
     """An option missing from the list would swallow the script's name as its value, or not swallow its own."""
     subparsers = argparse.ArgumentParser().add_subparsers()
     importlib.import_module(f"diagnose.cli.programs.{command}").add_parser(subparsers)
-    parser = subparsers.choices[command]
+    (parser,) = subparsers.choices.values()
     valued = {flag for action in parser._actions if action.nargs is None for flag in action.option_strings}
     assert valued <= TAKES_VALUE
