@@ -81,7 +81,9 @@ def install(torch_module: ModuleType, precision: str, rounds_to: str | None, hos
 
 
 def _without_tf32(torch: Any) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = False
+    if getattr(torch.backends, "fp32_precision", "none") != "none":  # a newer way to allow it, which torch asks first
+        torch.backends.fp32_precision = "ieee"
+    torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
 
 
