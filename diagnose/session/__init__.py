@@ -28,7 +28,7 @@ from diagnose.session.events import (
     VerdictReached,
     Warned,
 )
-from diagnose.session.journal import CHECKS, JOURNAL, RUNS, Session, latest, read
+from diagnose.session.journal import CHECKS, JOURNAL, RUNS, Session, latest, read, run_folders
 from diagnose.session.live_journal import JournalTail
 from diagnose.session.state import RankSteps, State, TrialState, fold, with_verdict
 
@@ -65,5 +65,6 @@ __all__ = [
     "fold",
     "latest",
     "read",
+    "run_folders",
     "with_verdict",
 ]

@@ -172,8 +172,12 @@ def _clean(value: Any) -> Any:
     return [_clean(one) for one in value] if isinstance(value, list) else value
 
 
+def run_folders(root: Path | None = None) -> list[Path]:
+    """All run folders below a project, by default the working directory, the newest first."""
+    found = ((root or Path.cwd()) / RUNS).glob(f"*/{JOURNAL}")
+    return [journal.parent for journal in sorted(found, key=lambda one: one.stat().st_mtime_ns, reverse=True)]
+
+
 def latest(root: Path | None = None) -> Path | None:
-    """The newest run folder below the working directory, or None."""
-    runs = (root or Path.cwd()) / RUNS
-    found = sorted(runs.glob(f"*/{JOURNAL}"), key=lambda journal: journal.stat().st_mtime_ns)
-    return found[-1].parent if found else None
+    """The newest run folder below a project, by default the working directory, or None."""
+    return next(iter(run_folders(root)), None)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from diagnose.trace import Trace
 
 
+_NAMED = 3
+"""Runs that a message names: as many as fit a line or two."""
+
+
 def run_of(target: Path | None) -> Path | None:
     """The journal that `target` means; None when it is no run, so that it must be a recording.
 
@@ -36,8 +40,17 @@ def run_of(target: Path | None) -> Path | None:
     if target.name.isdecimal() and not target.exists() and (watched := _of_process(target.name)) is not None:
         return watched
     if not target.exists():
-        raise InputError(target, f"no such file, and no run of that name below {session.RUNS}")
+        raise InputError(target, f"no such file, and no run of that name below {session.RUNS}{_names_of_runs()}")
     return None
+
+
+def _names_of_runs() -> str:
+    """The newest runs by name, as the end of a sentence; empty where there is none."""
+    names = [run.name for run in session.run_folders()]
+    if not names:
+        return ""
+    older = f" and {len(names) - _NAMED} older" if len(names) > _NAMED else ""
+    return f"; there {'is' if len(names) == 1 else 'are'} {', '.join(names[:_NAMED])}{older}"
 
 
 def _of_process(pid: str) -> Path | None:

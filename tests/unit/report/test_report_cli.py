@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 import journals
@@ -55,6 +56,18 @@ def test_a_run_is_found_by_folder_and_by_name(run_folder: Path) -> None:
 @pytest.mark.parametrize("name", [".", ".diagnose", ".diagnose/runs"])
 def test_a_project_is_its_latest_run(name: str, run_folder: Path) -> None:
     assert run_of(Path(name)) == run_folder
+
+
+def test_a_name_that_is_no_run_is_answered_with_the_newest_runs(run_folder: Path) -> None:
+    with pytest.raises(InputError, match=f"below .diagnose/runs; there is {run_folder.name}$"):
+        run_of(Path("yesterday"))
+    for age in range(1, 4):
+        older = run_folder.parent / f"{age} days ago"
+        older.mkdir()
+        (older / "journal.jsonl").touch()
+        os.utime(older / "journal.jsonl", (-age, -age))
+    with pytest.raises(InputError, match=f"; there are {run_folder.name}, 1 days ago, 2 days ago and 1 older$"):
+        run_of(Path("yesterday"))
 
 
 def test_a_folder_without_runs_is_a_folder_of_recordings(tmp_path: Path) -> None:
