@@ -1,4 +1,4 @@
-"""What a change of a program costs, counted on the CPU: the first steps of two commits, held against each other.
+"""Compares what the first steps of a program cost at two commits, counted on the CPU.
 
     two commits ──▶ snapshot ──▶ counting ──▶ costs ──▶ comparison ──▶ Regressions
                     (copies)     (processes)

@@ -26,7 +26,7 @@ LIMIT = "2m"
 
 @dataclass(frozen=True)
 class Checked:
-    """What a comparison of two commits found."""
+    """The result of comparing two commits."""
 
     base: str
     head: str

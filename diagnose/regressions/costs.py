@@ -1,4 +1,4 @@
-"""What the first steps of a program cost, read from the files that its processes left."""
+"""The costs of the first steps of a program, read from the files that its processes left."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Costs:
 
     steps: int
     counts: Mapping[str, Mapping[Line, int]] = field(default_factory=dict)
-    """Of all steps, per kind and line: launch, recorded, sync, copy to device, graph, compilation, …"""
+    """Events of all steps by kind (launch, recorded, sync, copy to device, graph, compilation, …) and line."""
     sizes: Mapping[str, Mapping[Line, int]] = field(default_factory=dict)
-    """The same in bytes; FLOPs of the kinds `flops <dtype>`."""
+    """Bytes of all steps by kind and line; FLOPs for the kinds `flops <dtype>`."""
     peak_bytes: int = 0
     live_bytes: tuple[int, ...] = ()
     """Bytes held at the end of each counted step."""
@@ -30,8 +30,9 @@ class Costs:
     """Living tensors that keep the graph of a backward pass, likewise."""
     graph_breaks: int = 0
     tensors: int = 0
+    """The number of parameter tensors of all optimizers."""
     elements: int = 0
-    """Parameters of all optimizers."""
+    """The number of elements of those tensors."""
     sites: tuple[Mapping[str, Any], ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Which line of the old commit a line of the new one was, from the texts of both."""
+"""Maps lines of the new commit to those of the old one, from the texts of both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LineMap:
     """The lines of the changed files; a file without changes has the lines that it had."""
 
     old: Mapping[Line, int]
-    """Of a changed file, each line that stayed or was edited: its number before."""
+    """The number before of each line of a changed file that stayed or was edited."""
     changed: tuple[str, ...] = ()
     edited: frozenset[Line] = frozenset()
     first_change: Line = ("", 0)

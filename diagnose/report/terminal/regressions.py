@@ -1,4 +1,4 @@
-"""What `diagnose check-pr` prints: the differences between two commits, as text and as JSON."""
+"""The differences between two commits as text and as JSON, for `diagnose check-pr`."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from diagnose.units import NS_PER_S
 from diagnose.verdict import LARGE_PROMISE, LEAST_PAIRS
 
 FIRST_COMPILE_NS = 55 * NS_PER_S
-"""What compiling a training step takes, where this session has not seen it yet; at the upper end, since a trial that is
-cut short shows nothing: for a GPT of twelve layers inductor took 18 to 23 s beside an H200, and 29 to 47 s on other
+"""The time to compile a training step, where none has been compiled yet; at the upper end, since a trial that is cut
+short shows nothing: for a GPT of twelve layers inductor took 18 to 23 s beside an H200, and 29 to 47 s on other
 hosts with as many cores; for the two networks of a GAN more than 42 s."""
 LEAST_COMPILE_NS = 5 * NS_PER_S
 """What it takes at best: one function, with the start of the compiler's own processes."""

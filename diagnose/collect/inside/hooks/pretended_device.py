@@ -27,7 +27,7 @@ NO_PRETENCE = (
 """Modules of torch that use a device instead of choosing by it: they are told the true one."""
 _CAPABILITY = (9, 0)
 _MEMORY_BYTES = 80 << 30
-"""What the pretended device says of itself: of compute capability 9.0, with 80 GiB."""
+"""The properties of the pretended device: compute capability 9.0, with 80 GiB."""
 
 
 class Counting(Protocol):
