@@ -173,7 +173,7 @@ class _Comparison:
             return
         base, head = self.base.count(kind), self.head.count(kind)
         for where in self._culprits(kind) or [self.lines.first_change]:
-            yield Difference(name, f"{words} {_times(head)} in a step, not {_times(base)}", *where)
+            yield Difference(name, f"{words} {_times(head)} in each step ({_times(base)} before)", *where)
 
     def _more(self, kind: str, *, sizes: bool = False) -> float:
         """Return the share by which a count, or a size, is larger than before."""

@@ -89,7 +89,7 @@ def test_the_commands_of_the_docs_name_the_line_that_now_waits(tmp_path: Path) -
     line = line_of(READS, "loss.item()")
     text = diagnose(tmp_path, "diagnose check-pr HEAD~1 HEAD train.py")
     assert text.returncode == 0, text.stderr
-    assert f"! train.py:{line}: the host waits for the device once in a step" in text.stdout
+    assert f"! train.py:{line}: the host waits for the device once in each step" in text.stdout
     github = diagnose(tmp_path, "diagnose check-pr --format github --fail-on regression HEAD~1 HEAD train.py")
     assert github.returncode == 1, github.stderr
     assert github.stdout.startswith(f"::warning file=train.py,line={line},")

@@ -9,7 +9,7 @@ from diagnose.regressions.costs import Costs
 from diagnose.report.export.regressions import as_commands, as_sarif
 from diagnose.report.terminal.regressions import as_json, as_text
 
-SYNC = Difference("sync", "the host waits for the device once in a step, not never", "src/train.py", 12)
+SYNC = Difference("sync", "the host waits for the device once in each step (never before)", "src/train.py", 12)
 SIZE = Difference("flops", "matrix products take 20 % more FLOPs; the batch is [8] instead of [4]", is_regression=False)
 
 
