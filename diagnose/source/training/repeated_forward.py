@@ -26,6 +26,9 @@ _COLLECTS = frozenset(
     {"add", "append", "appendleft", "clear", "extend", "insert", "pop", "popleft", "setdefault", "update", "write"}
 )
 
+_OF_TENSORS = frozenset({"clone", "contiguous", "detach", "unsqueeze"})
+"""Methods that tensors have and numbers have not; their result is a tensor."""
+
 
 @dataclass(frozen=True)
 class _Effect:
@@ -36,6 +39,8 @@ class _Effect:
     twice: str
     """What a second pass makes of it."""
     made_once: bool = False
+    as_written: bool = False
+    """Whether compiled code does it as it is written."""
 
 
 def repeated_effect(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -> str | None:
@@ -57,25 +62,26 @@ def repeated_effect(sources: Mapping[str, str], callers: Collection[tuple[str, i
 
 
 def forward_effect(sources: Mapping[str, str], unused: Classes = frozenset()) -> str | None:
-    """The file, line and kind of the first thing that a forward pass does besides computing with tensors.
+    """The file, line and kind of the first thing that a forward pass does and that compiled code may do otherwise.
 
-    Values that are made once (a mask of the newest length) are none, and `unused` classes do not count.
+    Values that are made once (a mask of the newest length) are none, nor are those that compiled code keeps as it is
+    written, and `unused` classes do not count.
     """
     return _forward_effects(sources, unused)[0]
 
 
 def makes_once(sources: Mapping[str, str], unused: Classes = frozenset()) -> bool:
-    """Whether a forward pass does more than compute with tensors, values that it makes once included."""
+    """Whether a forward pass does more than compute with tensors, values that it makes once or only keeps included."""
     return _forward_effects(sources, unused)[1]
 
 
 @per_program
 def _forward_effects(sources: Mapping[str, str], unused: Classes) -> tuple[str | None, bool]:
-    """The first effect that is more than a value that is made once, and whether there is one of either kind."""
+    """The first effect that compiled code may have otherwise, and whether there is an effect of any kind."""
     found = False
     for place, effect in _effects(sources, (), unused):
         found = True
-        if not effect.made_once:
+        if not (effect.made_once or effect.as_written):
             return f"{place} {effect.what}", True
     return None, found
 
@@ -87,7 +93,7 @@ def method_effect(sources: Mapping[str, str], names: Collection[str]) -> str | N
         for around in source.every(cst.ClassDef) if source.function_names & set(names) else ():
             for start in (each for each in _methods(source, around) if each.name.value in names):
                 for file, other, method in _with_called(parsed, path, source, around, start):
-                    found = next(_effects_in(other, method), None)
+                    found = next((each for each in _effects_in(other, method) if not each.as_written), None)
                     if found is not None:
                         return f"{file}:{other.lines_of(found.node)[0]} {found.what}"
     return None
@@ -179,7 +185,8 @@ def _effects_in(source: Source, method: cst.FunctionDef) -> Iterator[_Effect]:
             yield _Effect(node, "changes a variable of the program", ", twice")
         elif isinstance(node, cst.AssignTarget | cst.AugAssign) and _is_kept(source, node.target):
             twice = ", which the second pass replaces"
-            yield _Effect(node, "keeps a value of the forward pass", twice, _is_made_once(source, node))
+            made_once, as_written = _is_made_once(source, node), _is_compiled_as_written(source, method, node)
+            yield _Effect(node, "keeps a value of the forward pass", twice, made_once, as_written)
         elif isinstance(node, cst.Call):
             names = source.names(node.func)
             collects = isinstance(node.func, cst.Attribute) and node.func.attr.value in _COLLECTS
@@ -217,6 +224,37 @@ def _is_made_once(source: Source, node: cst.AssignTarget | cst.AugAssign) -> boo
         return False
     tests = (above.test for above in source.ancestors(node) if isinstance(above, cst.If))
     return any(source.code(read) == target for test in tests for read in source.every(cst.Attribute, test))
+
+
+def _is_compiled_as_written(source: Source, method: cst.FunctionDef, node: cst.AssignTarget | cst.AugAssign) -> bool:
+    """Whether compiled code keeps what a statement keeps: tensors, and what no class reads.
+
+    Where `forward` computes `self.scale = self.scale * 0.99` with numbers, torch 2.13 falls one step behind.
+    """
+    target = node.target
+    if isinstance(target, cst.Subscript):  # only tensors and arrays take a slice among several indices
+        several = len(target.slice) > 1
+        return several and isinstance(target.value, cst.Name) and any(_is_slice(each) for each in target.slice)
+    if not isinstance(node, cst.AssignTarget) or not isinstance(target, cst.Attribute):
+        return False
+    of_self = isinstance(target.value, cst.Name) and target.value.value == "self"
+    assign = source.parent(node)
+    value = assign.value if isinstance(assign, cst.Assign) else None
+    is_tensor = isinstance(value, cst.Call) and call_name(value) in _OF_TENSORS
+    return of_self and source.inside(method, cst.ClassDef) is not None and (is_tensor or not _is_read(source, target))
+
+
+def _is_read(source: Source, kept: cst.Attribute) -> bool:
+    """Whether a class of the file reads an attribute with this name, of whatever object."""
+    return any(
+        each.attr.value == kept.attr.value and not isinstance(source.parent(each), cst.AssignTarget)
+        for around in source.every(cst.ClassDef)
+        for each in source.every(cst.Attribute, around)
+    )
+
+
+def _is_slice(element: cst.SubscriptElement) -> bool:
+    return isinstance(element.slice, cst.Slice)
 
 
 def _is_kept(source: Source, node: cst.BaseExpression) -> bool:

@@ -149,7 +149,7 @@ def test_a_compiled_program_computes_the_same_and_keeps_the_keys_of_its_checkpoi
         ("optimizer = ", "target = copy.deepcopy(agent)\noptimizer = ", "train.py:21 copies or pickles a module"),
         ("optimizer = ", "torch.save({'agent': agent}, 'at.pt')\noptimizer = ", "train.py:21 copies or pickles"),
         ("        seen = ", "        random.random()\n        seen = ", "train.py:14 draws random numbers"),
-        ("        seen = ", "        self.seen = seen = ", "train.py:14 keeps a value"),
+        ("        seen = ", "        self.calls = self.calls + 1\n        seen = ", "train.py:14 keeps a value"),
     ],
 )
 def test_methods_are_left_alone_where_they_do_more_or_the_module_is_copied(line: str, instead: str, why: str) -> None:
@@ -230,6 +230,49 @@ def test_a_mask_that_a_forward_pass_makes_once_stays_what_it_is_and_is_not_recor
     assert after["model"].mask.shape == (2, 8)
     settings = FIXERS["compile-model"].settings(request(masked, "launch-bound"))
     assert {"compile": "whole", "mode": "reduce-overhead"} not in settings
+
+
+_BODY = "        return torch.tanh(self.inner(x))"
+_KEPT = {
+    "read outside alone": "        self.rows = len(x) * 2\n        return torch.tanh(self.inner(x))",
+    "a tensor that the next pass reads": (
+        "        x = self.inner(x)\n"
+        "        shown = x - self.seen if hasattr(self, 'seen') else x\n"
+        "        self.seen = x.mean(0).detach()\n"
+        "        return torch.tanh(shown)"
+    ),
+    "part of a tensor": (
+        "        def halve(given, rows):\n"
+        "            given[rows, :] = given[rows] / 2\n"
+        "            return given\n\n"
+        "        return halve(self.inner(x).clone(), torch.tensor([0, 2]))"
+    ),
+}
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("body", _KEPT.values(), ids=_KEPT)
+def test_what_compiled_code_keeps_as_written_is_compiled(body: str) -> None:
+    text = FLAT.replace(_BODY, body)
+    answer = FIXERS["compile-model"].rewrite(request(text))
+    assert isinstance(answer, Edits)
+    before, after = run(text), run(answer.files["train.py"])
+    assert after["result"] == pytest.approx(before["result"], rel=1e-5)
+    for name in {"rows", "seen"} & set(vars(before["model"])):
+        torch.testing.assert_close(getattr(after["model"], name), getattr(before["model"], name))
+    settings = FIXERS["compile-model"].settings(request(text, "launch-bound"))
+    assert {"compile": "whole", "mode": "reduce-overhead"} not in settings
+
+
+@pytest.mark.parametrize(
+    "kept", ["self.scale = self.scale * 0.5", "self.scale *= 0.5", "shown['scale'] = shown['scale'] * 0.5"]
+)
+def test_a_number_that_the_next_pass_reads_is_not_compiled(kept: str) -> None:
+    """Compiled code computes with such a number as it was one step before."""
+    text = FLAT.replace(_BODY, f"        {kept}\n        return torch.tanh(self.inner(x) * self.scale)")
+    answer = FIXERS["compile-model"].rewrite(request(f"shown = {{'scale': 1.0}}\n{text}"))
+    assert isinstance(answer, Advice)
+    assert "keeps a value of the forward pass" in answer.text
 
 
 def test_lengths_that_vary_are_told_to_the_compiler() -> None:
