@@ -154,13 +154,30 @@ def _handle(code: SampleCode, path: str, value: cst.CSTNode, depth: int, named: 
     if isinstance(value, cst.DictComp):
         return _handle(code, path, value.value, depth - 1, named)
     if isinstance(value, cst.Subscript):
-        whole = any(isinstance(each.slice, cst.Slice) for each in value.slice)
+        whole = any(_reads_whole(each.slice) for each in value.slice)
         return None if whole else _handle(code, path, value.value, depth - 1, named)
     if isinstance(value, cst.Name):
         return _of_name(code, path, value, depth, named)
+    if isinstance(value, cst.Attribute) and isinstance(value.value, cst.Name) and value.value.value == "self":
+        given = _own_values(source, value)
+        return next(filter(None, (_handle(code, path, each, depth - 1, named) for each in given)), None)
     if isinstance(value, cst.Call):
         return _of_call(code, path, value, depth, named)
     return None
+
+
+def _reads_whole(index: cst.BaseSlice) -> bool:
+    """Whether an index copies what it picks into memory: `file["x"][:]`, `file["x"][...]`, `file["x"][()]`."""
+    given = index.value if isinstance(index, cst.Index) else None
+    return given is None or isinstance(given, cst.Ellipsis) or (isinstance(given, cst.Tuple) and not given.elements)
+
+
+def _own_values(source: Source, attribute: cst.Attribute) -> Iterator[cst.BaseExpression]:
+    """The expressions that the class around assigns to an attribute of its own."""
+    named = source.code(attribute)
+    for assign in source.every(cst.Assign, source.inside(attribute, cst.ClassDef)):
+        if any(source.code(each.target) == named for each in assign.targets):
+            yield assign.value
 
 
 def _of_name(code: SampleCode, path: str, name: cst.Name, depth: int, named: bool) -> str | None:
