@@ -63,8 +63,8 @@ class Loader:
         setting = self.options.setting("num_workers", trusted=False)
         if (options := self.options.options_with_workers) is not None:
             return f'{options}.get("num_workers", 0) > 0'
-        if given is None or (setting is not None and setting.fixed):
-            return "True"
+        if given is None or (setting is not None and setting.fixed and setting.form != "command"):
+            return "True"  # another command line may give another number
         return "True" if _is_above_zero(given) else f"{self.options.source.code(given)} > 0"
 
     @property

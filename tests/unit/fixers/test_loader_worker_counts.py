@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from rewriting import FIXERS
 
 from diagnose.fixer import Edits, Site, example_request
 from diagnose.source.batches.option_reads import option_read
+from diagnose.source.settings.command_line import CommandLine
 from diagnose.source.tree.memo import parse_all
 
 _TOP = "from torch.utils.data import DataLoader\n\n"
@@ -26,6 +29,19 @@ def test_workers_are_kept_where_there_are_some(count: str, option: str) -> None:
     answer = FIXERS["persistent-workers"].rewrite(example_request("periodic-stall", text, sites=[site]))
     assert isinstance(answer, Edits), answer
     assert option in answer.files["train.py"]
+
+
+@pytest.mark.parametrize("words", [(), ("--workers", "2")])
+def test_workers_of_a_command_line_are_not_taken_for_granted(words: tuple[str, ...]) -> None:
+    text = (
+        "import argparse\n" + _TOP + "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--workers', type=int, default=4)\nargs = parser.parse_args()\n"
+        "loader = DataLoader(rows, num_workers=args.workers)\n"
+    )
+    request = example_request("periodic-stall", text, sites=[Site("DataLoader", "train.py", 7)])
+    answer = FIXERS["persistent-workers"].rewrite(replace(request, words=CommandLine(("train.py", *words), 1)))
+    assert isinstance(answer, Edits), answer
+    assert "num_workers=args.workers, persistent_workers=args.workers > 0)" in answer.files["train.py"]
 
 
 @pytest.mark.parametrize("recorded", [{"num_workers": 8}, {}])
