@@ -203,9 +203,9 @@ def _assigned_names(source: Source) -> frozenset[object]:
     )
 
 
-def keys_of(source: Source, name: str) -> Iterator[cst.BaseExpression]:
-    """Values of a key in dictionaries written out: `{"name": value}` and `dict(name=value)`."""
-    for node in source.walk(None, cst.DictElement, cst.Call):
+def keys_of(source: Source, name: str, below: cst.CSTNode | None = None) -> Iterator[cst.BaseExpression]:
+    """Values of a key in written dictionaries, `{"name": value}` and `dict(name=value)`, of a file or an expression."""
+    for node in source.walk(below, cst.DictElement, cst.Call):
         if isinstance(node, cst.DictElement) and string(node.key) == name:
             yield node.value
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "dict":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.model import Scalar
+from diagnose.source.settings.defaults import keys_of
 from diagnose.source.settings.mappings import Known, Layer, clashes, is_overridden, layers_of, name_of, set_keys
 from diagnose.source.settings.other_readers import has_other_readers
 from diagnose.source.settings.setting import Setting
@@ -127,8 +128,20 @@ class CallOptions:
     def place_all(self, values: Mapping[str, Scalar]) -> list[Placed]:
         """Set several; those that are nowhere yet by one edit."""
         absent = [name for name in values if self.given(name) is None and self.setting(name) is None]
-        added = self.add({name: python_literal(values[name]) for name in absent})
-        return [Placed(added), *(self.place(name, value) for name, value in values.items() if name not in absent)]
+        unsure = [name for name in absent if self._may_be_given(name)]
+        added = self.add({name: python_literal(values[name]) for name in absent if name not in unsure})
+        present = [self.place(name, values[name]) for name in values if name not in absent]
+        return [Placed(added), *present, *(self._elsewhere(name) for name in unsure)]
+
+    def _may_be_given(self, name: str) -> bool:
+        """Whether a dictionary that the call takes has a value from elsewhere on one of the ways that it is made."""
+        stars = {self.source.code(arg.value) for arg in self.node.args if arg.star == "**"}
+        return any(
+            literal(value) is None
+            for assign in self.source.every(cst.Assign)
+            if any(self.source.code(each.target) in stars for each in assign.targets)
+            for value in keys_of(self.source, self.its(name), assign.value)
+        )
 
     def _added(self, name: str, code: str) -> Placed:
         """Give a parameter that has no argument yet one: what needs workers, beside what says how many there are."""
@@ -139,7 +152,7 @@ class CallOptions:
 
     def _elsewhere(self, name: str) -> Placed:
         line = self.source.lines_of(self.node)[0]
-        return Placed(reason=f"{self.path}:{line} takes num_workers from elsewhere: set {name} there.")
+        return Placed(reason=f"{self.path}:{line} takes num_workers from elsewhere: set {self.its(name)} there.")
 
     def add(self, codes: Mapping[str, str]) -> dict[str, list[Splice]]:
         """Give parameters that have no argument yet one each: in the call, or in the dictionary that it takes."""
