@@ -148,7 +148,7 @@ def _plan(plan: Deferred, lines: set[int]) -> None:
     for statement in shown_at(source, lines):
         batch = next((loop for loop in loops_around(source, statement) if loop in steps), None)
         reads = any(is_read(call) for call in source.every(cst.Call, statement))
-        if batch is None or reads or gate(source, statement, batch) is not None:
+        if batch is None or batch in waits or reads or gate(source, statement, batch) is not None:
             continue
         try:
             _show_less_often(plan, statement, batch)

@@ -235,6 +235,17 @@ def test_what_a_bar_shows_is_left_alone_where_showing_it_does_more(shown: str, e
     assert isinstance(answer, Edits if edited else Advice), answer
 
 
+def test_a_bar_is_told_each_number_where_each_step_reads_it_anyway() -> None:
+    text = (
+        "import torch\nfrom tqdm import tqdm\nbar = tqdm(rows)\nfor x in bar:\n    loss = model(x).mean()\n"
+        "    value = loss.item()\n    loss.backward()\n    opt.step()\n    bar.set_postfix(loss=value)\n"
+        "    writer.add_scalar('loss', value, 0)\n"
+    )
+    answer = FIXER.rewrite(example_request("host-sync", text, lines=[6, 9]))
+    assert isinstance(answer, Advice)
+    assert "`value` is used in every step" in answer.text
+
+
 def test_a_form_feed_ends_no_line() -> None:
     """Python counts lines so, and so do the places of findings."""
     text = "import torch\n# one part\x0c\nfor x in batches:\n    loss = model(x.unique()).mean()\n    loss.backward()\n"
