@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import libcst as cst
@@ -29,6 +30,7 @@ from diagnose.source.tree.syntax import Source, Splice
 
 _EXACT = cst.Add | cst.Subtract | cst.Multiply
 """Operators that give the same float64 on every device; some divide by multiplying with the inverse."""
+_MPS = re.compile(r"""["']mps\b|\.mps\b|torch\.accelerator\b""")
 _CONSUMES = frozenset(
     {"print", "sum", "min", "max", "len", "sorted", "str", "float", "mean", "std", "median", "tensor"}
 )
@@ -51,6 +53,8 @@ def keep_sum(plan: Deferred, name: str, uses: Uses, batch: Loop) -> None:
     into = "int" if whole else "float"
     if not whole and (Kind.WHOLE in starts or None in map(_start, (value for _, value in uses.assigned))):
         _check_start(source, name, uses, batch)
+    if not whole and any(_MPS.search(each.text) for each in (source, *plan.others)):
+        raise LeftAlone("the program may run on an MPS device, which has no float64")
     shaped = len(every) > 1 and not all(is_reduced(source, tensor_read(call)) for call in every)
     for call in every:
         code = tensor_of(source, call, "" if whole else "added") + (".squeeze()" if shaped else "")

@@ -246,6 +246,18 @@ def test_a_bar_is_told_each_number_where_each_step_reads_it_anyway() -> None:
     assert "`value` is used in every step" in answer.text
 
 
+@pytest.mark.parametrize("device", ["'mps'", "torch.accelerator.current_accelerator()"])
+def test_a_sum_is_no_float64_tensor_where_the_program_may_run_on_a_device_without(device: str) -> None:
+    text = (
+        f"import torch\ndevice = {device}\ntotal = 0.0\nfor x in rows:\n    loss = model(x).mean()\n"
+        "    loss.backward()\n    opt.step()\n    total += loss.item()\nprint(total)\n"
+    )
+    plain = fixed(text.replace(device, "'cuda'"))
+    assert isinstance(plain, Edits) and "total += loss.detach().double()" in plain.files["train.py"]
+    answer = fixed(text)
+    assert isinstance(answer, Edits) and "double" not in answer.files["train.py"]
+
+
 def test_a_form_feed_ends_no_line() -> None:
     """Python counts lines so, and so do the places of findings."""
     text = "import torch\n# one part\x0c\nfor x in batches:\n    loss = model(x.unique()).mean()\n    loss.backward()\n"
