@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import libcst as cst
 
 from diagnose.source.dataflow.exception_handlers import may_catch
@@ -73,6 +75,7 @@ def keep_on_device(plan: Deferred, read: cst.Call, batch: Loop, name: str) -> No
     uses = _followed(plan, read, name)
     if uses.lost:
         raise LeftAlone(f"`{name}` {uses.lost}")
+    uses = _until_another_value(source, uses, batch)
     for use in uses.reads:
         here = scope_of(source, use) is scope_of(source, batch)
         if within(source, use, batch) and not asks_nothing(source, use) and gate(source, use, batch) is None:
@@ -91,6 +94,23 @@ def keep_on_device(plan: Deferred, read: cst.Call, batch: Loop, name: str) -> No
     else:
         keep_sum(plan, name, uses, batch)
     plan.moved.append(f"`{name}`")
+
+
+def _until_another_value(source: Source, uses: Uses, batch: Loop) -> Uses:
+    """The uses of a list that the loop fills, where the block around gives its name away: `losses = mean(losses)`."""
+    if len(uses.assigned) != 2 or not isinstance(uses.assigned[0][1], cst.List):
+        return uses
+    (start, _), (again, value) = uses.assigned
+    statements = [source.inside(each, cst.SimpleStatementLine) for each in (start, again)]
+    blocks = {source.parent(each) for each in (*statements, batch) if each is not None}
+    after = source.span(batch)[1] < source.span(again)[0] and source.span(start)[0] < source.span(batch)[0]
+    if not after or len(blocks) != 1 or any(map(is_read, source.every(cst.Call, value))):
+        return uses
+    end = source.span(value)[1]
+    if any(source.span(each)[0] > end for each, _ in uses.augmented):
+        return uses
+    reads = tuple(each for each in uses.reads if source.span(each)[0] < end)
+    return dataclasses.replace(uses, assigned=uses.assigned[:1], reads=reads)
 
 
 def _followed(plan: Deferred, read: cst.Call, name: str) -> Uses:

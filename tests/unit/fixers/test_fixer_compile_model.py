@@ -232,49 +232,6 @@ def test_a_mask_that_a_forward_pass_makes_once_stays_what_it_is_and_is_not_recor
     assert {"compile": "whole", "mode": "reduce-overhead"} not in settings
 
 
-_BODY = "        return torch.tanh(self.inner(x))"
-_KEPT = {
-    "read outside alone": "        self.rows = len(x) * 2\n        return torch.tanh(self.inner(x))",
-    "a tensor that the next pass reads": (
-        "        x = self.inner(x)\n"
-        "        shown = x - self.seen if hasattr(self, 'seen') else x\n"
-        "        self.seen = x.mean(0).detach()\n"
-        "        return torch.tanh(shown)"
-    ),
-    "part of a tensor": (
-        "        def halve(given, rows):\n"
-        "            given[rows, :] = given[rows] / 2\n"
-        "            return given\n\n"
-        "        return halve(self.inner(x).clone(), torch.tensor([0, 2]))"
-    ),
-}
-
-
-@pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("body", _KEPT.values(), ids=_KEPT)
-def test_what_compiled_code_keeps_as_written_is_compiled(body: str) -> None:
-    text = FLAT.replace(_BODY, body)
-    answer = FIXERS["compile-model"].rewrite(request(text))
-    assert isinstance(answer, Edits)
-    before, after = run(text), run(answer.files["train.py"])
-    assert after["result"] == pytest.approx(before["result"], rel=1e-5)
-    for name in {"rows", "seen"} & set(vars(before["model"])):
-        torch.testing.assert_close(getattr(after["model"], name), getattr(before["model"], name))
-    settings = FIXERS["compile-model"].settings(request(text, "launch-bound"))
-    assert {"compile": "whole", "mode": "reduce-overhead"} not in settings
-
-
-@pytest.mark.parametrize(
-    "kept", ["self.scale = self.scale * 0.5", "self.scale *= 0.5", "shown['scale'] = shown['scale'] * 0.5"]
-)
-def test_a_number_that_the_next_pass_reads_is_not_compiled(kept: str) -> None:
-    """Compiled code computes with such a number as it was one step before."""
-    text = FLAT.replace(_BODY, f"        {kept}\n        return torch.tanh(self.inner(x) * self.scale)")
-    answer = FIXERS["compile-model"].rewrite(request(f"shown = {{'scale': 1.0}}\n{text}"))
-    assert isinstance(answer, Advice)
-    assert "keeps a value of the forward pass" in answer.text
-
-
 def test_lengths_that_vary_are_told_to_the_compiler() -> None:
     padded = FLAT.replace("batches = [", "collate = nn.utils.rnn.pad_sequence([torch.ones(2)])\nbatches = [")
     answer = FIXERS["compile-model"].rewrite(request(padded))

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from textwrap import indent
 from types import ModuleType
 
 import pytest
+from deferring import FIXER, fixed, outcome
 
-from diagnose.fixer import Advice, Edits, Example, example_request, lines_with
-from diagnose.plugins import load
+from diagnose.fixer import Advice, Edits, Example, example_request
 
 torch = pytest.importorskip("torch")
-FIXER = load().fixers["defer-item"]
 MOVED = [example for example in FIXER.examples if example.after is not None]
-
-
-def outcome(text: str) -> tuple[str, list[float]]:
-    """What a program prints, and the parameters that it ends with."""
-    torch.manual_seed(0)
-    printed = io.StringIO()
-    names: dict[str, object] = {}
-    with redirect_stdout(printed):
-        exec(compile(text, "train.py", "exec", dont_inherit=True), names)
-    model = names["model"]
-    assert isinstance(model, torch.nn.Module)
-    return printed.getvalue(), [value for parameter in model.parameters() for value in parameter.flatten().tolist()]
 
 
 @pytest.mark.parametrize("example", MOVED)
@@ -37,11 +22,6 @@ def test_the_log_and_the_training_are_the_same_bit_for_bit(example: Example) -> 
     before, after = outcome(example.before), outcome(example.after)
     assert before[0].count("\n") >= 1
     assert before == after
-
-
-def fixed(text: str) -> Edits | Advice | None:
-    lines = lines_with(text, ".item()")
-    return FIXER.rewrite(example_request("host-sync", text, lines=lines))
 
 
 def test_the_norms_of_a_function_are_read_at_once() -> None:
@@ -244,18 +224,6 @@ def test_a_bar_is_told_each_number_where_each_step_reads_it_anyway() -> None:
     answer = FIXER.rewrite(example_request("host-sync", text, lines=[6, 9]))
     assert isinstance(answer, Advice)
     assert "`value` is used in every step" in answer.text
-
-
-@pytest.mark.parametrize("device", ["'mps'", "torch.accelerator.current_accelerator()"])
-def test_a_sum_is_no_float64_tensor_where_the_program_may_run_on_a_device_without(device: str) -> None:
-    text = (
-        f"import torch\ndevice = {device}\ntotal = 0.0\nfor x in rows:\n    loss = model(x).mean()\n"
-        "    loss.backward()\n    opt.step()\n    total += loss.item()\nprint(total)\n"
-    )
-    plain = fixed(text.replace(device, "'cuda'"))
-    assert isinstance(plain, Edits) and "total += loss.detach().double()" in plain.files["train.py"]
-    answer = fixed(text)
-    assert isinstance(answer, Edits) and "double" not in answer.files["train.py"]
 
 
 def test_a_form_feed_ends_no_line() -> None:
