@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 import libcst as cst
 
 from diagnose.source.batches.loader_lifetime import names_holding
+from diagnose.source.dataflow.bindings import binding_of, passed_to
 from diagnose.source.settings.other_readers import parameters_for
+from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import parse_all, per_program
@@ -27,16 +29,15 @@ def option_read(sources: Mapping[str, str], source: Source, node: cst.CSTNode, o
     else they hold.
     """
     parsed = parse_all(sources)
+    given = _given(parsed, source, node, option)
     asked = [
-        (path, *each)
-        for path, its in parsed.items()
-        for each in _reads(its, option)
-        if not _is_its_own(its, each[1], node, option)
+        (path, *each) for path, its in parsed.items() for each in _reads(its, option) if its.code(each[1]) not in given
     ]
     own = names_holding(sources, source, node) if asked else set()
     all_names = _followed(sources, own) if own else own
     for path, owner, read, of_all in asked:
-        if (own if of_all else all_names) & _mentioned(parsed[path], owner):
+        certain = of_all or _is_of_another(parsed[path], read, option)
+        if (own if certain else all_names) & _mentioned(parsed[path], owner):
             return f"{path}:{parsed[path].lines_of(read)[0]}"
     return None
 
@@ -52,11 +53,23 @@ def _reads(source: Source, option: str) -> Iterator[tuple[cst.BaseExpression, cs
             yield call.args[0].value, call, name != option
 
 
-def _is_its_own(source: Source, read: cst.CSTNode, node: cst.CSTNode, option: str) -> bool:
-    """Whether `num_workers=args.num_workers` is what builds the loader: the option is written anew there."""
-    arg = source.parent(read)
-    keyword = arg.keyword if isinstance(arg, cst.Arg) else None
-    return keyword is not None and keyword.value == option and arg is not None and source.parent(arg) is node
+def _given(parsed: Mapping[str, Source], source: Source, node: cst.CSTNode, option: str) -> set[str]:
+    """Return the code that gives the loader the option, `args.num_workers`, also to the function that builds it."""
+    arg = argument(node, option) if isinstance(node, cst.Call) else None
+    bound = binding_of(source, arg.value) if arg is not None and isinstance(arg.value, cst.Name) else None
+    if bound is not None and bound.parameter is not None and isinstance(bound.scope, cst.FunctionDef):
+        passed = passed_to(bound.scope, bound.parameter, None, parsed) or []
+        return {parsed[path].code(value) for path, value in passed if value is not None}
+    return {source.code(arg.value)} if arg is not None else set()
+
+
+def _is_of_another(source: Source, read: cst.CSTNode, option: str) -> bool:
+    """Whether an object is as a rule no loader: it gets the option, or gives it to a loader that is built of it."""
+    above = source.parent(read)
+    keyword = above.keyword.value if isinstance(above, cst.Arg) and above.keyword is not None else None
+    call = source.parent(above) if above is not None else None
+    builds = keyword == option and isinstance(call, cst.Call) and call_name(call) == "DataLoader"
+    return builds or isinstance(above, cst.AssignTarget)
 
 
 def _is_harmless(source: Source, node: cst.Attribute, option: str) -> bool:

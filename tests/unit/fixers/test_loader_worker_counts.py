@@ -57,9 +57,24 @@ def test_fewer_workers_bound_what_is_asked_for_from_above(recorded: dict[str, in
     assert "num_workers=min(args.workers, 4))" in answer.files["train.py"]
 
 
-@pytest.mark.parametrize(("also", "read"), [("", None), ("print(args.loader.num_workers)\n", "train.py:4")])
+_OTHER = "other = DataLoader(rows, num_workers=args.num_workers)\n"
+
+
+@pytest.mark.parametrize(
+    ("also", "read"), [("", None), (_OTHER, None), ("print(args.loader.num_workers)\n", "train.py:4")]
+)
 def test_the_option_that_builds_the_loader_is_no_read_of_it(also: str, read: str | None) -> None:
     text = _TOP + "args.loader = DataLoader(rows, num_workers=args.num_workers)\n" + also
     source = parse_all({"train.py": text})["train.py"]
     call = next(iter(source.calls_named("DataLoader")))
     assert option_read({"train.py": text}, source, call, "num_workers") == read
+
+
+def test_the_option_that_a_function_builds_the_loader_with_is_no_read_of_it() -> None:
+    text = (
+        _TOP + "def loader_of(rows, num_workers):\n    return DataLoader(rows, num_workers=num_workers)\n\n\n"
+        "args.loader = loader_of(rows, args.num_workers)\n"
+    )
+    source = parse_all({"train.py": text})["train.py"]
+    call = next(iter(source.calls_named("DataLoader")))
+    assert option_read({"train.py": text}, source, call, "num_workers") is None
