@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from diagnose.source.tree.outline import read_outline
 from diagnose.trial.whole_run.figures import Text, line_of
 
 _DECLARED = re.compile(r"add_argument\(\s*((?:[\"'][^\"']+[\"']\s*,\s*)+)")
@@ -88,10 +89,9 @@ class Told:
 def _messages(options: Collection[str], sources: Iterable[str]) -> Iterator[re.Pattern[str]]:
     """Yield what is printed or logged in the blocks of an `if` that asks for one of the options."""
     for text in sources:
-        if not any(name in text for name in options):
-            continue
-        for node in ast.walk(_tree(text)):
-            if not isinstance(node, ast.If) or not _asks(node.test, options):
+        outline = read_outline(text) if any(name in text for name in options) else None
+        for node in outline.every(ast.If) if outline is not None else ():
+            if not _asks(node.test, options):
                 continue
             for call in (one for line in node.body for one in ast.walk(line) if isinstance(one, ast.Call)):
                 name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
@@ -117,10 +117,3 @@ def _pattern(message: ast.expr) -> str | None:
     if isinstance(message, ast.BinOp) and isinstance(message.op, ast.Mod):
         return _pattern(message.left)
     return None
-
-
-def _tree(text: str) -> ast.AST:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
