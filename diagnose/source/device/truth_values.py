@@ -56,7 +56,7 @@ def _is_call(sources: Mapping[str, Source], path: str, call: cst.Call, depth: in
     formats += [arg.value for arg in call.args if arg.keyword is None] if name in {"to", "type"} else []
     if formats:
         return any("torch.bool" in source.names(each) for each in formats)
-    if any(function.name.value == name for function in source.every(cst.FunctionDef)):
+    if name in source.function_names:
         return False
     if name in _TESTS:
         return True

@@ -176,7 +176,7 @@ def _touches(source: Source, call: cst.Call) -> bool:
     if name == "open" and isinstance(call.func, cst.Name):
         return True
     if isinstance(call.func, cst.Name) and name in _METHODS:
-        return not _is_own(source, name)
+        return name not in source.function_names
     if isinstance(call.func, cst.Attribute):
         root = call.func.value
         if name == "replace":
@@ -190,10 +190,6 @@ def _touches(source: Source, call: cst.Call) -> bool:
         if isinstance(made, cst.Call) and call_name(made) not in _FETCHES:
             return any(each.split(".")[0] in _MODULES - {"os", "shutil"} for each in source.names(made.func))
     return False
-
-
-def _is_own(source: Source, name: str) -> bool:
-    return any(function.name.value == name for function in source.every(cst.FunctionDef))
 
 
 def _is_apart(
@@ -330,7 +326,8 @@ def _taken(sources: Mapping[str, Source], saves: Sequence[Save], code: Reached, 
                 known.add(word)
     for path, source, call in code.every(cst.Call):
         name = call_name(call)
-        if call in written or name in own | _PATHS | {"save", "append"} or _within_call(source, call, written):
+        within = any(above in written for above in source.ancestors(call))
+        if within or call in written or name in own | _PATHS | {"save", "append"}:
             continue
         if name in _TELLS | {"write"} and not any(
             arg.keyword is not None and arg.keyword.value == "file" for arg in call.args
@@ -378,10 +375,6 @@ def _is_word(source: Source, node: cst.BaseExpression, known: set[str]) -> bool:
     if isinstance(node, cst.Call) and call_name(node) not in _PATHS:
         return False
     return _mentions(source, node, known)
-
-
-def _within_call(source: Source, call: cst.Call, saves: set[cst.Call]) -> bool:
-    return any(above in saves for above in source.ancestors(call))
 
 
 def _parameters(sources: Mapping[str, Source], source: Source, call: cst.Call, known: set[str]) -> Iterator[str]:
