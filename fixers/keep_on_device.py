@@ -60,13 +60,10 @@ def rewrite(request: Request) -> Answer:
         if stretch.mentions([], ["cpu"]) and stretch.may_call(_may_copy):  # few functions of a large program are parsed
             _to_host(plan, stretch)
     for transfer in transfers(code):
-        stretch_loop = next((each.loop for each in code.stretches if _holds(each, transfer.call)), None)
-        _to_device(plan, code, transfer, stretch_loop)
+        loops = ((each.source, each.loop) for each in code.stretches if each.loop is not None)
+        around = next((loop for source, loop in loops if within(source, transfer.call, loop)), None)
+        _to_device(plan, code, transfer, around)
     return request.answer(plan.edits, "; ".join(plan.said), reasons=plan.reasons)
-
-
-def _holds(stretch: Stretch, call: cst.Call) -> bool:
-    return stretch.loop is not None and within(stretch.source, call, stretch.loop)
 
 
 @dataclass(frozen=True)
