@@ -97,8 +97,7 @@ class Claim:
     """Rules whose ailments hide this one: it costs nothing while they stand, and is no finding, but is foreseen where
     they are treated (`diagnose.what_if`)."""
     least_step_ns: int = 0
-    """For a claim about what is to come: the shortest step possible while its cause stands, whatever else is
-    treated."""
+    """The shortest step possible while the cause of a claim about what is to come stands, whatever else is treated."""
 
 
 @dataclass(frozen=True)

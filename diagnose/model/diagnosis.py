@@ -73,7 +73,7 @@ class StepWork:
     flops_per_step: int
     """Floating-point operations of products, convolutions and attention, without what is computed a second time."""
     flops_per_s: float
-    """The same over the mean step."""
+    """`flops_per_step` over the mean step."""
     ceiling_flops_per_s: float
     """What the device does at most in `ceiling_format`, dense."""
     utilisation: float

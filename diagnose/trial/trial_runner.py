@@ -44,7 +44,7 @@ measured."""
 
 @dataclass(frozen=True)
 class Tools:
-    """What trials are run with. Each learns from what it sees; which they are does not change."""
+    """The tools that trials are run with. Each learns from what it sees; which they are does not change."""
 
     schedule: Schedule
     deadline: Deadline
@@ -111,7 +111,7 @@ def tools_for(
 
 @dataclass
 class Shown:
-    """What the trials of one program have shown so far."""
+    """The facts that the trials of one program have shown so far."""
 
     fits: bool | None = None
     """Whether two copies fit side by side; None until that is known."""

@@ -108,7 +108,7 @@ class LeaveOneOut:
         self.journal.tell(replace(before, summary=f"{before.summary}; {said}"))
 
     def _drop(self, rest: Stack, left: Program) -> tuple[Stack, Program]:
-        """What is left is the stack now."""
+        """Make what is left the stack."""
         self.budget.changed()
         self.journal.record(PatchAccepted(diff=rest.patch.text, fixers=list(rest.names)))
         return rest, left

@@ -1,4 +1,4 @@
-"""What share of attention's weights a program drops at random."""
+"""The share of attention's weights that a program drops at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lines of some files an edit writes anew or takes out, and which functions those lines call."""
+"""Finds the lines that an edit writes anew or takes out, and the functions that those lines call."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Known:
-    """What tells which dictionaries a run took."""
+    """The facts that tell which dictionaries a run took."""
 
     sources: Mapping[str, str]
     recorded: Mapping[str, Scalar]

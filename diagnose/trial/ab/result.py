@@ -42,7 +42,7 @@ class Comparison:
     looks: int = 1
     """How often a decision to keep could be taken: twice, where a first look left it open and more pairs followed."""
     held_steps: int = 0
-    """The same, where fewer were seen not to hold what recurs every few steps; else 0."""
+    """Measured steps in a block, where fewer were seen not to hold what recurs every few steps; else 0."""
     step_ns: int = -1
     """Mean step of the original: of its first block while the trial goes on, in the end of all its blocks."""
     input_ns: tuple[float, float] | None = None

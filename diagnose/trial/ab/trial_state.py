@@ -18,7 +18,7 @@ from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, estimate
 
 
 class Stage(enum.Enum):
-    """What a trial does now.
+    """A stage of a trial.
 
     ::
 
