@@ -34,7 +34,7 @@ from diagnose.source.dataflow.mutations import is_written
 from diagnose.source.dataflow.shared_constants import may_be_shared
 from diagnose.source.device.transfers import Transfer, transfers
 from diagnose.source.rewrite.leftovers import without_import
-from diagnose.source.rewrite.numpy_to_torch import Translated, copied_tensor, leaf, translated_use
+from diagnose.source.rewrite.numpy_to_torch import Translation, copied_tensor, leaf, translated_use
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.every_step import EveryStep, Stretch
 from diagnose.source.tree.edits import Splice, free_name, insert_above, replace
@@ -75,7 +75,7 @@ class _Copy:
     name: str | None
     reads: tuple[cst.BaseExpression, ...]
 
-    def leaves(self) -> dict[cst.CSTNode, Translated]:
+    def leaves(self) -> dict[cst.CSTNode, Translation]:
         """Return what stands for it in expressions."""
         if self.name is None:
             return {self.call: leaf(self.tensor, self.tensor)}

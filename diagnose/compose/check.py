@@ -39,7 +39,7 @@ _ANSWERS = {True: GateAnswer.PASSED, False: GateAnswer.REFUSED, None: GateAnswer
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedFixer:
     """A fixer and what it would do."""
 
     fixer: Fixer
@@ -105,7 +105,7 @@ def check(
 
 
 def _checked(
-    bench: Bench, journal: Journal, stack: Stack, original: Program, asked: Asked, variant: Variant
+    bench: Bench, journal: Journal, stack: Stack, original: Program, asked: AskedFixer, variant: Variant
 ) -> EditCheck:
     name = asked.fixer.name
     journal.phase(f"checking {name}", variant.fixer.gate.value)
@@ -136,7 +136,7 @@ def _gate_answers(bench: Bench, fixer: Fixer, original: Program, patched: Progra
     return (numbers, *bench.whole_runs(found.gate, original, patched, fixer.rounds_to, loading=fixer.changes_loading))
 
 
-def _ask(stack: Stack, diagnosis: Diagnosis, catalogue: Catalogue, fixer: Fixer) -> Asked:
+def _ask(stack: Stack, diagnosis: Diagnosis, catalogue: Catalogue, fixer: Fixer) -> AskedFixer:
     """Return what a fixer does for all rules that name it."""
     real = {one.finding.rule: one.finding for one in candidates(stack.program, diagnosis.findings, catalogue)}
     rules = [rule.name for rule in catalogue.rules.values() if fixer.name in rule.fixers]
@@ -150,10 +150,10 @@ def _ask(stack: Stack, diagnosis: Diagnosis, catalogue: Catalogue, fixer: Fixer)
             again = ask(stack, Proposal(fixer, lined))
             answers = again if again.variants or not answers.advice else answers
     except TookTooLong as error:
-        return Asked(fixer, broken=str(error))
+        return AskedFixer(fixer, broken=str(error))
     except Exception as error:  # noqa: BLE001 - a fixer may be the user's own; a broken one must not hide the others
-        return Asked(fixer, broken=f"the fixer itself failed: {error!r}")
-    return Asked(fixer, answers)
+        return AskedFixer(fixer, broken=f"the fixer itself failed: {error!r}")
+    return AskedFixer(fixer, answers)
 
 
 def _untold(rule: str) -> Finding:
@@ -168,7 +168,7 @@ def _lines_of_steps(sources: Mapping[str, str]) -> tuple[Place, ...]:
     return tuple(Place(path, line) for path, line in dict.fromkeys(lines))
 
 
-def _chosen(asked: Asked, wanted: Mapping[str, str]) -> Variant:
+def _chosen(asked: AskedFixer, wanted: Mapping[str, str]) -> Variant:
     """The first variant with these values. Raises UsageError where there is none."""
     for variant in asked.variants:
         if all(str(variant.setting.get(name)) == value for name, value in wanted.items()):

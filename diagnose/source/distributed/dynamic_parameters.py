@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
-from diagnose.source.dataflow.reachable_code import Reached, runs_after
+from diagnose.source.dataflow.reachable_code import ReachableCode, runs_after
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.attributes import is_of_self, names_set_later
 from diagnose.source.tree.edits import call_name
@@ -49,7 +49,7 @@ def frozen_later(sources: Mapping[str, str], path: str, node: cst.CSTNode) -> st
     parsed = parse_all(sources)
     if not any(source.mentions("requires_grad") for source in parsed.values()):
         return None
-    reached = Reached(parsed, list(runs_after(parsed, path, node)))
+    reached = ReachableCode(parsed, list(runs_after(parsed, path, node)))
     for at, source, call in reached.every(cst.Call):
         given = argument(call, "requires_grad", 0) if call_name(call) == "requires_grad_" else None
         if given is not None and source.code(given.value) != "True":

@@ -10,7 +10,7 @@ import libcst as cst
 from diagnose.source.dataflow.bindings import binding_of, passed_to
 from diagnose.source.dataflow.exception_handlers import ERRORS_OF_FILES, Place, who_catches
 from diagnose.source.dataflow.flow import Loop
-from diagnose.source.dataflow.reachable_code import Reached, runs_after
+from diagnose.source.dataflow.reachable_code import ReachableCode, runs_after
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.attributes import member
 from diagnose.source.tree.edits import call_name
@@ -140,7 +140,7 @@ def _uses(
             if isinstance(found[2], cst.Try):
                 begins += [(found[0], found[1], handler) for handler in found[2].handlers]
         begins += _ending(sources, path, loop)
-    code = Reached(sources, begins)
+    code = ReachableCode(sources, begins)
     ends = {end for path, source, call in saves for end in _tails(sources, path, source, call.args[1].value)}
     folders = _folders(sources)
     written = {call for _, _, call in saves}
@@ -304,7 +304,7 @@ def _folders(sources: Mapping[str, Source]) -> set[str]:
     return found
 
 
-def _taken(sources: Mapping[str, Source], saves: Sequence[Save], code: Reached, ends: set[str]) -> Iterator[str]:
+def _taken(sources: Mapping[str, Source], saves: Sequence[Save], code: ReachableCode, ends: set[str]) -> Iterator[str]:
     """Yield where the name of the file, or of its folder, is given to something that may use it. `ends` are of the
     file."""
     known = {word for _, source, call in saves for word in _words(source, call.args[1].value)}

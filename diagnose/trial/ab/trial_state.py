@@ -9,7 +9,7 @@ from pathlib import Path
 
 from diagnose.trial.ab.arm_protocol import ArmProtocol, OnPair
 from diagnose.trial.ab.live_arms import LiveArms, answer_of
-from diagnose.trial.ab.periodic_steps import Seen, steps_to_see
+from diagnose.trial.ab.periodic_steps import SeenBlocks, steps_to_see
 from diagnose.trial.ab.result import ORIGINAL, PATCHED, Comparison, Ending
 from diagnose.trial.ab.sequential import SequentialStopping
 from diagnose.trial.process.arm import Block, Ready
@@ -155,7 +155,7 @@ class TrialState:
     """A process hung before it was ready: once is bad luck (a fork beside a thread), twice is a failure."""
     measured: bool = False
     """A block has ended, be it one that settles an arm."""
-    seen: Seen = field(default_factory=Seen)
+    seen: SeenBlocks = field(default_factory=SeenBlocks)
     """Blocks of the original, in which something may recur."""
 
     @property
