@@ -46,7 +46,7 @@ def is_truth(sources: Mapping[str, Source], path: str, node: cst.BaseExpression,
         return _is_call(sources, path, node, depth)
     if not isinstance(node, cst.Name | cst.Attribute):
         return False
-    values = list(_given(sources, path, source, node))
+    values = list(_values_given(sources, path, source, node))
     return bool(values) and all(one is not None and is_truth(sources, at, one, depth + 1) for at, one in values)
 
 
@@ -64,7 +64,7 @@ def _is_call(sources: Mapping[str, Source], path: str, call: cst.Call, depth: in
     return kept and isinstance(call.func, cst.Attribute) and is_truth(sources, path, call.func.value, depth + 1)
 
 
-def _given(
+def _values_given(
     sources: Mapping[str, Source], path: str, source: Source, node: cst.Name | cst.Attribute
 ) -> Iterator[tuple[str, cst.BaseExpression | None]]:
     """All that a variable or an attribute is given, each with its file; None for what is not seen."""

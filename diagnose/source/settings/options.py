@@ -51,7 +51,7 @@ class CallOptions:
     """Whether the run had an accelerator."""
 
     @property
-    def _known(self) -> CallContext:
+    def _context(self) -> CallContext:
         return CallContext(self.sources, self.recorded, self.accelerated)
 
     def its(self, name: str) -> str:
@@ -147,7 +147,7 @@ class CallOptions:
         own = {self.its(name): code for name, code in codes.items()}
         if not own:
             return {}
-        layers = layers_of(stars[-1].value, self.path, self.source, self._known) if stars else []
+        layers = layers_of(stars[-1].value, self.path, self.source, self._context) if stars else []
         layer = self._home(stars[-1].value, layers, codes) if layers else None
         if layer is not None and not clashes(layer, self.node, own) and not self._shows_layer(layer):
             return {layer.path: set_keys(layer, own)}
@@ -251,7 +251,7 @@ class CallOptions:
 
     def _layer_with(self, name: str) -> tuple[Layer, cst.BaseExpression] | None:
         for star in reversed([arg for arg in self.node.args if arg.star == "**"]):
-            layers = layers_of(star.value, self.path, self.source, self._known)
+            layers = layers_of(star.value, self.path, self.source, self._context)
             for layer in reversed(layers or []):
                 value = layer.value(self.its(name))
                 if value is not None:

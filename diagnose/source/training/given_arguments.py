@@ -54,13 +54,13 @@ def _answer(code: EveryStep, source: Source, name: cst.Name, depth: int) -> bool
         return None  # the module itself
     position = listed.index(name.value) - 1 if name.value in listed else None
     answers = {
-        _given(code, caller, call, name.value, position, parameter, depth)
+        _is_given(code, caller, call, name.value, position, parameter, depth)
         for caller, call in _calls(code, owner.name.value)
     }
     return answers.pop() if len(answers) == 1 else None
 
 
-def _given(
+def _is_given(
     code: EveryStep,
     source: Source,
     call: cst.Call,

@@ -147,7 +147,7 @@ def _uses(
     for path, source, call in code.every(cst.Call):
         if call not in written and _touches(source, call) and not _is_apart(sources, path, source, call, ends, folders):
             yield f"{_line(path, source, call)} may meet a file that is not written yet"
-    yield from _taken(sources, saves, code, ends)
+    yield from _uses_of_name(sources, saves, code, ends)
 
 
 def _ending(sources: Mapping[str, Source], path: str, loop: Loop) -> Iterator[Place]:
@@ -304,7 +304,9 @@ def _folders(sources: Mapping[str, Source]) -> set[str]:
     return found
 
 
-def _taken(sources: Mapping[str, Source], saves: Sequence[Save], code: ReachableCode, ends: set[str]) -> Iterator[str]:
+def _uses_of_name(
+    sources: Mapping[str, Source], saves: Sequence[Save], code: ReachableCode, ends: set[str]
+) -> Iterator[str]:
     """Yield where the name of the file, or of its folder, is given to something that may use it. `ends` are of the
     file."""
     known = {word for _, source, call in saves for word in _words(source, call.args[1].value)}

@@ -81,7 +81,7 @@ class Gatekeeper(CaptureRunner):
                     self._take_all(self._missing(self.needed(gate, original, patched, rounds_to)))
                 gross, unseen = self._gross(original, patched, rounds_to) if rounds_to else (None, "")
                 answer = gross or self._trajectory(original, patched, asked=asked)
-                return self._told(replace(answer, detail=f"{answer.detail}{unseen}"))
+                return self._tell_if_borrowed(replace(answer, detail=f"{answer.detail}{unseen}"))
             answer = self._equal(gate, original, patched, rounds_to)
         except _NoCaptureError as error:
             return GateResult(gate, None, str(error))
@@ -90,14 +90,14 @@ class Gatekeeper(CaptureRunner):
         one_compiles = (patched.root in self.compiling) is not (original.root in self.compiling)
         if answer.passed and answer.gate is Gate.BITWISE and not one_compiles:
             self._equals(patched.root, original.root)
-        return self._told(answer)
+        return self._tell_if_borrowed(answer)
 
     def _equals(self, one: Path, other: Path) -> None:
         first, second = _end(self._same_bits, one), _end(self._same_bits, other)
         if first != second:
             self._same_bits[first] = second
 
-    def _told(self, answer: GateResult) -> GateResult:
+    def _tell_if_borrowed(self, answer: GateResult) -> GateResult:
         if not self._borrowed:
             return answer
         return replace(answer, detail=f"{answer.detail}; as captured of a program that it equals bit for bit")

@@ -25,7 +25,7 @@ _SPELLING = re.compile(r"[\"']([^\"']+)[\"']")
 
 def changed_options(before: Sequence[str], after: Sequence[str], sources: Iterable[str]) -> frozenset[str]:
     """The names under which a program holds the options that two of its command lines give differently."""
-    one, other = dict(_given(before)), dict(_given(after))
+    one, other = dict(_options_with_values(before)), dict(_options_with_values(after))
     changed = {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
     short = {name for name in changed if name.startswith("-") and not name.startswith("--")}
     found = {name.lstrip("-").removeprefix("no-") for name in changed}
@@ -37,7 +37,7 @@ def changed_options(before: Sequence[str], after: Sequence[str], sources: Iterab
     return frozenset(name.replace("-", "_") for name in found)
 
 
-def _given(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _options_with_values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Each option with its value: `--a 1`, `--a=1`, `a.b=1`, and "" for one that stands alone."""
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
@@ -54,7 +54,7 @@ class Told:
 
     options: frozenset[str] = frozenset()
     messages: tuple[re.Pattern[str], ...] = ()
-    """What the program prints or logs where such an option is on, as patterns of whole lines."""
+    """The lines that the program prints or logs where such an option is on, as patterns of whole lines."""
 
     @classmethod
     def of(cls, before: Sequence[str], after: Sequence[str], sources: Collection[str]) -> Told:
