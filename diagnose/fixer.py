@@ -134,9 +134,9 @@ class Edits:
 
     files: Mapping[str, str]
     summary: str
-    """What was changed, in one line, for people."""
+    """A summary of the change, in one line, for people."""
     gate: Gate | None = None
-    """What these edits promise about the numbers, where it is not what the fixer promises of all its edits."""
+    """The promise of these edits about the numbers, where it is another than the fixer's."""
     because: str = ""
     """Why they promise that, for people."""
 

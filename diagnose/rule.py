@@ -92,7 +92,7 @@ class Claim:
     sure: float = 1.0
     """The part of it (0 to 1) that is sure, which severity goes by."""
     cut: Cut | None = field(default=None, repr=False)
-    """What of the run changes without the cause, for claims that come after this one; None: `claims` are gone."""
+    """The change of the run without the cause, for claims that come after this one; None: `claims` are gone."""
     once: Sequence[str] = ()
     """Rules whose ailments hide this one: it costs nothing while they stand, and is no finding, but is foreseen where
     they are treated (`diagnose.what_if`)."""

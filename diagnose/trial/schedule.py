@@ -22,7 +22,7 @@ LONG_WARM_UP_STEPS = 3
 """Warm-up steps where steps are long: memory and choices of kernels have settled after two, and clocks after
 seconds."""
 EARLY_TIMES = 1.5
-"""What starts early may take this many times as long as what starts beside it, and `EARLY_MORE_NS`."""
+"""A process that starts early may take this many times as long as what starts beside it, and `EARLY_MORE_NS`."""
 EARLY_MORE_NS = 2 * NS_PER_S  # see EARLY_TIMES; chosen, not measured
 
 

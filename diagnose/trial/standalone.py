@@ -29,7 +29,7 @@ class StandaloneRun:
     steps: int | None = None
     """Taken in all, the warm-up included."""
     failure: Ruling | None = None
-    """What became of it; None where it ran."""
+    """The reason why it did not run; None where it ran."""
     reached: OomProgress = field(default_factory=OomProgress)
     """How far it came, where memory ran out."""
 

@@ -118,7 +118,7 @@ class TrialFacts:
     original: Program | None = None
     """The program as found."""
     baseline: Program | None = None
-    """What the newest fix was put on, or the newest that was kept."""
+    """The program that the newest fix was put on, or the newest that was kept."""
     keeps: bool = False
     """Whether a fix is kept: then one of the last runs has its time."""
     runs: bool = False

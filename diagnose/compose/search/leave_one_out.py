@@ -45,7 +45,7 @@ class LeaveOneOut:
     journal: Journal
     budget: Budget
     given: list[Interval | None] = field(default_factory=list)
-    """What each that was taken out gave beside the others."""
+    """The saving beside the others of each fix that was taken out."""
 
     def run(self, stack: Stack, patched: Program) -> tuple[Stack, Program]:
         """Return the stack that remains, with a copy of the program that contains exactly it.

@@ -56,7 +56,7 @@ class Comparison:
     windows_taken: int = 0
     """How many of those the trial itself has taken."""
     windows_ns: int = 0
-    """What it has spent on them."""
+    """The time that it has spent on them."""
     ending: Ending | None = None
     """Why nothing more is measured; None while the trial goes on."""
     alternated: bool = False
@@ -68,7 +68,7 @@ class Comparison:
     apart: bool = False
     """Each arm has started once the one before it rested."""
     left: Sequence[str] = ()
-    """What a probe has left as it is in the patched program."""
+    """The parts that a probe has left as they are in the patched program."""
     failed: tuple[int, ArmFailed] | None = None
     """The side that failed, and how; a program that came to its end is no failure."""
     ended_after: int | None = None

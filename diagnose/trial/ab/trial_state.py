@@ -78,9 +78,9 @@ class ABTrial:
     enough: float = LEAST_SAVING
     """The resolution to reach, while it is being measured."""
     needed: float | None = None
-    """What a saving must exceed, where a finer resolution may yet be measured."""
+    """The least saving that counts, where a finer resolution may yet be measured."""
     worth: float = 0.0
-    """What is tried has to be able to save this much, where time is counted."""
+    """The saving that a fix has to be able to reach, where time is counted."""
     patience: Deadline = field(default_factory=Deadline)
     """The time after which as many pairs of each generation as are asked for a first look have to do."""
     fits: bool | None = None
@@ -144,7 +144,7 @@ class TrialState:
     pairs_before: int = 0
     """Pairs of earlier generations."""
     again: bool = False
-    """What went wrong in this generation will not do so again."""
+    """Whether what went wrong in this generation will not do so again."""
     sides: tuple[ArmProtocol, ArmProtocol] | None = None
     """The arms of this generation, once they rest after their warm-up."""
     resting: ArmProtocol | None = None

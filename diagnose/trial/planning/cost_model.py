@@ -18,7 +18,7 @@ FIRST_COMPILE_NS = 55 * NS_PER_S
 short shows nothing: for a GPT of twelve layers inductor took 18 to 23 s beside an H200, and 29 to 47 s on other
 hosts with as many cores; for the two networks of a GAN more than 42 s."""
 LEAST_COMPILE_NS = 5 * NS_PER_S
-"""What it takes at best: one function, with the start of the compiler's own processes."""
+"""The least time that it takes: one function, with the start of the compiler's own processes."""
 WARM_SHARE = 0.25
 """The share of the time that compiling adds to a start which a start adds that finds everything compiled, until this
 session has seen one: the program is traced again, and what was compiled is looked up."""

@@ -18,8 +18,8 @@ from diagnose.trial.process.capacity import room_to_start
 from diagnose.units import NS_PER_S
 
 AS_FOUND, PATCHED = 1.2, 1.4
-"""What a process may need, in times of what one of the program, or of the program that a fix is put on, was seen to
-hold."""
+"""The memory that a process may need, as a multiple of what one of the program, or of the program that a fix is put
+on, was seen to hold."""
 _CAPTURED_NS = 10 * NS_PER_S
 """First steps that have not been captured so long after everything has started stand still until the gate."""
 

@@ -73,7 +73,7 @@ class WholeRunGate:
     _loaders: dict[Path, list[list[str]] | None] = field(default_factory=dict)
     _answers: dict[_Asked, tuple[GateCheck, ...]] = field(default_factory=dict)
     _cut_short: dict[_Asked, tuple[GateCheck, ...]] = field(default_factory=dict)
-    """What was found before the time was up, where that was not all."""
+    """The answers before the time was up, where that was not all."""
 
     def check(
         self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, loading: bool = False
