@@ -134,9 +134,9 @@ class Edits:
 
     files: Mapping[str, str]
     summary: str
-    """What was changed, in one line, for people."""
+    """A summary of the change, in one line, for people."""
     gate: Gate | None = None
-    """What these edits promise about the numbers, where it is not what the fixer promises of all its edits."""
+    """The promise of these edits about the numbers, where it is another than the fixer's."""
     because: str = ""
     """Why they promise that, for people."""
 
@@ -165,12 +165,13 @@ class Example:
 _MARK = re.compile(r"\{-(.*?)-\}|\{\+(.*?)\+\}", re.DOTALL)
 
 
-def word_diffs(request: Callable[[str], Request], *texts: str) -> tuple[Example, ...]:
+def word_diffs(request: Callable[[str], Request], *texts: str, top: str = "") -> tuple[Example, ...]:
     """Examples of one request, each written as a word diff: `DataLoader(data{+, num_workers=4+})`.
 
     `{-old-}` is in the source before alone, `{+new+}` in the source after. A text without marks must be left alone.
+    Each source begins with `top`.
     """
-    sides = [(_MARK.sub(r"\1", text), _MARK.sub(r"\2", text)) for text in texts]
+    sides = [(top + _MARK.sub(r"\1", text), top + _MARK.sub(r"\2", text)) for text in texts]
     return tuple(Example(before, after if after != before else None, request) for before, after in sides)
 
 

@@ -92,13 +92,12 @@ class Claim:
     sure: float = 1.0
     """The part of it (0 to 1) that is sure, which severity goes by."""
     cut: Cut | None = field(default=None, repr=False)
-    """What of the run changes without the cause, for claims that come after this one; None: `claims` are gone."""
+    """The change of the run without the cause, for claims that come after this one; None: `claims` are gone."""
     once: Sequence[str] = ()
     """Rules whose ailments hide this one: it costs nothing while they stand, and is no finding, but is foreseen where
     they are treated (`diagnose.what_if`)."""
     least_step_ns: int = 0
-    """For a claim about what is to come: the shortest step possible while its cause stands, whatever else is
-    treated."""
+    """The shortest step possible while the cause of a claim about what is to come stands, whatever else is treated."""
 
 
 @dataclass(frozen=True)

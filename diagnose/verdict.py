@@ -179,8 +179,8 @@ def ruling_on_time(
     `beyond_luck`: the saving is so large that one generation of processes is enough (`sure`).
     """
     if saving is None or pairs < LEAST_PAIRS:
-        return Ruling(Decision.FAILED, f"too few steps to compare: {_count(pairs, 'pair')} of blocks measured")
-    figures = f"{_count(pairs, 'pair')}, {_signed(saving.low)} … {_signed(saving.high)}"
+        return Ruling(Decision.FAILED, f"too few steps to compare: {_pairs(pairs)} of blocks measured")
+    figures = f"{_pairs(pairs)}, {_signed(saving.low)} … {_signed(saving.high)}"
     needed = floor(smallest)
     if saving.high < 0 and _as_saving(saving.estimate) > smallest:
         return Ruling(Decision.SLOWER, f"slower by {format_share(-saving.estimate)} of the step ({figures})")
@@ -224,7 +224,7 @@ def ruling(
 
 def saved(saving: Interval, pairs: int) -> str:
     """A saving in words, with what it rests on."""
-    figures = f"{_count(pairs, 'pair')}, {_signed(saving.low)} … {_signed(saving.high)}"
+    figures = f"{_pairs(pairs)}, {_signed(saving.low)} … {_signed(saving.high)}"
     return f"{format_share(saving.estimate)} of the step saved ({figures})"
 
 
@@ -278,5 +278,5 @@ def _signed(share: float) -> str:
     return f"{'−' if share < 0 else '+'}{100 * abs(share):.1f} %"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def _pairs(number: int) -> str:
+    return f"{number} pair{'' if number == 1 else 's'}"

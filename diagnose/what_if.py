@@ -28,9 +28,9 @@ class StepWithout:
     """A step as it will be."""
 
     step_ns: int = 0
-    """What is predicted to be left of it."""
+    """The length that is predicted to be left of it."""
     findings: tuple[Finding, ...] = ()
-    """What it will lose to causes that are no findings yet, as shares of what is left; the largest first."""
+    """The causes that are no findings yet, as shares of what is left; the largest first."""
 
 
 def step_without(trace: Trace, catalogue: Catalogue, gone: Collection[str]) -> StepWithout:

@@ -27,7 +27,7 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request, word_diffs
 from diagnose.source.dataflow.flow import chosen_by
-from diagnose.source.settings.process_settings import setting_read
+from diagnose.source.settings.process_settings import why_not_set
 from diagnose.source.tree.edits import Source, Splice, call_name, parse, set_in_torch
 from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
@@ -50,11 +50,9 @@ def rewrite(request: Request) -> Answer:
         return Advice(f"{facts.device_name} has no TF32; autocast to float16 is what its tensor cores can do.")
     for told in _by_trainer(request):
         return told
-    where = setting_read(request.sources, *_READ)
-    if where is not None:
-        return Advice(
-            f"{where} reads the precision of matrix products, which the program may show: decide on it there."
-        )
+    read = why_not_set(request.sources, "the precision of matrix products", *_READ)
+    if read is not None:
+        return Advice(read)
     newer = False
     for path, source in files_with(request.sources, "precision", "allow_tf32"):
         newer = newer or any(node.attr.value == "fp32_precision" for node in source.every(cst.Attribute))

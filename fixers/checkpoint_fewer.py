@@ -104,7 +104,7 @@ def rewrite(request: Request) -> Answer:
             return None
         edits.append((path, some))
         callers |= {(path, source.lines_of(call)[0]) for call in _checkpoints(source)} if some else set()
-        advice += [f"{path}:{line}: {_NOT_BY_US}" for line in _left(source)]
+        advice += [f"{path}:{line}: {_NOT_BY_US}" for line in _lines_left(source)]
     if any(splices for _, splices in edits):
         which = {_NONE: "all blocks", _HALF: "every other checkpointed block"}.get(wanted, f"all blocks but {wanted}")
         effect = repeated_effect(request.sources, callers) if callers else None
@@ -148,7 +148,7 @@ def _checkpoints(source: Source) -> Iterator[cst.Call]:
                 yield call
 
 
-def _left(source: Source) -> Iterator[int]:
+def _lines_left(source: Source) -> Iterator[int]:
     """Lines of checkpoints that are left as they are."""
     known = {id(call) for call in _checkpoints(source)}
     for call in source.calls_of(_CHECKPOINT, "torch.utils.checkpoint.checkpoint_sequential"):

@@ -23,7 +23,7 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from diagnose.fixer import Advice, Answer, Example, Facts, Fixer, Gate, Request, example_request, word_diffs
-from diagnose.source.settings.process_settings import setting_read
+from diagnose.source.settings.process_settings import why_not_set
 from diagnose.source.tree.edits import Source, Splice, parse, set_in_torch
 from diagnose.source.tree.text_lines import any_matches, matches
 
@@ -43,9 +43,9 @@ def rewrite(request: Request) -> Answer:
     asks = any_matches(_DETERMINISTIC, request.sources.values())
     if asks and facts.cudnn_deterministic is None:
         return Advice("The program can ask for deterministic algorithms: decide there on cudnn.benchmark.")
-    where = setting_read(request.sources, "cudnn.benchmark")
-    if where is not None:
-        return Advice(f"{where} reads `torch.{_SETTING}`, which the program may show: decide on it there.")
+    read = why_not_set(request.sources, f"`torch.{_SETTING}`", "cudnn.benchmark")
+    if read is not None:
+        return Advice(read)
     for path, text in request.sources.items():
         if matches(_LIGHTNING, text):
             return Advice(f"{path} gives its Trainer `benchmark` or `deterministic`: decide there.")

@@ -17,7 +17,7 @@ Fix safety
 
 from __future__ import annotations
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Site, example_request
+from diagnose.fixer import Advice, Answer, Edits, Fixer, Gate, Request, Site, example_request, word_diffs
 from diagnose.source.distributed.data_parallel import DataParallel, data_parallel
 from diagnose.source.distributed.dynamic_parameters import frozen_later, varies
 from diagnose.source.tree.arguments import argument, remove_argument, set_keywords
@@ -83,39 +83,32 @@ FIXER = Fixer(
     mechanism="compute+exposed_comm+exposed_copy+idle",
     order=80,
     examples=(
-        Example(
-            _IMPORT + "model = DistributedDataParallel(model, device_ids=[rank], find_unused_parameters=True)\n",
+        *word_diffs(
+            _recorded,
+            _IMPORT + "model = DistributedDataParallel(model, device_ids=[rank]{-, find_unused_parameters=True-})\n",
+        ),
+        *word_diffs(
+            lambda text: example_request("unused-parameter-search", text),
+            (
+                "from accelerate.utils import DistributedDataParallelKwargs\n"
+                "kwargs = DistributedDataParallelKwargs(find_unused_parameters={-True-}{+False+})\n"
+            ),
+            (
+                "from transformers import TrainingArguments\n"
+                'arguments = TrainingArguments("out", bf16=True{+, ddp_find_unused_parameters=False+})\n'
+            ),
+            ('from lightning import Trainer\nt = Trainer(strategy="{-ddp_find_unused_parameters_true-}{+ddp+}")\n'),
+        ),
+        *word_diffs(
+            _recorded,
             _IMPORT + "model = DistributedDataParallel(model, device_ids=[rank])\n",
-            _recorded,
-        ),
-        Example(
-            "from accelerate.utils import DistributedDataParallelKwargs\n"
-            "kwargs = DistributedDataParallelKwargs(find_unused_parameters=True)\n",
-            "from accelerate.utils import DistributedDataParallelKwargs\n"
-            "kwargs = DistributedDataParallelKwargs(find_unused_parameters=False)\n",
-            lambda text: example_request("unused-parameter-search", text),
-        ),
-        Example(
-            'from transformers import TrainingArguments\narguments = TrainingArguments("out", bf16=True)\n',
-            "from transformers import TrainingArguments\n"
-            'arguments = TrainingArguments("out", bf16=True, ddp_find_unused_parameters=False)\n',
-            lambda text: example_request("unused-parameter-search", text),
-        ),
-        Example(
-            'from lightning import Trainer\nt = Trainer(strategy="ddp_find_unused_parameters_true")\n',
-            'from lightning import Trainer\nt = Trainer(strategy="ddp")\n',
-            lambda text: example_request("unused-parameter-search", text),
-        ),
-        Example(_IMPORT + "model = DistributedDataParallel(model, device_ids=[rank])\n", None, _recorded),
-        Example(
-            _IMPORT + "model = DistributedDataParallel(model, find_unused_parameters=args.find)\n", None, _recorded
-        ),
-        Example(
-            _IMPORT + "model = DistributedDataParallel(model, find_unused_parameters=True)\n"
-            "class Deep(nn.Module):\n    def forward(self, x):\n        if torch.rand(()) < self.layerdrop:\n"
-            "            return x\n        return self.layer(x)\n",
-            None,
-            _recorded,
+            _IMPORT + "model = DistributedDataParallel(model, find_unused_parameters=args.find)\n",
+            (
+                _IMPORT
+                + "model = DistributedDataParallel(model, find_unused_parameters=True)\nclass Deep(nn.Module):\n"
+                "    def forward(self, x):\n        if torch.rand(()) < self.layerdrop:\n            return x\n"
+                "        return self.layer(x)\n"
+            ),
         ),
     ),
 )

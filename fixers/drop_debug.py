@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request, word_diffs
+from diagnose.fixer import Advice, Answer, Edits, Fixer, Gate, Request, example_request, word_diffs
 from diagnose.source.dataflow.flow import chosen_by
 from diagnose.source.rewrite.context_removal import unwrap
 from diagnose.source.rewrite.hooks import is_watching_hook
@@ -49,7 +49,7 @@ _ABOUT = r"debug|anomal|\bnan\b|launch|blocking|check|hook|profil"
 
 @dataclass
 class _Plan:
-    """What goes, in one file."""
+    """The edits of one file."""
 
     source: Source
     read: Mapping[str, str]
@@ -74,7 +74,7 @@ def rewrite(request: Request) -> Answer:
             _keep(plans[stretch.path], call, "compares gradients in every step")
     for stretch in code.stretches:
         for check in stretch.steady(cst.Assert) if stretch.mentions(["assert"], _CHECKS) else ():
-            if any(_is_check_of_tensor(call) for call in stretch.source.every(cst.Call, check.test)):
+            if any(call_name(call) in _CHECKS for call in stretch.source.every(cst.Call, check.test)):
                 _keep(plans[stretch.path], check, "waits for a tensor in every step")
     files: dict[str, str] = {}
     for path, plan in plans.items():
@@ -94,10 +94,6 @@ def _keep(plan: _Plan, node: cst.CSTNode, does: str) -> None:
     """Say why a check that may end the run is left alone."""
     line = plan.source.lines_of(node)[0]
     plan.reasons.append(f"{line} {does}, and may end the run by an error: take it out where you no longer need that.")
-
-
-def _is_check_of_tensor(call: cst.Call) -> bool:
-    return call_name(call) in _CHECKS
 
 
 def _settings(plan: _Plan) -> None:
@@ -236,10 +232,6 @@ _IMPORT = "import torch\n"
 _LOOP = "for x in loader:\n    loss = model(x).sum()\n    loss.backward()\n    optimizer.step()\n"
 
 
-def _left_alone(text: str) -> Example:
-    return Example(text, None, _recorded)
-
-
 FIXER = Fixer(
     name="drop-debug",
     rewrite=rewrite,
@@ -269,26 +261,26 @@ FIXER = Fixer(
             _IMPORT + "with torch.autograd.detect_anomaly():\n    model(x).backward()\n",
             "import lightning as L\ntrainer = L.Trainer(max_epochs=3, detect_anomaly=True)\n",
             _IMPORT + _LOOP + "    assert not torch.isnan(loss).any(), 'lost'\n",
-        ),
-        _left_alone(
-            _IMPORT + "def look(module, inputs, output):\n    if torch.isnan(output).any():\n"
-            "        raise ValueError(module)\n\nmodel.register_forward_hook(look)\n" + _LOOP
-        ),
-        _left_alone(
-            "import os\nos.environ['CUDA_LAUNCH_BLOCKING'] = '1'\nimport torch\n"
-            "print(os.environ['CUDA_LAUNCH_BLOCKING'])\n" + _LOOP
-        ),
-        _left_alone(_IMPORT + "torch.use_deterministic_algorithms(True)\n" + _LOOP),
-        _left_alone(_IMPORT + "torch.backends.cudnn.deterministic = True\n" + _LOOP),
-        _left_alone(
-            _IMPORT
-            + "with torch.profiler.profile() as prof:\n    for x in loader:\n        model(x).sum().backward()\n"
-            "prof.export_chrome_trace('trace.json')\n"
-        ),
-        _left_alone(_IMPORT + _LOOP + "    if step % 100 == 0:\n        assert torch.isfinite(loss).all()\n"),
-        _left_alone(
-            _IMPORT + "def keep(module, inputs, output):\n    kept.append(output)\n\n"
-            "model.register_forward_hook(keep)\n" + _LOOP
+            (
+                _IMPORT + "def look(module, inputs, output):\n    if torch.isnan(output).any():\n"
+                "        raise ValueError(module)\n\nmodel.register_forward_hook(look)\n" + _LOOP
+            ),
+            (
+                "import os\nos.environ['CUDA_LAUNCH_BLOCKING'] = '1'\nimport torch\n"
+                "print(os.environ['CUDA_LAUNCH_BLOCKING'])\n" + _LOOP
+            ),
+            _IMPORT + "torch.use_deterministic_algorithms(True)\n" + _LOOP,
+            _IMPORT + "torch.backends.cudnn.deterministic = True\n" + _LOOP,
+            (
+                _IMPORT
+                + "with torch.profiler.profile() as prof:\n    for x in loader:\n        model(x).sum().backward()\n"
+                "prof.export_chrome_trace('trace.json')\n"
+            ),
+            _IMPORT + _LOOP + "    if step % 100 == 0:\n        assert torch.isfinite(loss).all()\n",
+            (
+                _IMPORT + "def keep(module, inputs, output):\n    kept.append(output)\n\n"
+                "model.register_forward_hook(keep)\n" + _LOOP
+            ),
         ),
     ),
 )

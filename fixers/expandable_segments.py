@@ -20,7 +20,7 @@ import re
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, example_request
 from diagnose.program.environment import before_imports, variables
-from diagnose.source.settings.process_settings import setting_read
+from diagnose.source.settings.process_settings import why_not_set
 from diagnose.source.tree.edits import parse, replace, splice
 from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
@@ -37,9 +37,9 @@ def rewrite(request: Request) -> Answer:
         return Advice(
             "The program shares tensors between processes, which expandable segments do not allow everywhere."
         )
-    where = setting_read(request.sources, *_NAMES)
-    if where is not None:
-        return Advice(f"{where} reads the settings of the allocator, which the program may show: decide on them there.")
+    read = why_not_set(request.sources, "the settings of the allocator", *_NAMES)
+    if read is not None:
+        return Advice(read)
     for path, source in files_with(request.sources, *_NAMES):
         for variable in variables(source):
             if variable.name not in _NAMES:

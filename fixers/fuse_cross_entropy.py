@@ -26,7 +26,7 @@ from diagnose.source.derivatives import second_derivative
 from diagnose.source.losses.loss_forms import has_losses, losses
 from diagnose.source.models.compilation import is_compiled
 from diagnose.source.patterns.cross_entropy import CrossEntropy, classes_last
-from diagnose.source.rewrite.functional import operand
+from diagnose.source.rewrite.functional import operand_code
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import call_in_place
 from diagnose.source.tree.edits import Source, Splice, ensure_from_import
@@ -49,7 +49,7 @@ def rewrite(request: Request) -> Answer:
 
 def _edits(source: Source, loss: CrossEntropy, logits: str) -> list[Splice]:
     (name,), imports = ensure_from_import(source, "diagnose.kernels", ["cross_entropy"])
-    targets = f"{operand(source, loss.targets)}.flatten()" if loss.column else source.code(loss.targets)
+    targets = f"{operand_code(source, loss.targets)}.flatten()" if loss.column else source.code(loss.targets)
     arguments = [logits, targets, *(f"{option}={code}" for option, code in loss.keywords)]
     gone = take_out(source, [statement for statement, _ in loss.steps])
     return [*imports, *call_in_place(source, loss.root, name, arguments), *gone]

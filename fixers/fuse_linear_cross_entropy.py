@@ -41,7 +41,7 @@ from diagnose.source.models.model_loss import computes_loss
 from diagnose.source.patterns.attention import Refused
 from diagnose.source.patterns.cross_entropy import CrossEntropy
 from diagnose.source.rewrite.adapted_layers import adaptation
-from diagnose.source.rewrite.functional import operand
+from diagnose.source.rewrite.functional import operand_code
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import call_in_place, in_place
 from diagnose.source.tree.arguments import set_keywords
@@ -146,9 +146,9 @@ def _parameter(source: Source, found: OutputLoss) -> str | None:
 
 def _edits(source: Source, found: OutputLoss) -> list[Splice]:
     product, laid = found.product, found.laid
-    hidden = operand(source, product.hidden)
+    hidden = operand_code(source, product.hidden)
     hidden = "".join([hidden, *laid.picks, ".flatten(0, -2)" if laid.flat else ""])
-    targets = f"{operand(source, found.targets)}.flatten()" if found.flat_targets else source.code(found.targets)
+    targets = f"{operand_code(source, found.targets)}.flatten()" if found.flat_targets else source.code(found.targets)
     (name,), imports = ensure_from_import(source, "diagnose.kernels", [_OPERATOR])
     arguments = [hidden, product.weight, targets, *_bias(product), *_options(found.loss)]
     edits = [*imports, *call_in_place(source, found.loss.root, name, arguments), *take_out(source, found.gone)]

@@ -32,7 +32,6 @@ from diagnose.fixer import (
     Advice,
     Answer,
     Edits,
-    Example,
     Fixer,
     Gate,
     Request,
@@ -241,7 +240,8 @@ def _over_options(site: Site, source: Source, call: cst.Call) -> list[Splice] | 
     recorded = {"fused", "foreach", "differentiable"} <= set(site.arguments)
     against = any(site.arguments.get(name) for name in ("foreach", "differentiable"))
     code = source.code(stars[0].value) if len(stars) == 1 else ""
-    decides = any("fused" in source.code(each.value) for each in source.every(cst.Assign) if _binds(source, each, code))
+    made = [each for each in source.every(cst.Assign) if code in {source.code(one.target) for one in each.targets}]
+    decides = any("fused" in source.code(each.value) for each in made)
     named = any(arg.keyword is not None and arg.keyword.value in _FORMS for arg in call.args)
     if not recorded or against or not code or decides or named or any(arg.star == "*" for arg in call.args):
         return f"{site.file}:{site.line} takes its arguments from elsewhere: put fused=True where they are made."
@@ -260,10 +260,6 @@ def _chosen_on_cpu(site: Site, source: Source, options: cst.BaseExpression) -> S
     if not isinstance(choice, cst.IfExp) or not _DOES_NOT.fullmatch(source.code(choice.orelse)):
         return None
     return also_without_cuda(source, choice) if _FUSES.fullmatch(source.code(choice.body)) else None
-
-
-def _binds(source: Source, assign: cst.Assign, code: str) -> bool:
-    return any(source.code(target.target) == code for target in assign.targets)
 
 
 def _in_a_library(request: Request, where: str, name: str) -> list[tuple[str, list[Splice]]] | str:
@@ -313,19 +309,11 @@ FIXER = Fixer(
             _recorded,
             _IMPORT + "opt = torch.optim.AdamW(model.parameters(), lr=3e-4{+, fused=True+})  # decays\n",
             _IMPORT + "opt = torch.optim.SGD(model.parameters(), {-foreach=False-}{+fused=True+}, lr=0.1)\n",
-            (
-                "from torch.optim import Adam as A\nopt = A(\n    (model.parameters()),\n    lr=1e-3,  # tuned{+\n"
-                "    fused=True,+}\n)\n"
-            ),
+            "from torch.optim import Adam as A\nopt = A(\n    (model.parameters()),\n    lr=1e-3,  # tuned{+\n"
+            "    fused=True,+}\n)\n",
             _IMPORT + "opt = torch.optim.Adam(model.parameters(), fused={-False-}{+True+})\n",
-        ),
-        Example(
-            before=_IMPORT + "opt = torch.optim.Adam(p for p in model.parameters() if p.requires_grad)\n",
-            after=_IMPORT + "opt = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), fused=True)\n",
-            request=_recorded,
-        ),
-        *word_diffs(
-            _recorded,
+            _IMPORT
+            + "opt = torch.optim.Adam{+(+}(p for p in model.parameters() if p.requires_grad){+, fused=True)+}\n",
             _IMPORT + "opt = torch.optim.RMSprop(model.parameters(){-, foreach=False-})\n",
             _IMPORT + "opt = torch.optim.Adam(model.parameters(), fused=True)\n",
             _IMPORT + "opt = torch.optim.Adam(model.parameters(), differentiable=True)\n",

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Answer, Edits, Example, Fixer, Gate, Request, example_request, word_diffs
 from diagnose.source.dataflow.flow import Loop, is_append, scope_of, uses_of, within
 from diagnose.source.dataflow.purity import only_computes
 from diagnose.source.training.every_step import batch_loops
@@ -57,7 +57,7 @@ def _guard(source: Source, loop: Loop) -> tuple[list[Splice], list[str]]:
         first, names = at, list[str]()
         while first > 0:
             name = _only_for(source, rows[first - 1], [*rows[first:at], branch], loop, functions)
-            if name is None or _in_test(source, branch, name):
+            if name is None or any(source.named(name, branch.test)):
                 break
             first -= 1
             names.append(name)
@@ -75,10 +75,6 @@ def _is_log_branch(source: Source, row: cst.CSTNode) -> bool:
         and any(source.every(cst.Modulo, row.test))
         and not any(source.every(cst.Call, row.test))
     )
-
-
-def _in_test(source: Source, branch: cst.If, name: str) -> bool:
-    return any(each.value == name for each in source.every(cst.Name, branch.test))
 
 
 def _only_for(
@@ -150,10 +146,6 @@ _METRIC = "    answers = logits.argmax(dim=-1).tolist()\n    rates.append(error_
 _LOG = "    if step % 100 == 0:\n"
 
 
-def _left_alone(text: str) -> Example:
-    return Example(text, None, _recorded)
-
-
 FIXER = Fixer(
     name="guard-metric",
     rewrite=rewrite,
@@ -178,10 +170,13 @@ FIXER = Fixer(
             "        print(rate)\n",
             _recorded,
         ),
-        _left_alone(_TOP + _METRIC + _LOG + "        print(rates[-1])\nprint(rates[-1])\n"),
-        _left_alone(_TOP + _METRIC + _LOG + "        print(sum(rates))\n"),
-        _left_alone(_TOP + _METRIC + "    if rates[-1] > 3:\n        break\n" + _LOG + "        print(rates[-1])\n"),
-        _left_alone(_TOP + "    rate = evaluate(model)\n" + _LOG + "        print(rate)\n"),
-        _left_alone(_TOP + "    noise = torch.rand(3).tolist()\n" + _LOG + "        print(noise)\n"),
+        *word_diffs(
+            _recorded,
+            _TOP + _METRIC + _LOG + "        print(rates[-1])\nprint(rates[-1])\n",
+            _TOP + _METRIC + _LOG + "        print(sum(rates))\n",
+            _TOP + _METRIC + "    if rates[-1] > 3:\n        break\n" + _LOG + "        print(rates[-1])\n",
+            _TOP + "    rate = evaluate(model)\n" + _LOG + "        print(rate)\n",
+            _TOP + "    noise = torch.rand(3).tolist()\n" + _LOG + "        print(noise)\n",
+        ),
     ),
 )

@@ -34,7 +34,7 @@ from diagnose.source.dataflow.mutations import is_written
 from diagnose.source.dataflow.shared_constants import may_be_shared
 from diagnose.source.device.transfers import Transfer, transfers
 from diagnose.source.rewrite.leftovers import without_import
-from diagnose.source.rewrite.numpy_to_torch import Translated, copied_tensor, leaf, translated_use
+from diagnose.source.rewrite.numpy_to_torch import Translation, copied_tensor, leaf, translated_use
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.every_step import EveryStep, Stretch
 from diagnose.source.tree.edits import Splice, free_name, insert_above, replace
@@ -60,13 +60,10 @@ def rewrite(request: Request) -> Answer:
         if stretch.mentions([], ["cpu"]) and stretch.may_call(_may_copy):  # few functions of a large program are parsed
             _to_host(plan, stretch)
     for transfer in transfers(code):
-        stretch_loop = next((each.loop for each in code.stretches if _holds(each, transfer.call)), None)
-        _to_device(plan, code, transfer, stretch_loop)
+        loops = ((each.source, each.loop) for each in code.stretches if each.loop is not None)
+        around = next((loop for source, loop in loops if within(source, transfer.call, loop)), None)
+        _to_device(plan, code, transfer, around)
     return request.answer(plan.edits, "; ".join(plan.said), reasons=plan.reasons)
-
-
-def _holds(stretch: Stretch, call: cst.Call) -> bool:
-    return stretch.loop is not None and within(stretch.source, call, stretch.loop)
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ class _Copy:
     name: str | None
     reads: tuple[cst.BaseExpression, ...]
 
-    def leaves(self) -> dict[cst.CSTNode, Translated]:
+    def leaves(self) -> dict[cst.CSTNode, Translation]:
         """Return what stands for it in expressions."""
         if self.name is None:
             return {self.call: leaf(self.tensor, self.tensor)}

@@ -193,7 +193,7 @@ def _why_not_beside(others: Sequence[Loader], wanted: Scalar) -> str | None:
 
 
 def _without_loader(request: Request) -> Iterator[str]:
-    """What to do where a function of the program's own makes each batch."""
+    """Yield advice where a function of the program's own makes each batch."""
     place = next((place for place in request.finding.where if place.file in request.sources), None)
     if place is not None:
         made_in = f"`{place.function}`" if place.function not in (None, "<module>") else "its own code"

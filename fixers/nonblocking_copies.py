@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.fixer import Answer, Example, Facts, Fixer, Gate, Request, Site, example_request
+from diagnose.fixer import Answer, Example, Facts, Fixer, Gate, Request, Site, example_request, word_diffs
 from diagnose.source.dataflow.flow import within
 from diagnose.source.device.batch_classes import OwnMove, own_moves
 from diagnose.source.device.host_overwrites import is_overwritten
@@ -156,18 +156,14 @@ def _pin(plan: _Plan, transfer: Transfer, others: Sequence[Transfer]) -> None:
             other for other in others if other.origin is Origin.MADE and source.statement(other.call) is statement
         ]
         names = [each.moved.value for each in [transfer, *beside] if isinstance(each.moved, cst.Name)]
-        ordered = [name for name in _in_order(source, statement) if name in names]
+        ordered = dict.fromkeys(each.value for each in source.every(cst.Name, statement) if each.value in names)
         if statement not in plan.pinned:
-            _guarded(plan, transfer, statement, list(dict.fromkeys(ordered)), test, after=False)
+            _guarded(plan, transfer, statement, list(ordered), test, after=False)
     else:
         plan.reasons.append(f"{_where(transfer)} makes its batch in the line that copies it: give it a name first.")
         return
     plan.pinned.add(statement)
     _do_not_wait(plan, transfer)
-
-
-def _in_order(source: Source, statement: cst.CSTNode) -> list[str]:
-    return [name.value for name in source.every(cst.Name, statement)]
 
 
 def _inline(plan: _Plan, transfer: Transfer, expression: cst.BaseExpression) -> None:
@@ -239,10 +235,6 @@ _NOISY = (
 _STEP = "    loss = model(x)\n    loss.backward()\n    optimizer.step()\n"
 
 
-def _left_alone(text: str) -> Example:
-    return Example(_TOP + text, None, _recorded)
-
-
 FIXER = Fixer(
     name="nonblocking-copies",
     rewrite=rewrite,
@@ -252,104 +244,84 @@ FIXER = Fixer(
     after=("loader-workers", "loader-pin"),
     lines_of=("exposed-copies",),
     examples=(
-        Example(
-            before=_TOP
-            + "loader = DataLoader(data, pin_memory=True)\nfor x, y in loader:\n    x, y = x.to(device), y.cuda(0)\n"
-            + _STEP,
-            after=_TOP + "loader = DataLoader(data, pin_memory=True)\nfor x, y in loader:\n"
-            "    x, y = x.to(device, non_blocking=True), y.cuda(0, non_blocking=True)\n" + _STEP,
-            request=_recorded,
+        *word_diffs(
+            _recorded,
+            (
+                "loader = DataLoader(data, pin_memory=True)\nfor x, y in loader:\n"
+                "    x, y = x.to(device{+, non_blocking=True+}), y.cuda(0{+, non_blocking=True+})\n" + _STEP
+            ),
+            (
+                "loader = DataLoader(data{+, pin_memory=True+})\nfor i, batch in enumerate(loader):\n"
+                "    x = batch['x'].to(device, torch.bfloat16, non_blocking={-False-}{+True+})\n" + _STEP
+            ),
+            (
+                _DEVICE + 'data = torch.rand(4, 8{+)\nif device.type == "cuda":\n    data = data.pin_memory(+})\n'
+                "for step in range(9):\n    x = data[step % 4].to(device{+, non_blocking=True+})\n" + _STEP
+            ),
+            (
+                "data = torch.rand(4, 8{+).pin_memory(+})\nfor step in range(9):\n"
+                "    x = data[step % 4].cuda({+non_blocking=True+})\n" + _STEP
+            ),
+            (
+                _DEVICE + "def get_batch():\n    x = torch.stack([torch.from_numpy(data[i]) for i in ix])\n"
+                '    y = torch.from_numpy(labels[ix])\n    {+if device.type == "cuda":\n'
+                "        x, y = x.pin_memory(), y.pin_memory()\n"
+                "    +}x, y = x.to(device{+, non_blocking=True+}), y.to(device{+, non_blocking=True+})\n"
+                "    return x, y\n\nwhile True:\n    x, y = get_batch()\n" + _STEP
+            ),
+            (
+                "loader = DataLoader(data, pin_memory=True)\nfor x, y in loader:\n"
+                "    x = x.reshape(-1, 784).to(device{+, non_blocking=True+})\n" + _STEP
+            ),
+            (
+                "loader = DataLoader(data, pin_memory=True)\nfor part in loader:\n"
+                "    a = part['a'].to(device{+, non_blocking=True+})\n"
+                "    part['b'] = part['b'].to(device{+, non_blocking=True+})\n" + _STEP
+            ),
+            "for batch in DataLoader(data):\n    x = batch.to(device)\n    y = batch['y']\n" + _STEP,
+            "buffer = torch.zeros(8)\nfor y in data:\n    buffer.copy_(y)\n    x = buffer.cuda()\n" + _STEP,
+            "for x in DataLoader(data, pin_memory=True):\n    x = x.to(torch.bfloat16).to('cpu')\n" + _STEP,
+            (
+                "batches = iter(DataLoader(data{+, pin_memory=True+}))\nfor step in range(9):\n"
+                "    x = next(batches).to(device{+, non_blocking=True+})\n" + _STEP
+            ),
+            "for x in DataLoader(data):\n    y = x.to(device)\n    x.add_(1)\n    x = y\n" + _STEP,
+            "for x in DataLoader(data):\n    y = x.to(device)\n    x[0] = 1\n    x = y\n" + _STEP,
+            "for x in DataLoader(data):\n    y = x.view(8, -1).to(device)\n    x.add_(1)\n    x = y\n" + _STEP,
+            _STREAM + "for x in stream(DataLoader(data)):\n    x = x.to(device)\n" + _STEP,
+            _OWN + "for x in DataLoader(data):\n    x = x.to(device)\n" + _STEP,
+            "for x in stream():\n    x = x.to(device)\n" + _STEP,
+            (
+                "def update(average, model):\n    for ours, its in zip(average, model.state_dict().values()):\n"
+                "        its = its.to(device)\n        ours.copy_(its)\n\n"
+                "for x in DataLoader(data, pin_memory=True):\n    update(average, model)\n" + _STEP
+            ),
+            (
+                "def placed(part):\n    part = part.cuda()\n    part.to(memory_format=torch.channels_last)\n"
+                "    return part\n\nfor x in DataLoader(data, pin_memory=True):\n    placed(x)\n" + _STEP
+            ),
+            _NOISY + "for x in DataLoader(Data(), num_workers=4):\n" + _STEP,
+            top=_TOP,
         ),
-        Example(
-            before=_TOP + "loader = DataLoader(data)\nfor i, batch in enumerate(loader):\n"
-            "    x = batch['x'].to(device, torch.bfloat16, non_blocking=False)\n" + _STEP,
-            after=_TOP + "loader = DataLoader(data, pin_memory=True)\nfor i, batch in enumerate(loader):\n"
-            "    x = batch['x'].to(device, torch.bfloat16, non_blocking=True)\n" + _STEP,
-            request=_recorded,
-        ),
-        Example(
-            before=_TOP
-            + _DEVICE
-            + "data = torch.rand(4, 8)\nfor step in range(9):\n    x = data[step % 4].to(device)\n"
-            + _STEP,
-            after=_TOP + _DEVICE + 'data = torch.rand(4, 8)\nif device.type == "cuda":\n    data = data.pin_memory()\n'
-            "for step in range(9):\n    x = data[step % 4].to(device, non_blocking=True)\n" + _STEP,
-            request=_recorded,
-        ),
-        Example(
-            before=_TOP + "data = torch.rand(4, 8)\nfor step in range(9):\n    x = data[step % 4].cuda()\n" + _STEP,
-            after=_TOP + "data = torch.rand(4, 8).pin_memory()\nfor step in range(9):\n"
-            "    x = data[step % 4].cuda(non_blocking=True)\n" + _STEP,
-            request=_recorded,
-        ),
-        Example(
-            before=_TOP + _DEVICE + "def get_batch():\n    x = torch.stack([torch.from_numpy(data[i]) for i in ix])\n"
-            "    y = torch.from_numpy(labels[ix])\n    x, y = x.to(device), y.to(device)\n    return x, y\n\n"
-            "while True:\n    x, y = get_batch()\n" + _STEP,
-            after=_TOP + _DEVICE + "def get_batch():\n    x = torch.stack([torch.from_numpy(data[i]) for i in ix])\n"
-            '    y = torch.from_numpy(labels[ix])\n    if device.type == "cuda":\n'
-            "        x, y = x.pin_memory(), y.pin_memory()\n"
-            "    x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)\n    return x, y\n\n"
-            "while True:\n    x, y = get_batch()\n" + _STEP,
-            request=_recorded,
-        ),
-        Example(
-            before=_TOP
-            + "loader = DataLoader(data, pin_memory=True)\nfor x, y in loader:\n    x = x.reshape(-1, 784).to(device)\n"
-            + _STEP,
-            after=_TOP + "loader = DataLoader(data, pin_memory=True)\nfor x, y in loader:\n"
-            "    x = x.reshape(-1, 784).to(device, non_blocking=True)\n" + _STEP,
-            request=_recorded,
-        ),
-        Example(
-            before=_TOP + "loader = DataLoader(data, pin_memory=True)\nfor part in loader:\n"
-            "    a = part['a'].to(device)\n    part['b'] = part['b'].to(device)\n" + _STEP,
-            after=_TOP + "loader = DataLoader(data, pin_memory=True)\nfor part in loader:\n"
-            "    a = part['a'].to(device, non_blocking=True)\n"
-            "    part['b'] = part['b'].to(device, non_blocking=True)\n" + _STEP,
-            request=_recorded,
-        ),
-        _left_alone("for batch in DataLoader(data):\n    x = batch.to(device)\n    y = batch['y']\n" + _STEP),
-        _left_alone("buffer = torch.zeros(8)\nfor y in data:\n    buffer.copy_(y)\n    x = buffer.cuda()\n" + _STEP),
-        _left_alone("for x in DataLoader(data, pin_memory=True):\n    x = x.to(torch.bfloat16).to('cpu')\n" + _STEP),
-        Example(
-            before=_TOP
-            + "batches = iter(DataLoader(data))\nfor step in range(9):\n    x = next(batches).to(device)\n"
-            + _STEP,
-            after=_TOP + "batches = iter(DataLoader(data, pin_memory=True))\nfor step in range(9):\n"
-            "    x = next(batches).to(device, non_blocking=True)\n" + _STEP,
-            request=_recorded,
-        ),
-        _left_alone("for x in DataLoader(data):\n    y = x.to(device)\n    x.add_(1)\n    x = y\n" + _STEP),
-        _left_alone("for x in DataLoader(data):\n    y = x.to(device)\n    x[0] = 1\n    x = y\n" + _STEP),
-        _left_alone("for x in DataLoader(data):\n    y = x.view(8, -1).to(device)\n    x.add_(1)\n    x = y\n" + _STEP),
-        _left_alone(_STREAM + "for x in stream(DataLoader(data)):\n    x = x.to(device)\n" + _STEP),
-        _left_alone(_OWN + "for x in DataLoader(data):\n    x = x.to(device)\n" + _STEP),
-        _left_alone("for x in stream():\n    x = x.to(device)\n" + _STEP),
-        _left_alone(
-            "def update(average, model):\n    for ours, its in zip(average, model.state_dict().values()):\n"
-            "        its = its.to(device)\n        ours.copy_(its)\n\n"
-            "for x in DataLoader(data, pin_memory=True):\n    update(average, model)\n" + _STEP
-        ),
-        _left_alone(
-            "def placed(part):\n    part = part.cuda()\n    part.to(memory_format=torch.channels_last)\n"
-            "    return part\n\nfor x in DataLoader(data, pin_memory=True):\n    placed(x)\n" + _STEP
-        ),
-        _left_alone(_NOISY + "for x in DataLoader(Data(), num_workers=4):\n" + _STEP),
         Example(
             before=_TOP + _NOISE + "noise = Noise()\nfor x in batches:\n    x = noise(x)\n" + _STEP,
             after=_TOP + _PINNED_NOISE + "noise = Noise()\nfor x in batches:\n    x = noise(x)\n" + _STEP,
             request=_recorded,
         ),
-        _left_alone("for x in DataLoader(data):\n    w = torch.tensor([1.0, 2.0]).cuda()\n" + _STEP),
-        _left_alone("for i in range(9):\n    share = torch.tensor(i / 9).to(device)\n" + _STEP),
-        _left_alone("total = 0\nfor x in data:\n    total += len(x)\n    seen = torch.tensor(total).cuda()\n" + _STEP),
-        _left_alone("for x in data:\n    last = loss.item()\n    shown = torch.tensor(last).cuda()\n" + _STEP),
-        _left_alone("for i, x in enumerate(data):\n    at = torch.tensor([i, len(data)]).cuda()\n" + _STEP),
-        _left_alone("x = torch.rand(9).cuda()\nfor i in range(9):\n" + _STEP),
-        _left_alone(
-            "for i in range(9):\n    x = torch.from_numpy(data[i])\n    if device_type == 'cuda':\n"
-            "        x = x.pin_memory().to(device, non_blocking=True)\n    else:\n        x = x.to(device)\n" + _STEP
+        *word_diffs(
+            _recorded,
+            "for x in DataLoader(data):\n    w = torch.tensor([1.0, 2.0]).cuda()\n" + _STEP,
+            "for i in range(9):\n    share = torch.tensor(i / 9).to(device)\n" + _STEP,
+            "total = 0\nfor x in data:\n    total += len(x)\n    seen = torch.tensor(total).cuda()\n" + _STEP,
+            "for x in data:\n    last = loss.item()\n    shown = torch.tensor(last).cuda()\n" + _STEP,
+            "for i, x in enumerate(data):\n    at = torch.tensor([i, len(data)]).cuda()\n" + _STEP,
+            "x = torch.rand(9).cuda()\nfor i in range(9):\n" + _STEP,
+            (
+                "for i in range(9):\n    x = torch.from_numpy(data[i])\n    if device_type == 'cuda':\n"
+                "        x = x.pin_memory().to(device, non_blocking=True)\n    else:\n        x = x.to(device)\n"
+                + _STEP
+            ),
+            top=_TOP,
         ),
     ),
 )

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
+from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request, word_diffs
 from diagnose.source.patterns.vocabulary import OutputLayer, output_layers
 from diagnose.source.rewrite.adapted_layers import adaptation
 from diagnose.source.rewrite.functional import functional
@@ -134,32 +134,19 @@ FIXER = Fixer(
             ),
             request=_recorded,
         ),
-        Example(before=_MODEL.format(bias="bias", rest="        return self.head(x)\n"), after=None, request=_recorded),
-        Example(
-            before=_MODEL.format(bias="False", rest="        return self.head(x)\n")
+        *word_diffs(
+            _recorded,
+            _MODEL.format(bias="bias", rest="        return self.head(x)\n"),
+            _MODEL.format(bias="False", rest="        return self.head(x)\n")
             .replace("vocabulary)", "50304)")
             .replace("(vocabulary, width)", "(50304, width)")
             .replace("width, vocabulary,", "width, 50304,"),
-            after=None,
-            request=_recorded,
-        ),
-        Example(
-            before=_MODEL.format(bias="False", rest="        return self.head(x)\n")
+            _MODEL.format(bias="False", rest="        return self.head(x)\n")
             + "\n\nassert GPT(5, 4)(tokens).is_contiguous()\n",
-            after=None,
-            request=_recorded,
-        ),
-        Example(
-            before=_MODEL.format(bias="False", rest="        return self.head(x)\n")
+            _MODEL.format(bias="False", rest="        return self.head(x)\n")
             + "\n\nsetattr(model, name, Adapter(child))\n",
-            after=None,
-            request=_recorded,
-        ),
-        Example(
-            before=_MODEL.format(bias="False", rest="        return self.head(x)\n")
+            _MODEL.format(bias="False", rest="        return self.head(x)\n")
             + "\n\nmodel.head.register_forward_hook(watch)\n",
-            after=None,
-            request=_recorded,
         ),
     ),
 )

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 
-from diagnose.fixer import Answer, Example, Fixer, Gate, Request, Site, example_request, lines_with
+from diagnose.fixer import Answer, Fixer, Gate, Request, Site, example_request, lines_with, word_diffs
 from diagnose.source.batches.loader import Loader, set_option
 from diagnose.source.samples.changing_samples import changes_by_name
 
@@ -69,38 +69,29 @@ FIXER = Fixer(
     after=("loader-workers",),
     completes=("loader-workers",),
     examples=(
-        Example(
-            before=_IMPORT + "loader = DataLoader(data, num_workers=2)\n",
-            after=_IMPORT + "loader = DataLoader(data, num_workers=2, persistent_workers=True)\n",
-            request=_recorded,
+        *word_diffs(
+            _recorded,
+            _IMPORT + "loader = DataLoader(data, num_workers=2{+, persistent_workers=True+})\n",
+            (
+                _IMPORT + _ARGPARSE + "loader = DataLoader(\n    data,\n    num_workers=args.workers,{+\n"
+                "    persistent_workers=args.workers > 0,+}\n)\n"
+            ),
+            (
+                _IMPORT + "more = {'num_workers': 2,\n        'shuffle': True{+,\n"
+                "        'persistent_workers': True+}}\nloader = DataLoader(data, **more)\n"
+            ),
         ),
-        Example(
-            before=_IMPORT + _ARGPARSE + "loader = DataLoader(\n    data,\n    num_workers=args.workers,\n)\n",
-            after=_IMPORT + _ARGPARSE + "loader = DataLoader(\n    data,\n    num_workers=args.workers,\n"
-            "    persistent_workers=args.workers > 0,\n)\n",
-            request=_recorded,
+        *word_diffs(
+            lambda text: _recorded(text, workers=0),
+            _IMPORT + "loader = DataLoader(data)\n",
         ),
-        Example(
-            before=_IMPORT + "more = {'num_workers': 2,\n        'shuffle': True}\nloader = DataLoader(data, **more)\n",
-            after=_IMPORT + "more = {'num_workers': 2,\n        'shuffle': True,\n"
-            "        'persistent_workers': True}\nloader = DataLoader(data, **more)\n",
-            request=_recorded,
-        ),
-        Example(
-            before=_IMPORT + "loader = DataLoader(data)\n",
-            after=None,
-            request=lambda text: _recorded(text, workers=0),
-        ),
-        Example(
-            before=_IMPORT + "for epoch in range(9):\n    loader = DataLoader(data, num_workers=2)\n",
-            after=None,
-            request=_recorded,
-        ),
-        Example(
-            before=_IMPORT + "loader = DataLoader(dataset, num_workers=2)\nfor epoch in range(9):\n"
-            "    dataset.set_epoch(epoch)\n",
-            after=None,
-            request=_recorded,
+        *word_diffs(
+            _recorded,
+            _IMPORT + "for epoch in range(9):\n    loader = DataLoader(data, num_workers=2)\n",
+            (
+                _IMPORT + "loader = DataLoader(dataset, num_workers=2)\nfor epoch in range(9):\n"
+                "    dataset.set_epoch(epoch)\n"
+            ),
         ),
     ),
 )

@@ -106,7 +106,7 @@ def rewrite(request: Request) -> Answer:
 
 
 def _by_hand(request: Request) -> Answer:
-    """What to do about copies that are no batches of a loader."""
+    """Return advice on copies that are no batches of a loader."""
     if request.finding.rule != "exposed-copies":
         return None
     code = EveryStep(request.sources, request.finding.where)

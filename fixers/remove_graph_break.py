@@ -31,7 +31,7 @@ from diagnose.source.dataflow.purity import only_computes
 from diagnose.source.models.compilation import compilations
 from diagnose.source.rewrite.leftovers import without_import
 from diagnose.source.rewrite.removal import remove_statements
-from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.arguments import argument, has_star
 from diagnose.source.tree.edits import Source, Splice, call_name, parse
 from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.syntax import only_statement
@@ -58,7 +58,7 @@ _NUMPY = "NumPy leaves the graph and the device: use the torch function of the s
 
 @dataclass
 class _Plan:
-    """What is found in one file."""
+    """The edits of one file."""
 
     source: Source
     removed: list[cst.BaseSmallStatement] = field(default_factory=list)
@@ -108,13 +108,9 @@ def _shows_debug(sources: Mapping[str, str]) -> bool:
             given = argument(call, "level", 0) if call_name(call) == "setLevel" else argument(call, "level")
             level = given.value if given is not None else None
             named = source.code(level).rpartition(".")[2].strip("\"'") if source is not None and level else ""
-            if named not in _HIDES and not (call_name(call) == "basicConfig" and level is None and not _has_star(call)):
+            if named not in _HIDES and not (call_name(call) == "basicConfig" and level is None and not has_star(call)):
                 return True
     return False
-
-
-def _has_star(call: cst.Call) -> bool:
-    return any(arg.star for arg in call.args)
 
 
 def _plan(source: Source, breaks: dict[int, str], hides_debug: bool) -> _Plan:

@@ -33,7 +33,7 @@ from diagnose.source.dataflow.reaching_definitions import Bound, reaching, same_
 from diagnose.source.device.truth_values import is_truth
 from diagnose.source.patterns.class_probabilities import are_probabilities
 from diagnose.source.patterns.formula import constant
-from diagnose.source.rewrite.functional import operand
+from diagnose.source.rewrite.functional import operand_code
 from diagnose.source.rewrite.removal import take_out
 from diagnose.source.rewrite.replacement import in_place
 from diagnose.source.tree.arguments import argument, argument_code, has_star
@@ -200,7 +200,7 @@ def _edits(source: Source, found: _Masked, others: list[Splice]) -> list[Splice]
     assert user is not None  # the entries can stand before it
     mask = source.code(found.mask)
     taken = {word for edit in others for word in re.findall(r"\w+", edit.text)}
-    picked = [operand(source, node) for node in found.picked]
+    picked = [operand_code(source, node) for node in found.picked]
     # A mask may have fewer axes than what it selects from, whose last ones are then one.
     alike = _has_shape_of_picked(source, found)
     last, flat = ("", "") if alike else ("[..., None]", f"[..., None].flatten({mask}.ndim)")
@@ -277,7 +277,7 @@ def _loss_of_each(source: Source, found: _Masked, inputs: str, targets: str) -> 
 
 def _labelled(source: Source, found: _Masked) -> str:
     """A cross entropy that ignores the labels of what is not selected."""
-    logits, labels = (operand(source, node) for node in found.picked)
+    logits, labels = (operand_code(source, node) for node in found.picked)
     given = argument(found.root, "ignore_index")
     ignored = source.code(given.value) if given is not None else _IGNORED
     others = [argument_code(source, arg) for arg in found.root.args[2:]]

@@ -25,7 +25,7 @@ _NAMED = 0.5
 """A claim names another one that claims at least this part of its own time, or of which it covers as much."""
 
 _NEGLIGIBLE = 0.002
-"""What gives back less of the steps than this changes no other claim's prediction: nobody would fix it first."""
+"""The share of the steps below which a claim changes no other's prediction: nobody would fix it first."""
 
 _LEVELS = 100
 """Parts of time that several claims share are told apart to one in so many."""
@@ -40,7 +40,7 @@ class AttributedClaim:
     recoverable_ns: int
     """The recoverable time of all counted steps together."""
     alone_ns: int
-    """What it would be if nothing else claimed its time."""
+    """The saving if nothing else claimed its time."""
     shared: tuple[tuple[str, int], ...] = ()
     """Other rules that claim much of the same time, and how much of it."""
     unseen_ns: int = 0

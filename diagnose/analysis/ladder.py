@@ -17,7 +17,7 @@ from diagnose.prediction import interval_of
 from diagnose.units import NS_PER_S
 
 LEAST_SHARE = 0.01
-"""What is predicted to save less of a step is no rung: a fix must save 1 % to be kept (`diagnose.verdict`)."""
+"""The least share of a step that a rung is predicted to save: a fix must save 1 % to be kept (`diagnose.verdict`)."""
 
 
 _OF_THE_LOADER = frozenset({"input-bound", "cpu-contention"})

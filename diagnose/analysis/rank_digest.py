@@ -73,7 +73,7 @@ class Digest:
     median_step: Accounting
     """The step of median length."""
     findings: tuple[Finding, ...]
-    """What the claims came to once they were settled, without the source lines' text."""
+    """The findings once the claims were settled, without the source lines' text."""
     claimed: Mapping[str, float]
     """By rule: its largest claim as a share of the counted steps, before anything was weighed."""
     unknown: tuple[CannotTell, ...]
@@ -89,21 +89,21 @@ class Digest:
     work: StepWork | None
     """The arithmetic of a step; None where it is not known."""
     memory: MemoryPeak | None
-    """What the device's memory holds at its peak; None where it is not known."""
+    """The contents of the device's memory at its peak; None where they are not known."""
     critical_path: Mapping[str, int] | None
-    """What the end of a step waited for, by class; None where no replay tells."""
+    """The causes that the end of a step waited for, by class; None where no replay tells."""
     compute: tuple[ComputePart, ...]
-    """What the compute is made of, all counted steps together."""
+    """The parts of the compute, all counted steps together."""
     record: RankRecord
-    """What `diagnose.measure.job.ranks.job_of_records` compares with the other ranks."""
+    """The record that `diagnose.measure.job.ranks.job_of_records` compares with the other ranks."""
     ceiling: PracticalCeiling | None
     """The shortest step that the model could have; None where too little is known."""
     unclaimed: Accounting
-    """What no finding claims of all counted steps together."""
+    """The time that no finding claims, of all counted steps together."""
     loader_ns: int | None
     """The shortest step that its loader's workers keep up with; None where nobody watched them."""
     step_ns: int
-    """What the findings' shares are shares of; see `Diagnosis.step_ns`. 0 without steps."""
+    """The step that findings are shares of; see `Diagnosis.step_ns`. 0 without steps."""
 
 
 def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:

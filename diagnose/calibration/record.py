@@ -86,7 +86,7 @@ class Device:
     copy_bytes_per_s: float = 0.0
     """Read and written, of a copy within the device's memory."""
     launch_ns: int = 0
-    """What the host takes to launch one small kernel (on the processor: to call one small operator)."""
+    """The host's time to launch one small kernel (on the processor: to call one small operator)."""
     round_trip_ns: int = 0
     """From launching one small kernel on an idle device to knowing that it has ended."""
     transfers: tuple[Transfers, ...] = ()
@@ -103,11 +103,11 @@ class Calibration:
     world_size: int = 1
     nodes: int = 1
     library: str | None = None
-    """What carries collectives out, with its version: `nccl 2.28.9`, `gloo`; None where one rank measured."""
+    """The library that carries collectives out, with its version: `nccl 2.28.9`, `gloo`; None of a single rank."""
     network_settings: dict[str, str] = field(default_factory=dict)
     curves: tuple[Curve, ...] = ()
     left_out: tuple[str, ...] = ()
-    """What could not be measured, and why."""
+    """The measurements that could not be made, and why."""
     host: str | None = None
     """The host of rank 0."""
     schema: int = SCHEMA

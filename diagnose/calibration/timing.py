@@ -24,7 +24,7 @@ FEWEST_CALLS = WARM_UPS + _FEWEST_BLOCKS
 _LAUNCH_NS = 75_000
 """More than the host takes to launch one collective: 20 to 60 µs."""
 _CYCLES_A_CALL = 2 * _LAUNCH_NS
-"""The same in cycles of a device's clock, which runs at up to 2 GHz."""
+"""Twice `_LAUNCH_NS` in cycles of a device's clock, which runs at up to 2 GHz."""
 
 Agree = Callable[[int], int]
 """The largest of the ranks' numbers, on every rank."""

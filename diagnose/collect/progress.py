@@ -1,4 +1,4 @@
-"""What a running program has done since the last poll, as plain records to show or to journal."""
+"""Reads what a running program has done since the last poll, as plain records to show or to journal."""
 
 from __future__ import annotations
 

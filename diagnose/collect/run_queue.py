@@ -18,7 +18,7 @@ _BACKWARD = "pt_autograd_"
 
 
 class _Spent(NamedTuple):
-    """What the kernel has counted for a thread since it began."""
+    """The times that the kernel has counted for a thread since it began."""
 
     ran_ns: int
     queued_ns: int

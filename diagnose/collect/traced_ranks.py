@@ -1,4 +1,4 @@
-"""Which ranks of a job are traced: all are watched. The standard library alone.
+"""Chooses the ranks of a job that are traced: all are watched. The standard library alone.
 
 Few ranks are all traced: who waits for whom needs each of them. Of many, the first, the last and the slowest one are,
 as more recordings would cost more than they say. The slowest is chosen while the job runs, by whoever watches it: the

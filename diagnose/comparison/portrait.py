@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from diagnose.comparison.identity import Identity, identity_of
+from diagnose.errors import InputError
 from diagnose.measure import Measures
 from diagnose.model import Accounting, Diagnosis, Finding
 from diagnose.trace.schema import Int32, Int64
 
 PORTRAIT = 1
 """Version of the file that keeps one."""
+_MOST_BYTES = 64 << 20
 
 _NEAR_WINDOW_STEPS = 6
 """Steps after the traced ones that are not like the others: the profiler stops, waits are sought."""
@@ -144,3 +148,25 @@ def _totals(measures: Measures, names: Int32, length_ns: Int64) -> dict[str, Tim
         for name in largest.tolist()
         if count[name]
     }
+
+
+def to_baseline(portrait: Portrait) -> bytes:
+    """The file's content: JSON that a version control system can show the changes of."""
+    return msgspec.json.format(msgspec.json.encode(portrait), indent=1) + b"\n"
+
+
+def read_baseline(path: Path) -> Portrait:
+    """The portrait that a file keeps. Raises InputError where it holds none, or one of another version."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(path, "is too large to be a baseline; name one that `diagnose compare --baseline` wrote")
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(path, f"cannot be read: {error.strerror or error}") from error
+    try:
+        portrait = msgspec.json.decode(content, type=Portrait)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError(path, f"is no baseline of diagnose ({error}); delete it, and the next run is kept") from error
+    if portrait.version != PORTRAIT:
+        raise InputError(path, "is the baseline of another version of diagnose; delete it, and the next run is kept")
+    return portrait

@@ -17,7 +17,6 @@ from diagnose.measure import Measures
 from diagnose.measure.job.ranks import Job, job_of
 from diagnose.measure.steps.pace import watched_step_ns
 from diagnose.measure.views.noise import usual, usual_uncertain_by
-from diagnose.model import Accounting
 
 WEAK, STRONG = "weak", "strong"
 _ALIKE = 0.25
@@ -90,7 +89,7 @@ def run_of(measures: Sequence[Measures]) -> Run:
         compute_ns=_mean([one.accounting.compute / one.step_count for one in counted]),
         exposed_ns=_mean([one.accounting.exposed_comm / one.step_count for one in counted]),
         waited_ns=_waited(job, taken),
-        other_ns=_mean([_other_ns(one.accounting) / one.step_count for one in counted]),
+        other_ns=_mean([(one.accounting.exposed_copy + one.accounting.idle_ns) / one.step_count for one in counted]),
         flop=_mean([row.flop for row in job.table if row.flop]) or None,
     )
 
@@ -132,10 +131,6 @@ def _kind(ordered: Sequence[Run]) -> str | None:
     near = {WEAK: abs(np.log(fewer)), STRONG: abs(np.log(fewer / divided))}
     nearest = min(near, key=lambda name: near[name])
     return nearest if near[nearest] <= np.log(1 + _ALIKE) else None
-
-
-def _other_ns(accounting: Accounting) -> int:
-    return accounting.exposed_copy + accounting.idle_ns
 
 
 def _waited(job: Job, taken: Sequence[Measures]) -> float | None:

@@ -1,4 +1,4 @@
-"""Which fixes hold together: tries them one by one, each on top of those already kept, and merges what is left.
+"""Finds the fixes that hold together: tries each on top of those already kept, and merges what is left.
 
 findings ──▶ proposals/ ──▶ search/ ──▶ Outcome ──▶ stack/ (texts, patch)
                  │             ▲

@@ -21,7 +21,7 @@ from diagnose.compose.stack.run_context import knowledge
 from diagnose.compose.stack.stack import Stack
 from diagnose.errors import UsageError
 from diagnose.fixer import Fixer
-from diagnose.model import Confidence, Diagnosis, EditCheck, Finding, Place, Severity
+from diagnose.model import Confidence, Diagnosis, EditCheck, Finding, GateAnswer, GateCheck, Place, Severity
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.source.training.every_step import EveryStep
@@ -29,17 +29,17 @@ from diagnose.source.tree.memo import per_program
 from diagnose.source.tree.time_limit import TookTooLong
 from diagnose.trace import Trace
 from diagnose.trial.bench import Bench
-from diagnose.trial.check import check_edit
 from diagnose.trial.process.process_group import never, undisturbed
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.watched_program import WatchedProgram, multiplies_in_narrow_formats
 from diagnose.units import format_setting
 
 _UNTOLD = "no finding of this run: asked all the same"
+_ANSWERS = {True: GateAnswer.PASSED, False: GateAnswer.REFUSED, None: GateAnswer.UNVERIFIED}
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedFixer:
     """A fixer and what it would do."""
 
     fixer: Fixer
@@ -105,7 +105,7 @@ def check(
 
 
 def _checked(
-    bench: Bench, journal: Journal, stack: Stack, original: Program, asked: Asked, variant: Variant
+    bench: Bench, journal: Journal, stack: Stack, original: Program, asked: AskedFixer, variant: Variant
 ) -> EditCheck:
     name = asked.fixer.name
     journal.phase(f"checking {name}", variant.fixer.gate.value)
@@ -114,13 +114,29 @@ def _checked(
         name,
         variant.answer.summary,
         stack.diff(variant.answer),
-        check_edit(bench, variant.fixer, original, patched),
+        _gate_answers(bench, variant.fixer, original, patched),
         variant.setting,
         tuple(one.setting for one in asked.variants),
     )
 
 
-def _ask(stack: Stack, diagnosis: Diagnosis, catalogue: Catalogue, fixer: Fixer) -> Asked:
+def _gate_answers(bench: Bench, fixer: Fixer, original: Program, patched: Program) -> tuple[GateCheck, ...]:
+    """Return each gate's answer. Whole runs are compared unless the numbers are refused: a program whose first steps
+    cannot be captured may still be run from start to end.
+
+    A program that fails with the edit, and not without it, is refused: nothing else is known to be wrong with it.
+    """
+    found = bench.numbers(fixer.gate, original, patched, fixer.rounds_to)
+    broken = bench.broken_by(original, patched) if found.passed is None else None
+    if broken is not None:
+        return (GateCheck(found.gate.value, GateAnswer.REFUSED, f"with the edit {broken}; without it, it gives them"),)
+    numbers = GateCheck(found.gate.value, _ANSWERS[found.passed], found.detail)
+    if numbers.answer is GateAnswer.REFUSED:
+        return (numbers,)
+    return (numbers, *bench.whole_runs(found.gate, original, patched, fixer.rounds_to, loading=fixer.changes_loading))
+
+
+def _ask(stack: Stack, diagnosis: Diagnosis, catalogue: Catalogue, fixer: Fixer) -> AskedFixer:
     """Return what a fixer does for all rules that name it."""
     real = {one.finding.rule: one.finding for one in candidates(stack.program, diagnosis.findings, catalogue)}
     rules = [rule.name for rule in catalogue.rules.values() if fixer.name in rule.fixers]
@@ -134,10 +150,10 @@ def _ask(stack: Stack, diagnosis: Diagnosis, catalogue: Catalogue, fixer: Fixer)
             again = ask(stack, Proposal(fixer, lined))
             answers = again if again.variants or not answers.advice else answers
     except TookTooLong as error:
-        return Asked(fixer, broken=str(error))
+        return AskedFixer(fixer, broken=str(error))
     except Exception as error:  # noqa: BLE001 - a fixer may be the user's own; a broken one must not hide the others
-        return Asked(fixer, broken=f"the fixer itself failed: {error!r}")
-    return Asked(fixer, answers)
+        return AskedFixer(fixer, broken=f"the fixer itself failed: {error!r}")
+    return AskedFixer(fixer, answers)
 
 
 def _untold(rule: str) -> Finding:
@@ -152,7 +168,7 @@ def _lines_of_steps(sources: Mapping[str, str]) -> tuple[Place, ...]:
     return tuple(Place(path, line) for path, line in dict.fromkeys(lines))
 
 
-def _chosen(asked: Asked, wanted: Mapping[str, str]) -> Variant:
+def _chosen(asked: AskedFixer, wanted: Mapping[str, str]) -> Variant:
     """The first variant with these values. Raises UsageError where there is none."""
     for variant in asked.variants:
         if all(str(variant.setting.get(name)) == value for name, value in wanted.items()):

@@ -21,6 +21,6 @@ class Outcome:
     """All kept fixes together; None when none was kept."""
     final: FinalMeasured | None = None
     stack: Stack | None = None
-    """What the patch is made of."""
+    """The stack that the patch is made of."""
     no_time: tuple[Proposal, ...] = ()
-    """What the budget left no time for."""
+    """The proposals that the budget left no time for."""

@@ -86,7 +86,7 @@ def _candidates(graph: fx.Graph, options: Options) -> list[Decision]:
     seen: set[fx.Node] = set()
     taken: set[fx.Node] = set()
     for pattern, site in sites_of(graph, [each for each in PATTERNS if options.considers(each.name)]):
-        left = _left(pattern, site, options)
+        left = _why_left(pattern, site, options)
         # What one pattern leaves, another may still have; that two leave it is said once.
         if taken.isdisjoint(site.removed) and not (left and seen & set(site.removed)):
             decisions.append(Decision(pattern, site, left))
@@ -96,7 +96,7 @@ def _candidates(graph: fx.Graph, options: Options) -> list[Decision]:
     return sorted(decisions, key=lambda decision: order[decision.site.anchor])
 
 
-def _left(pattern: Pattern, site: Site, options: Options) -> str:
+def _why_left(pattern: Pattern, site: Site, options: Options) -> str:
     """Why a site is not even checked; empty where it is."""
     if options.rewrite != "pays":
         return ""

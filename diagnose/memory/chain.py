@@ -46,7 +46,7 @@ class Block:
     """One block of a chain."""
 
     kept_bytes: int
-    """What stays after its forward pass until its backward pass, its output included."""
+    """The memory that stays after its forward pass until its backward pass, its output included."""
     boundary_bytes: int
     """Bytes of the block's output, which stays in any case."""
     recompute_ns: int

@@ -27,7 +27,7 @@ class Plan:
     peak_bytes: int
     """The most that a step will hold."""
     recompute_ns: int
-    """What it costs per forward pass."""
+    """The time that it costs per forward pass."""
     keeping: tuple[int, ...] = ()
     """The blocks among these that keep the results of the operators."""
     operators: tuple[str, ...] = ()

@@ -60,13 +60,13 @@ class RecordedBlocks:
     chain: Chain
     """The chain as it would be if nothing were computed again."""
     again: tuple[int, ...] = ()
-    """What the recorded program computed again already."""
+    """The blocks that the recorded program computed again already."""
     limit_bytes: int | None = None
-    """What the process may take of the device."""
+    """The memory that the process may take of the device."""
     held_bytes: int = 0
-    """What was held when the first block began: parameters, and what else had been made by then."""
+    """The memory that was held when the first block began: parameters, and what else had been made by then."""
     fragment_bytes: int = 0
-    """What the allocator had taken of the device beyond what was held, and could not give back."""
+    """The memory that the allocator had taken of the device beyond what was held, and could not give back."""
     whole: bool = True
     """Whether peaks of a whole step are known; False where the program ended in the first, or has no allocator."""
 
@@ -115,7 +115,7 @@ class _Part:
     line: Line
     blocks: dict[int, Block]
     again: dict[int, int]
-    """What a block took while it was computed again, by place."""
+    """The memory that a block took while it was computed again, by place."""
 
 
 def _read(site: Site) -> _Part | None:

@@ -19,8 +19,9 @@ MOST = 6
 LEAST = 0.05
 """A share of a block's time; what takes less is not worth a line of source."""
 PAGE_BYTES = 20 << 20
-"""What torch's allocator maps and gives back at once. A result that stays among others that go holds parts of two pages
-or more beside its own bytes, about one in all: on an H200 plans with 130 MB to spare for 14 of them did not run."""
+"""The page that torch's allocator maps and gives back at once. A result that stays among others that go holds parts of
+two pages or more beside its own bytes, about one in all: on an H200 plans with 130 MB to spare for 14 of them did not
+run."""
 LARGE_BYTES = 10 << 20
 """Results of which the allocator lays on pages of their own; smaller ones share theirs."""
 

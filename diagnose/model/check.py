@@ -34,7 +34,7 @@ class EditCheck:
 
     fixer: str
     detail: str
-    """What the edit changes; of a fixer without an edit its advice, or why there is none."""
+    """A summary of the edit; of a fixer without an edit its advice, or why there is none."""
     diff: str = ""
     """Empty where the fixer has no edit."""
     gates: tuple[GateCheck, ...] = ()

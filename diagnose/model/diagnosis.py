@@ -25,7 +25,7 @@ class Accounting:
     idle: Mapping[str, int] = field(default_factory=dict)
     """The rest, by cause: see `diagnose.measure.steps.idle`."""
     compute_by: Mapping[str, int] = field(default_factory=dict)
-    """What bounds the compute, nanoseconds by `diagnose.measure.roofline.kernel_bounds.Bound` in small letters.
+    """The bounds of the compute, nanoseconds by `diagnose.measure.roofline.kernel_bounds.Bound` in small letters.
 
     They sum to `compute`. Empty without a device.
     """
@@ -59,7 +59,7 @@ class ComputePart:
     known_ns: int
     """The part of that time in kernels whose operations and bytes are known."""
     least_ns: int
-    """What those would take at the device's ceilings."""
+    """The time that those would take at the device's ceilings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class StepWork:
     flops_per_step: int
     """Floating-point operations of products, convolutions and attention, without what is computed a second time."""
     flops_per_s: float
-    """The same over the mean step."""
+    """`flops_per_step` over the mean step."""
     ceiling_flops_per_s: float
-    """What the device does at most in `ceiling_format`, dense."""
+    """The most that the device does in `ceiling_format`, dense."""
     utilisation: float
     """Model FLOP utilisation: the one over the other."""
     modelled: float
@@ -88,7 +88,7 @@ class StepWork:
     in_use: Mapping[str, float] = field(default_factory=dict)
     """The share (0 to 1) of the operations that were done in each number format, the most first."""
     in_use_flops_per_s: float | None = None
-    """What the device does at most in the formats in use, weighed by how much each is."""
+    """The most that the device does in the formats in use, weighed by how much each is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +150,20 @@ class Diagnosis:
     memory: MemoryPeak | None = None
     """The memory of the rank whose device is fullest; None where no allocator's history was recorded."""
     step_ns: int | None = None
-    """What the shares of findings are shares of: the mean step of the slowest rank, without the profiler where its cost
+    """The step that findings are shares of: the mean step of the slowest rank, without the profiler where its cost
     is known, and of the whole run where a live one was seen to lose time in steps that were not recorded."""
     ladder: Ladder | None = None
-    """What leads from the step as it is to the shortest that this model could have; None without steps."""
+    """The rungs from the step as it is to the shortest that this model could have; None without steps."""
     critical_path: Mapping[str, int] | None = None
-    """What the ends of the slowest rank's steps waited for, nanoseconds of a mean step by class, the largest first
+    """The causes that the ends of the slowest rank's steps waited for, ns of a mean step by class, the largest first
     (`diagnose.measure.replay.critical_path`); None without a device, or where the replay does not follow the
     recording.
     """
     compute: tuple[ComputePart, ...] = ()
-    """What the compute of the slowest rank is made of, in all counted steps together, the longest first; empty without
+    """The parts of the slowest rank's compute, in all counted steps together, the longest first; empty without
     a device."""
     unclaimed: Accounting | None = None
-    """What no finding claims of all counted steps of the slowest rank together; None without steps."""
+    """The time that no finding claims, of all counted steps of the slowest rank together; None without steps."""
 
     @property
     def average_step_ns(self) -> int:

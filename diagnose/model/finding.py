@@ -127,7 +127,7 @@ class Finding:
     where: tuple[Place, ...] = ()
     fixers: tuple[str, ...] = ()
     confirm: str | None = None
-    """What would confirm it, where the confidence is less than measured."""
+    """A measurement that would confirm it, where the confidence is less than measured."""
     ends_run: bool = False
     """Whether the run ends of it sooner or later, or did, whatever it costs per step."""
     short_of_memory: bool = False
@@ -136,8 +136,8 @@ class Finding:
     """Begin and end of the longest stretch of its time in the step of median length, on the recording's clock; None
     where it claims no time there."""
     possible_ns: int | None = None
-    """What `recoverable_ns` may be with the part that is in doubt, such as one that may be the profiler's; None where
-    nothing is."""
+    """The most that `recoverable_ns` may be, with a part that is in doubt, such as one that may be the profiler's; None
+    where nothing is."""
     possible_share: float | None = None
     """`possible_ns` over `Diagnosis.step_ns`."""
 

@@ -17,13 +17,13 @@ class PracticalCeiling:
     memory_ns: int
     """One pass over memory between each two of them."""
     launch_ns: int
-    """What is too small to take longer than a launch."""
+    """The time of kernels that are too small to take longer than a launch."""
     utilisation: float
     """The model's arithmetic over that step, over `StepWork.ceiling_flops_per_s`."""
     matmul_now_ns: int
-    """What products, convolutions and attention take in a step as it is."""
+    """The time of products, convolutions and attention in a step as it is."""
     other_now_ns: int
-    """What all other kernels take in it, without collectives."""
+    """The time of all other kernels in it, without collectives."""
     same_training_ns: int
     """The ceiling of a program that trains as this one does: in its own number formats, its optimizer and loss as they
     are."""
@@ -56,7 +56,7 @@ class Ladder:
     rungs: tuple[Rung, ...] = ()
     ceiling: PracticalCeiling | None = None
     apart: Mapping[str, int] = field(default_factory=dict)
-    """What of today's step lies above the ceiling, ns by `products`, `other kernels` and `no compute`: their sum is all
+    """The parts of today's step above the ceiling, ns by `products`, `other kernels` and `no compute`: their sum is all
     of it. Empty without a ceiling."""
     loader_ns: int | None = None
     """The shortest step that the loader's workers keep up with as they are; None where nobody watched them."""

@@ -41,17 +41,17 @@ class MemoryPeak:
     device: int
     at_ns: int | None
     held_bytes: int
-    """What programs asked for and did not give back: `categories` sum to it."""
+    """The memory that programs asked for and did not give back: `categories` sum to it."""
     categories: Mapping[str, int]
     """Bytes by category (`diagnose.measure.memory.categories.CATEGORIES`), without those that hold nothing."""
     parts: tuple[MemoryPart, ...] = ()
     """The memory by line, the most first."""
     reserved_bytes: int | None = None
-    """What the allocator has of the device."""
+    """The memory that the allocator has of the device."""
     fragments_bytes: int | None = None
     """The part of that which is free in segments that hold something else too, so that it cannot be given back."""
     capacity_bytes: int | None = None
     """The device's memory."""
     wanted_bytes: int | None = None
-    """What an allocation asked for that found no room at this moment; None where there was none."""
+    """The size of an allocation that found no room at this moment; None where there was none."""
     timeline: MemoryTimeline | None = None

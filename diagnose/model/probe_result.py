@@ -49,7 +49,7 @@ class ProbeResult:
     pairs: int = 0
     generations: int = 0
     left: tuple[str, ...] = ()
-    """What the probe had to leave as it is: where there is anything, what it saved is a lower bound."""
+    """The parts that the probe had to leave as they are: where there are any, its saving is a lower bound."""
     peak_memory_bytes: tuple[int, int] | None = None
     """The peak memory without and with the probe."""
     delay_ns: int | None = None

@@ -81,9 +81,9 @@ class Facts:
     """How it was decided that the steps were steady."""
     peak_memory_bytes: int | None = None
     ceilings: Mapping[str, float] | None = None
-    """What this machine's device was measured to do at most: FLOP/s by number format (`bf16`), bytes/s as `memory`."""
+    """The most that this machine's device was measured to do: FLOP/s by number format (`bf16`), bytes/s as `memory`."""
     curves: tuple[CollectiveCurve, ...] | None = None
-    """What collectives take on this machine under the same library and settings, where they were calibrated."""
+    """The times of collectives on this machine under the same library and settings, where they were calibrated."""
     network_settings: Mapping[str, str] | None = None
     """The environment that decides how ranks talk: `NCCL_P2P_DISABLE` and the like, as far as it is set."""
 

@@ -105,7 +105,7 @@ class Lane:
     start_ns: tuple[int, ...]
     length_ns: tuple[int, ...]
     label: tuple[int, ...]
-    """What each span is: an index into `Timeline.labels`."""
+    """The label of each span: an index into `Timeline.labels`."""
     look: tuple[int, ...]
     """The class of each: an index into `Timeline.looks`."""
 

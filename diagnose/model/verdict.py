@@ -66,7 +66,7 @@ class GateResult:
     detail: str
     """One sentence with the figures."""
     checks: tuple[GateCheck, ...] = ()
-    """What was compared beside the numbers of the first steps."""
+    """The comparisons beside the numbers of the first steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Verdict:
     saving_ns: int | None = None
     """`saving.estimate` of the original's step, in nanoseconds per step."""
     predicted_ns: int | None = None
-    """What the finding said just before the trial, with all fixes in place that were kept by then."""
+    """The saving that the finding gave just before the trial, with all fixes in place that were kept by then."""
     resolution: float | None = None
     """Half-width of the A/A control: the smallest change that this machine can tell from none."""
     pairs: int = 0
@@ -111,7 +111,7 @@ class Verdict:
     diff: str = ""
     where: tuple[Place, ...] = ()
     prediction: Confidence | None = None
-    """What `predicted_ns` rested on: a bound says that it is no more, not that it is as much."""
+    """The basis of `predicted_ns`: a bound says that it is no more, not that it is as much."""
     startup_ns: tuple[int, int] | None = None
     """The time before and after from the start of the first process to the end of its warm-up, with all that is
     compiled or tuned in it."""

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from diagnose.errors import InputError
 from diagnose.program import Program
+from diagnose.program.source import text_if_there
 
 LARGEST_COPIED_BYTES = 64 << 20
 """A file above this is linked."""
@@ -80,19 +81,12 @@ def editable_paths(root: Path, site_folders: Iterable[str] | None = None) -> lis
     for site_folder in site.getsitepackages() if site_folders is None else site_folders:
         folder = Path(site_folder)
         for pth in sorted(folder.glob("*.pth")):
-            lines = [Path(line.strip()) for line in _text(pth).splitlines() if line.startswith("/")]
+            lines = [Path(line.strip()) for line in text_if_there(pth).splitlines() if line.startswith("/")]
             found |= dict.fromkeys(path for path in lines if root in (path, *path.parents))
         for finder in sorted(folder.glob("__editable__*finder.py")):
-            packages = [Path(match) for match in _ABSOLUTE_TEXT.findall(_text(finder))]
+            packages = [Path(match) for match in _ABSOLUTE_TEXT.findall(text_if_there(finder))]
             found |= dict.fromkeys(path.parent for path in packages if root in path.parents)
     return list(found)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def in_copy(path: Path, folder: Path) -> Path:

@@ -118,16 +118,16 @@ class Guard:
             if writes or (isinstance(mode, str) and any(letter in mode for letter in "wax+")):
                 truncates = bool(flags & os.O_TRUNC) if isinstance(flags, int) else False
                 tells = not (isinstance(flags, int) and flags & os.O_EXCL and _is_there(path))
-                self._seen(path, truncates or (isinstance(mode, str) and "w" in mode), follow=True, tells=tells)
+                self._note_write(path, truncates or (isinstance(mode, str) and "w" in mode), follow=True, tells=tells)
         elif event in _PATHS_WRITTEN:
             if any(args[position] != -1 for position in _FOLDER_DESCRIPTORS.get(event, ())):
                 return  # within `shutil.rmtree`, whose own event named the folder
             # What is not there cannot be removed, nor a link be made of what is: the program is told so, and goes on.
             tells = event in _TOLD and (not _is_there(args[1]) if event in _LINKS else _is_there(args[0]))
             for position in _PATHS_WRITTEN[event]:
-                self._seen(args[position], event == "os.rename", event not in _REMOVES, tells=tells)
+                self._note_write(args[position], event == "os.rename", event not in _REMOVES, tells=tells)
 
-    def _seen(self, path: object, truncates: bool, follow: bool, tells: bool) -> None:
+    def _note_write(self, path: object, truncates: bool, follow: bool, tells: bool) -> None:
         # What the guard itself does raises events too.
         if not isinstance(path, str | bytes | os.PathLike) or getattr(self._busy, "now", False):
             return

@@ -15,6 +15,7 @@ from diagnose.errors import InputError
 from diagnose.program import Program
 from diagnose.program.source import read_source
 from diagnose.source.settings.configs import form_of
+from diagnose.source.tree.outline import read_outline
 
 MOST_FILES = 100
 LARGEST_CONFIG_BYTES = 64 << 10
@@ -65,10 +66,10 @@ def _candidates(path: str, text: str, bases: Sequence[str], added: dict[str, Non
 
     These are put into `added`: the files that it imports find their modules there as well.
     """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    outline = read_outline(text)
+    if outline is None:
         return
+    tree = outline.tree
     folder = os.path.dirname(path)  # noqa: PTH120
     added.update(dict.fromkeys(_added_folders(tree, path, bases)))
     folders = list(dict.fromkeys([folder, *bases, *added]))

@@ -29,7 +29,7 @@ _MEETS = re.compile(r"--(?:standalone|rdzv[-_]\w+|node[-_]rank)")
 _HOSTS = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)")
 """The options of torch, accelerate and DeepSpeed for the number of hosts."""
 _HOSTS_OF_SLURM = re.compile(r"--nodes|-N")
-"""The same of `srun` alone: Open MPI's `-N` is a number of ranks on each host."""
+"""The option of `srun` alone for the number of hosts: Open MPI's `-N` is a number of ranks on each host."""
 _ATTACHED = re.compile(r"-N(\d.*)")
 _FEWEST = re.compile(r"(\d+)(?:[:-]\d+)?")
 """A number of hosts: `2`, of torch's launcher `1:4`, of Slurm's `1-4`."""

@@ -8,7 +8,9 @@ does. Lines stay where they are. A `while` loop and a loop over anything but a `
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+from diagnose.source.tree.outline import read_outline
 
 MARK = "diagnose_shortened"
 _TRAINS = frozenset({"backward", "step", "manual_backward"})
@@ -16,26 +18,16 @@ _TRAINS = frozenset({"backward", "step", "manual_backward"})
 
 def mark_loops(texts: Mapping[str, str]) -> dict[str, str]:
     """The texts of a program's files with every training loop over a `range` marked; those without one are left out."""
-    trees = {path: tree for path, text in texts.items() if (tree := _parsed(text)) is not None}
+    trees = {path: outline.tree for path, text in texts.items() if (outline := read_outline(text)) is not None}
     trains = _functions_that_train(trees.values())
     changed = {path: _mark(texts[path], tree, trains) for path, tree in trees.items()}
     return {path: text for path, text in changed.items() if text != texts[path]}
 
 
-def _parsed(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
-def _functions_that_train(trees: object) -> set[str]:
+def _functions_that_train(trees: Iterable[ast.Module]) -> set[str]:
     """Names of functions whose body trains, also through each other."""
     functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = [
-        node
-        for tree in trees  # type: ignore[attr-defined]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     called = {id(one): set(_called(one)) for one in functions}
     found: set[str] = set()

@@ -37,6 +37,14 @@ def read_source(path: Path) -> SourceFile:
     return decode_source(data, path)
 
 
+def text_if_there(path: Path) -> str:
+    """Return the text of a file, with a mark for each byte that is none; empty where the file cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 def decode_source(data: bytes, path: object = "source") -> SourceFile:
     """Decode a source file's bytes; `path` is for the message."""
     bom = data.startswith(codecs.BOM_UTF8)

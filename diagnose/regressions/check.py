@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.program import Program
+from diagnose.program.source import text_if_there
 from diagnose.regressions.comparison import Difference, compare
 from diagnose.regressions.costs import Costs
 from diagnose.regressions.counting import Arm, Counter
@@ -88,12 +89,5 @@ def _key(one: Difference) -> tuple[str, str, int, bool]:
 
 
 def _lines(arms: list[Arm], changed: list[str]) -> LineMap:
-    texts = {name: (_text(arms[0].program.root / name), _text(arms[1].program.root / name)) for name in changed}
-    return line_map(texts)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
+    base, head = (arm.program.root for arm in arms)
+    return line_map({name: (text_if_there(base / name), text_if_there(head / name)) for name in changed})

@@ -68,7 +68,7 @@ class _Comparison:
         yield from self._copies({(one.file, one.line) for one in syncs})
         yield from self._computed()
         yield from self._launched()
-        yield from self._held()
+        yield from self._memory_held()
         yield from self._precision()
         yield from self._compiled()
         yield from self._communicated()
@@ -122,7 +122,7 @@ class _Comparison:
             said = f"kernels move {format_share(self._more('launch', sizes=True))} more bytes"
             yield self._at("bytes", said, "launch", sizes=True, because=self.work_changed)
 
-    def _held(self) -> Iterator[Difference]:
+    def _memory_held(self) -> Iterator[Difference]:
         recorded = self._added("recorded")
         if recorded >= 1 and abs(self._more("launch")) < SAME:
             said = f"{recorded:.0f} more of the same operators are recorded for a backward pass"

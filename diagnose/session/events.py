@@ -21,7 +21,7 @@ class RunStarted(Event, frozen=True, tag=True, kw_only=True):
     command: str
     """`run`, `fix` or `analyze`."""
     program: str
-    """What the user typed after the options."""
+    """The words that the user typed after the options."""
     cwd: str
     version: str
     pid: int = 0
@@ -146,7 +146,7 @@ class FinalMeasured(Event, frozen=True, tag=True, kw_only=True):
     runs: int
     how: str
     gate: GateResult | None = None
-    """What the numerics gate saw of all kept fixes together, against the original."""
+    """The answer of the numerics gate on all kept fixes together, against the original."""
     interaction: float | None = None
     """Logarithm of patched over original step, less the sum of the same over the kept fixes' own trials: above zero
     where they save less together than they were measured to one by one. None for a single fix."""

@@ -25,7 +25,7 @@ _OF_RANKS = (StepsSeen, CountersRead, FactsLearned, TraceWritten)
 _FACTS = "facts.json"
 _JOB = {"run": "run id", "slurm": "Slurm job", "port": "port of the rendezvous"}
 _UNNAMED = {"run": "none"}
-"""What torchrun calls a run that nobody named."""
+"""The name that torchrun gives a run that nobody named."""
 
 
 @dataclass(frozen=True)

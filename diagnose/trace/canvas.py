@@ -112,7 +112,7 @@ def draw_device(
         if event.letter == "u":
             row["correlation"] = MISSING
         elif kind in drawn_kinds:
-            row["correlation"] = _taken(launches[kind], row, number, keep=kind == "G")
+            row["correlation"] = _correlation_of(launches[kind], row, number, keep=kind == "G")
         else:
             row["correlation"] = number
             at = {"start_ns": row["start_ns"], "end_ns": row["start_ns"]}
@@ -123,7 +123,7 @@ def draw_device(
         raise ValueError(f"no device work is drawn for the launch at {call['start_ns']} ns")
 
 
-def _taken(queue: deque[dict[str, Any]], row: Mapping[str, Any], number: int, *, keep: bool) -> int:
+def _correlation_of(queue: deque[dict[str, Any]], row: Mapping[str, Any], number: int, *, keep: bool) -> int:
     """The correlation of the launch that a piece of work takes; one graph launch serves work until the next begins."""
     while keep and len(queue) > 1 and queue[1]["start_ns"] <= row["start_ns"]:
         queue.popleft()

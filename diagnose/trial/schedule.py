@@ -12,7 +12,7 @@ from diagnose.units import NS_PER_MS, NS_PER_S
 _BLOCKS = 3
 """A block of slow steps may last this many times `block_ns`, before it takes fewer steps."""
 _RECURRING_BLOCKS = 20
-"""The same of one that is to hold what recurs every few steps."""
+"""How many times `block_ns` a block may last that is to hold what recurs every few steps."""
 _FEWEST_STEPS = 2
 """One alone, from one end of the device's work to another, would show all of the host's that goes on beside others."""
 LONG_STEP_NS = NS_PER_S
@@ -22,7 +22,7 @@ LONG_WARM_UP_STEPS = 3
 """Warm-up steps where steps are long: memory and choices of kernels have settled after two, and clocks after
 seconds."""
 EARLY_TIMES = 1.5
-"""What starts early may take this many times as long as what starts beside it, and `EARLY_MORE_NS`."""
+"""A process that starts early may take this many times as long as what starts beside it, and `EARLY_MORE_NS`."""
 EARLY_MORE_NS = 2 * NS_PER_S  # see EARLY_TIMES; chosen, not measured
 
 

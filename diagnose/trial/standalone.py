@@ -10,7 +10,7 @@ from diagnose.model import Decision
 from diagnose.program import Program
 from diagnose.trial.ab.arm_protocol import ArmProtocol
 from diagnose.trial.process.arm import Arm, ArmFailed, Trouble, Workplace
-from diagnose.trial.process.oom_progress import Reached
+from diagnose.trial.process.oom_progress import OomProgress
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import NS_PER_S
 from diagnose.verdict import Ruling
@@ -29,8 +29,8 @@ class StandaloneRun:
     steps: int | None = None
     """Taken in all, the warm-up included."""
     failure: Ruling | None = None
-    """What became of it; None where it ran."""
-    reached: Reached = field(default_factory=Reached)
+    """The reason why it did not run; None where it ran."""
+    reached: OomProgress = field(default_factory=OomProgress)
     """How far it came, where memory ran out."""
 
 
@@ -108,7 +108,7 @@ def _cut_short(failure: ArmFailed) -> StandaloneRun:
     if failure.trouble is Trouble.ENDED:
         return StandaloneRun()
     died = failure.trouble is Trouble.OUT_OF_MEMORY
-    reached = Reached.of(failure.steps, str(failure)) if died else Reached()
+    reached = OomProgress.of(failure.steps, str(failure)) if died else OomProgress()
     return StandaloneRun(failure=ruling_on_failure(failure), reached=reached)
 
 

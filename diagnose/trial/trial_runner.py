@@ -15,7 +15,7 @@ from diagnose.trial.ab.arm_protocol import ArmProtocol, OnPair, Starter
 from diagnose.trial.ab.result import SIDES, Comparison
 from diagnose.trial.ab.startup_cost import StartupCosts
 from diagnose.trial.ab.trial_state import ABTrial
-from diagnose.trial.gates.capture_plan import Wanted
+from diagnose.trial.gates.capture_plan import CaptureRequest
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.planning.cost_model import CostModel
 from diagnose.trial.planning.numerics_check import NumericsChecks
@@ -44,7 +44,7 @@ measured."""
 
 @dataclass(frozen=True)
 class Tools:
-    """What trials are run with. Each learns from what it sees; which they are does not change."""
+    """The tools that trials are run with. Each learns from what it sees; which they are does not change."""
 
     schedule: Schedule
     deadline: Deadline
@@ -110,15 +110,15 @@ def tools_for(
 
 
 @dataclass
-class Shown:
-    """What the trials of one program have shown so far."""
+class TrialFacts:
+    """The facts that the trials of one program have shown so far."""
 
     fits: bool | None = None
     """Whether two copies fit side by side; None until that is known."""
     original: Program | None = None
     """The program as found."""
     baseline: Program | None = None
-    """What the newest fix was put on, or the newest that was kept."""
+    """The program that the newest fix was put on, or the newest that was kept."""
     keeps: bool = False
     """Whether a fix is kept: then one of the last runs has its time."""
     runs: bool = False
@@ -133,14 +133,14 @@ class TrialRunner:
 
     tools: Tools
     watched: WatchedProgram
-    shown: Shown
+    shown: TrialFacts
 
     @classmethod
     def of(cls, tools: Tools, watched: WatchedProgram) -> TrialRunner:
         """One that has compared nothing yet."""
         memory = watched.memory
         known = fits_twice(memory) if memory.device_bytes is not None else at_once(memory, 2) == 2
-        return cls(tools, watched, Shown(fits=True if known else None))
+        return cls(tools, watched, TrialFacts(fits=True if known else None))
 
     def settings(self, on_pair: OnPair | None = None) -> ABTrial:
         """Return the settings of the next comparison, as far as the earlier ones have shown how to run one."""
@@ -167,7 +167,7 @@ class TrialRunner:
         original: Program,
         patched: Program,
         name: str,
-        wanted: Sequence[Wanted] = (),
+        wanted: Sequence[CaptureRequest] = (),
         promised: float = 0.0,
     ) -> Comparison:
         """Compare two programs; `wanted` are the captures that a gate will need after that, `promised` the predicted
@@ -206,7 +206,7 @@ class TrialRunner:
         gatekeeper.deadline = tools.deadline.earlier(later_ns) if shown.keeps else tools.deadline
         return found
 
-    def _arms_at_once(self, original: Program, promised: float, wanted: Sequence[Wanted]) -> list[float]:
+    def _arms_at_once(self, original: Program, promised: float, wanted: Sequence[CaptureRequest]) -> list[float]:
         """Return what each arm that starts at once, of one generation or of all, needs of the memory that was seen.
 
         The next generation waits where the gate of a fix that promises much could not start as a whole beside it.

@@ -1,4 +1,4 @@
-"""What is known of a program before any trial, from the run that was watched: its memory, and what it took."""
+"""A program as its watched run showed it, before any trial: its memory, and the time that it took."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ sees where it is not so."""
 
 @dataclass(frozen=True)
 class WatchedProgram:
-    """What is known of a program from watching it. Times are nanoseconds; zero is not known."""
+    """The facts of a program that its watched run showed. Times are nanoseconds; zero is not known."""
 
     memory: Memory = field(default_factory=Memory)
     """The memory of one process."""

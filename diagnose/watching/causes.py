@@ -141,7 +141,7 @@ def _clocks(before: Sequence[Block], after: Sequence[Block], change_ns: float) -
     clock, was = _counter(after, "gpu.sm_clock_mhz"), _counter(before, "gpu.sm_clock_mhz")
     if clock is None or was is None or min(clock, was) <= 0:
         return
-    # Of the rank's own change: ranks that do not wait for each other may change differently.
+    # The rank's own change counts: ranks that do not wait for each other may change differently.
     slowed = math.log(step_ns(after) / step_ns(before))
     share = math.log(was / clock) / slowed if slowed * change_ns > 0 else 0.0
     if share < HARDLY:

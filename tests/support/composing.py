@@ -35,7 +35,7 @@ from diagnose.trial.ab.knob_search import OnSetting
 from diagnose.trial.bench import Bench, Trial
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.planning.numerics_check import PartialStack
-from diagnose.trial.process.oom_progress import Reached
+from diagnose.trial.process.oom_progress import OomProgress
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.standalone import StandaloneRun
 from diagnose.verdict import Pair, Ruling
@@ -84,7 +84,7 @@ class FakeBench(Bench):
     """Per check, what was known of the numbers."""
     alone_by_text: Mapping[str, Decision] = field(default_factory=dict)
     """What becomes of a program by itself where it holds a text; others run."""
-    reached_by_text: Mapping[str, Reached] = field(default_factory=dict)
+    reached_by_text: Mapping[str, OomProgress] = field(default_factory=dict)
     """How far a program that dies by itself comes where it holds a text."""
     ran_alone: list[str] = field(default_factory=list)
     """Per program that ran by itself, its text."""
@@ -196,7 +196,7 @@ class FakeBench(Bench):
         self.alone_steps.append(least_steps)
         dies = next((self.alone_by_text[key] for key in self.alone_by_text if key in text), None)
         if dies is not None:
-            came = next((self.reached_by_text[key] for key in self.reached_by_text if key in text), Reached())
+            came = next((self.reached_by_text[key] for key in self.reached_by_text if key in text), OomProgress())
             return StandaloneRun(failure=Ruling(dies, "as it ended"), reached=came)
         return StandaloneRun(12_000_000, 3 << 30, min(max(15, least_steps), self.most_steps_alone))
 

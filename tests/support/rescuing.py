@@ -15,7 +15,7 @@ from diagnose.fixer import Fixer
 from diagnose.model import Accounting, Decision, Diagnosis, Gate, Steps
 from diagnose.plugins import Catalogue
 from diagnose.trace import Trace
-from diagnose.trial.process.oom_progress import Reached
+from diagnose.trial.process.oom_progress import OomProgress
 from diagnose.trial.schedule import Deadline
 
 FEWER = fixer(
@@ -34,7 +34,7 @@ def rescued(
     findings: int = 1,
     deadline: Deadline | None = None,
     died_after: int = 0,
-    reached: Mapping[str, Reached] | None = None,
+    reached: Mapping[str, OomProgress] | None = None,
     most_steps: int = 1_000_000,
 ) -> tuple[Outcome, Stage]:
     stage = Stage(folder, fixers, [])

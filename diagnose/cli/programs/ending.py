@@ -41,7 +41,7 @@ def judge_exit(seen: Observation, cancelled: bool, error: str = "") -> tuple[int
     how = how_it_ended(outcome.returncode)
     if ran_out_of_memory(seen):
         return PROGRAM_FAILED, f"the program ran out of the device's memory, and ended with {how}"
-    if _left(seen, inductor_cache_workaround.DIED):
+    if _has_site(seen, inductor_cache_workaround.DIED):
         return PROGRAM_FAILED, f"the program failed with {how}: {inductor_cache_workaround.REMEDY}"
     if error:
         return PROGRAM_FAILED, f"the program failed: {error}; {how}"
@@ -51,9 +51,9 @@ def judge_exit(seen: Observation, cancelled: bool, error: str = "") -> tuple[int
 
 def ran_out_of_memory(seen: Observation) -> bool:
     """Whether the program ended because an allocation found no room."""
-    return _left(seen, "out of memory")
+    return _has_site(seen, "out of memory")
 
 
-def _left(seen: Observation, kind: str) -> bool:
+def _has_site(seen: Observation, kind: str) -> bool:
     """Whether the program left a site of this kind."""
     return any(site.kind == kind for trace in seen.traces for site in trace.sites)

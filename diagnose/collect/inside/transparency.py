@@ -29,7 +29,7 @@ _PACKAGE = __package__ or ""
 
 
 class _Torch:
-    """What is asked of torch at each callback."""
+    """The functions of torch that are called at each callback."""
 
     def __init__(self) -> None:
         self.without_torch_function: Any = None

@@ -77,7 +77,7 @@ class _Rescue:
         """The program with what makes it run; None where nothing does."""
         short: list[Short] = []
         for proposal in proposals:
-            found, variants = self._asked(proposal)
+            found, variants = self._treatment(proposal)
             ended = self._first_that_runs(found, variants) if variants else None
             if isinstance(ended, Short):
                 short.append(ended)
@@ -85,7 +85,7 @@ class _Rescue:
                 return ended.stack
         return rescue_together(self.survival, short, self.allow)
 
-    def _asked(self, proposal: Proposal) -> tuple[Proposal, Sequence[Variant]]:
+    def _treatment(self, proposal: Proposal) -> tuple[Proposal, Sequence[Variant]]:
         """Return what it would treat, with the settings that may be tried; all else that it says is told."""
         name, journal, stack = proposal.fixer.name, self.survival.journal, self.survival.original
         try:

@@ -19,7 +19,7 @@ from diagnose.compose.proposals.proposals import Proposal
 from diagnose.compose.proposals.proposed_edits import Variant, ask
 from diagnose.compose.stack.stack import Stack
 from diagnose.model import Decision, Gate, Scalar
-from diagnose.trial.process.oom_progress import Reached
+from diagnose.trial.process.oom_progress import OomProgress
 from diagnose.trial.standalone import StandaloneRun
 
 _NO_TIME = "there is no time"
@@ -30,7 +30,7 @@ class Short:
     """A fix with which alone the program runs out of memory, even at the setting that saves most."""
 
     proposal: Proposal
-    reached: Reached
+    reached: OomProgress
 
 
 def rescue_together(survival: OomSurvival, short: Sequence[Short], allow: frozenset[Gate]) -> Stack | None:
@@ -56,7 +56,7 @@ class _Together:
     def grown(self, short: Sequence[Short]) -> Alive | None:
         """One on top of the other, until the program runs; None where it never does."""
         waiting = sorted(short, key=lambda one: one.reached.at_least, reverse=True)
-        stack, reached = self.survival.original, Reached()
+        stack, reached = self.survival.original, OomProgress()
         while waiting:
             first = goes_first(waiting[0].proposal.fixer, [one.proposal.fixer for one in waiting])
             one = next(one for one in waiting if one.proposal.fixer.name == first.name)

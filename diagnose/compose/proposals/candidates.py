@@ -40,7 +40,7 @@ class Review:
 
     queue: tuple[Candidate, ...]
     gone: tuple[tuple[Candidate, str], ...] = ()
-    """What need not be tried any more, and what became of it."""
+    """The fixes that need not be tried any more, and what became of them."""
 
 
 def candidates(program: Program, findings: Sequence[Finding], catalogue: Catalogue) -> Iterator[Candidate]:

@@ -33,7 +33,7 @@ class ProposedEdits:
     variants: tuple[Variant, ...] = ()
     """One for each setting that leads to an edit; empty where none does."""
     advice: tuple[tuple[Finding, str], ...] = ()
-    """What is left to the user, by finding."""
+    """The advice that is left to the user, by finding."""
 
 
 def ask(stack: Stack, proposal: Proposal) -> ProposedEdits:
@@ -42,10 +42,10 @@ def ask(stack: Stack, proposal: Proposal) -> ProposedEdits:
     Raises what the fixer raises, and TookTooLong where it looked at the files for longer than there is time.
     """
     with stack.known.asking.limited(proposal.fixer.name, proposal.share):
-        return _asked(stack, proposal)
+        return _ask_each(stack, proposal)
 
 
-def _asked(stack: Stack, proposal: Proposal) -> ProposedEdits:
+def _ask_each(stack: Stack, proposal: Proposal) -> ProposedEdits:
     fixer = proposal.fixer
     edited: list[tuple[Finding, list[Variant]]] = []
     advice: list[tuple[Finding, str]] = []
@@ -56,7 +56,8 @@ def _asked(stack: Stack, proposal: Proposal) -> ProposedEdits:
         if variants:
             edited.append((finding, variants))
         else:
-            advice += [(finding, _told(stack, answer)) for _, answer in answers if isinstance(answer, Advice)][:1]
+            advised = [answer for _, answer in answers if isinstance(answer, Advice)]
+            advice += [(finding, _advice_text(stack, answer)) for answer in advised[:1]]
     treated = tuple(finding for finding, _ in edited)
     found = ProposedEdits(replace(proposal, findings=treated), advice=tuple(advice))
     if len(edited) > 1:
@@ -70,7 +71,7 @@ def _asked(stack: Stack, proposal: Proposal) -> ProposedEdits:
     return replace(found, proposal=replace(found.proposal, left=left), variants=tuple(variants))
 
 
-def _told(stack: Stack, advice: Advice) -> str:
+def _advice_text(stack: Stack, advice: Advice) -> str:
     """The text with files named as people see them, from the folder of the program, and lines as they stand there."""
     return stack.as_found_in(advice.text).replace(f"{stack.program.root}{os.sep}", "")
 

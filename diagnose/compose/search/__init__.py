@@ -1,4 +1,4 @@
-"""Which fixes hold together: the trials of a program that runs.
+"""Tries the fixes of a program that runs, and keeps those that hold together.
 
 greedy_search ──▶ bundle, budget_fit (many fixes at once) ──▶ single_trial, latent_findings (one fix)
               ──▶ leave_one_out (what the others made needless) ──▶ tuning (knobs) ──▶ final_check (the whole)

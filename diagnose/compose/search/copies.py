@@ -12,7 +12,7 @@ from diagnose.trial.bench import Bench
 
 @dataclass
 class Copies:
-    """What is known of a copy, its numbers above all, need not be found out again."""
+    """The copies made so far: what is known of one, its numbers above all, need not be found out again."""
 
     bench: Bench
     _made: dict[frozenset[tuple[str, str]], Program] = field(default_factory=dict)

@@ -160,7 +160,7 @@ class FinalCheck:
 
     @staticmethod
     def _beside(found: GateResult, trajectory: GateResult) -> GateResult:
-        """What compiled code does later than in the first steps shows in its losses only."""
+        """Add the losses to a gate's answer: they alone show what compiled code does after the first steps."""
         if trajectory.passed is False:
             return trajectory
         return replace(found, detail=f"{found.detail}; {trajectory.detail}")

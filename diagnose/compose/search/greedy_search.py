@@ -95,7 +95,7 @@ class GreedySearch:
         self._apart = {one.fixer.name for one in more}
         """Fixers that have a trial of their own, if any."""
         self._excluded: dict[str, tuple[Proposal, Stack]] = {}
-        """What must not stand beside a kept fix, with the stack that it was asked of."""
+        """The proposals that must not stand beside a kept fix, with the stack that they were asked of."""
         self._groups: list[frozenset[str]] = []
         """Parts of a bundle that broke down, still to be tried: the next one last."""
         self._part = False

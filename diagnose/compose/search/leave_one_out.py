@@ -45,7 +45,7 @@ class LeaveOneOut:
     journal: Journal
     budget: Budget
     given: list[Interval | None] = field(default_factory=list)
-    """What each that was taken out gave beside the others."""
+    """The saving beside the others of each fix that was taken out."""
 
     def run(self, stack: Stack, patched: Program) -> tuple[Stack, Program]:
         """Return the stack that remains, with a copy of the program that contains exactly it.
@@ -108,7 +108,7 @@ class LeaveOneOut:
         self.journal.tell(replace(before, summary=f"{before.summary}; {said}"))
 
     def _drop(self, rest: Stack, left: Program) -> tuple[Stack, Program]:
-        """What is left is the stack now."""
+        """Make what is left the stack."""
         self.budget.changed()
         self.journal.record(PatchAccepted(diff=rest.patch.text, fixers=list(rest.names)))
         return rest, left

@@ -26,7 +26,7 @@ from diagnose.units import format_bytes, format_setting
 from diagnose.verdict import LEAST_SAVING
 
 BREAKS_DOWN = frozenset({Decision.FAILED, Decision.OUT_OF_MEMORY, Decision.CHANGES_NUMBERS})
-"""What one setting, or one fix of many, may do and another not."""
+"""The decisions that one setting, or one fix of many, may lead to and another not."""
 _DEPENDS_ON_SETTING = BREAKS_DOWN | {Decision.NO_CHANGE, Decision.SLOWER, Decision.UNEXPLAINED}
 """The decisions of a trial that may hold for one setting of a fix and not for another."""
 _ATTEMPTS = 2

@@ -24,14 +24,14 @@ class Kept:
 
     fixer: Fixer
     findings: tuple[Finding, ...]
-    """What it treats, the heaviest first; their places are lines of `below`."""
+    """The findings that it treats, the heaviest first; their places are lines of `below`."""
     setting: Mapping[str, Scalar]
     below: Stack
-    """What it was put on."""
+    """The stack that it was put on."""
     together: bool = False
     """Whether the fix was tried together with others."""
     foreseen: bool = False
-    """What it treats was no finding yet: the others brought it to light."""
+    """Whether what it treats was no finding yet: the others brought it to light."""
     tuned: bool = False
     """Whether the setting of the fix is final: the best of those that there was time for, or not chosen by time."""
 
@@ -59,7 +59,7 @@ class Stack:
 
     program: Program
     known: RunContext
-    """What is known of the program: its sources stay those of the original, its sites move with the edits."""
+    """The facts of the program: its sources stay those of the original, its sites move with the edits."""
     texts: Mapping[str, str]
     kept: tuple[Kept, ...] = field(default=())
 

@@ -24,14 +24,14 @@ class LossCall:
 def loss_call(node: fx.Node) -> LossCall | None:
     """The loss that a node gives, where it is one of class indices without class weights."""
     if calls(node, "cross_entropy"):
-        arguments = _arguments(node, reduce_place=5, reduction_place=6, smoothing_place=7)
+        arguments = _arguments(node, smoothing_place=7)
         return None if arguments is None else _of(node, (node,), operand(node, 0, "input"), arguments)
     if not calls(node, "nll_loss"):
         return None
     inside = operand(node, 0, "input")
     if not calls(inside, "log_softmax") or not only_read_by(inside, (node,)):
         return None
-    arguments = _arguments(node, reduce_place=5, reduction_place=6, smoothing_place=None)
+    arguments = _arguments(node, smoothing_place=None)
     rank = len(shape(inside))
     along = operand(inside, 1, "dim")
     if arguments is None or not isinstance(along, int) or rank == 0 or along % rank != (0 if rank == 1 else 1):
@@ -68,18 +68,16 @@ def _of(node: fx.Node, nodes: tuple[fx.Node, ...], logits: object, terms: Mappin
     return LossCall(nodes, logits, target, terms, sizes[1])
 
 
-def _arguments(
-    node: fx.Node, reduce_place: int, reduction_place: int, smoothing_place: int | None
-) -> Mapping[str, Any] | None:
+def _arguments(node: fx.Node, smoothing_place: int | None) -> Mapping[str, Any] | None:
     """The constants of a loss; None where it has class weights, retired arguments or what is not constant."""
     smoothing = 0.0 if smoothing_place is None else operand(node, smoothing_place, "label_smoothing", 0.0)
     terms = {
         "ignore_index": operand(node, 4, "ignore_index", -100),
         "label_smoothing": smoothing,
-        "reduction": operand(node, reduction_place, "reduction", "mean"),
+        "reduction": operand(node, 6, "reduction", "mean"),
     }
     if operand(node, 2, "weight") is not None or operand(node, 3, "size_average") is not None:
         return None
-    if operand(node, reduce_place, "reduce") is not None or any(isinstance(term, fx.Node) for term in terms.values()):
+    if operand(node, 5, "reduce") is not None or any(isinstance(term, fx.Node) for term in terms.values()):
         return None
     return terms

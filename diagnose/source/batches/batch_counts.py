@@ -1,4 +1,4 @@
-"""What else a program derives from the size of its micro-batches, and from how many of them an epoch has.
+"""Finds what else a program derives from the size of its micro-batches, and from how many of them an epoch has.
 
 A schedule of learning rates over `len(loader)` steps, a printed batch size, a name of a folder: each would be another
 with fewer and larger micro-batches.

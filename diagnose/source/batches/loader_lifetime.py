@@ -109,7 +109,7 @@ def opened_beside_itself(sources: Mapping[str, str], source: Source, node: cst.C
             for call in each.calls_named(*ITERATORS):
                 its = [code for arg in call.args if _last(code := each.code(arg.value)) == name]
                 where = f"{path}:{each.lines_of(call)[0]}"
-                # Of other names, `zip(image.size, mask.size)` goes through two objects.
+                # `zip(image.size, mask.size)` goes through two objects, whose names differ.
                 if len(its) > 1 and (name in own or len(set(its)) < len(its)):
                     return where
                 assign = each.parent(call)

@@ -72,7 +72,7 @@ def _is_followed(source: Source, use: cst.BaseExpression, parent: cst.CSTNode | 
         if not isinstance(call, cst.Call) or parent.star:
             return False
         if isinstance(call.func, cst.Name) and call.func.value in _OF_NUMBERS | _OF_ITEMS:
-            return not any(function.name.value == call.func.value for function in source.every(cst.FunctionDef))
+            return call.func.value not in source.function_names
         return _is_format(call) or (
             call_name(call) in _MADE_OF_IT and any(name.startswith("torch.") for name in source.names(call.func))
         )

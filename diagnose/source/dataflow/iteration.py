@@ -47,6 +47,7 @@ ADAPTERS: Mapping[str, Adapter] = {
 OF_ONE = frozenset(name for name, each in ADAPTERS.items() if not each.every_argument)
 OF_ALL_VALUES = frozenset(name for name in OF_ONE if ADAPTERS[name].count is Count.ALL)
 OF_ONE_PASS = frozenset(name for name, each in ADAPTERS.items() if each.count is not Count.REPEATED)
+PROGRESS_BARS = frozenset(name for name, each in ADAPTERS.items() if not each.module)
 ITERATORS = frozenset(name for name, each in ADAPTERS.items() if each.module)
 NUMBERS = frozenset({"range", "trange", "count"})
 """The names of iterators that count the turns of a loop."""

@@ -109,8 +109,8 @@ def _function_computes(
     own = {param.name.value for param in source.every(cst.Param, function)}
     bound: set[str] = set()
     for target in source.every(cst.AssignTarget, function):
-        if not isinstance(target.target, cst.Attribute):
-            bound |= {name.value for name in source.every(cst.Name, target.target)} if _plain(target.target) else set()
+        if isinstance(target.target, cst.Name | cst.Tuple):
+            bound |= {name.value for name in source.every(cst.Name, target.target)}
     for target in source.every(cst.AssignTarget, function):
         if not _stays_inside(target.target, bound - own):
             return False
@@ -120,10 +120,6 @@ def _function_computes(
     if any(any(source.every(kind, function)) for kind in (cst.Del, cst.Raise, cst.Assert)):
         return False
     return only_computes(source, function.body, functions, depth)
-
-
-def _plain(target: cst.BaseExpression) -> bool:
-    return isinstance(target, cst.Name | cst.Tuple)
 
 
 def _stays_inside(target: cst.BaseExpression, own: set[str]) -> bool:

@@ -1,4 +1,4 @@
-"""What differs between the ranks of a job: questions about the rank, and values that are surely the same on all."""
+"""Tells what differs between the ranks of a job: questions about the rank, and values that are the same on all."""
 
 from __future__ import annotations
 

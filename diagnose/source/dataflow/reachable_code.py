@@ -21,7 +21,7 @@ _OF_MODULES = frozenset({"train", "eval", "to", "cuda", "cpu", "step", "zero_gra
 """Methods of torch's: `model.train()` is not the `train` of a trainer."""
 
 
-class Reached:
+class ReachableCode:
     """Pieces of code, and the functions of the program that may run in them. By name, so rather too many.
 
     What leads to the code that begins is not run by it, unless it is called `again`. `without`: classes that have no

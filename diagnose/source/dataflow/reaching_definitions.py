@@ -1,4 +1,4 @@
-"""Which binding of a name a statement sees: the last one before it on every way that leads there, or why none is."""
+"""Finds the binding of a name that a statement sees: the last one before it on every way there, or why none is."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Definition:
     value: cst.BaseExpression | cst.BaseSmallStatement | None = None
     """What is assigned or unpacked; the AugAssign of an update; the call of a mutation."""
     inner: Definition | None = None
-    """For GUARDED: the binding under the `if`."""
+    """The binding under the `if`, of GUARDED."""
 
     @property
     def assigned(self) -> cst.BaseExpression | None:
-        """What one assignment gives the name, by itself; None for any other binding."""
+        """The value that one assignment gives the name, by itself; None for any other binding."""
         found = self.value if self.bound is Bound.ASSIGNED else None
         return found if isinstance(found, cst.BaseExpression) else None
 

@@ -12,7 +12,7 @@ import libcst as cst
 from diagnose.source.dataflow.flow import Loop, scope_of, within
 from diagnose.source.dataflow.loop_invariants import is_unchanging
 from diagnose.source.dataflow.mutations import is_written
-from diagnose.source.dataflow.reachable_code import Reached
+from diagnose.source.dataflow.reachable_code import ReachableCode
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
@@ -32,7 +32,7 @@ def may_be_shared(sources: Mapping[str, Source], path: str, source: Source, made
     """Whether the tensor of a call in a loop may be made once, before the loop."""
     if not is_unchanging(source, made, loop):
         return False
-    reached = Reached(sources, [(path, source, loop)])
+    reached = ReachableCode(sources, [(path, source, loop)])
     uses = list(_uses(source, made, loop))
     if any(_may_change(sources, source, use) or _is_kept(source, use) for use in uses):
         return False
@@ -117,7 +117,7 @@ def _is_kept(source: Source, use: cst.BaseExpression) -> bool:
 
 
 def _is_changed(
-    sources: Mapping[str, Source], reached: Reached, source: Source, name: cst.Name, made: cst.Call, loop: Loop
+    sources: Mapping[str, Source], reached: ReachableCode, source: Source, name: cst.Name, made: cst.Call, loop: Loop
 ) -> bool:
     """Whether something that runs in a loop changes what a name stands for, or an attribute of that name."""
     above = source.parent(name)
@@ -146,7 +146,7 @@ def _is_own(source: Source, name: cst.Name, piece: cst.CSTNode) -> bool:
     return name.value in params or any(isinstance(each, cst.Name) and each.value == name.value for each in targets)
 
 
-def _is_set(reached: Reached, attribute: str) -> bool:
+def _is_set(reached: ReachableCode, attribute: str) -> bool:
     """Whether some code sets an attribute of that name."""
     targets = [node.target for _, _, node in reached.every(cst.AssignTarget)]
     targets += [node.target for _, _, node in reached.every(cst.AugAssign)]

@@ -15,7 +15,7 @@ class LeftAlone(Exception):
 
 
 @dataclass
-class Deferred:
+class Deferral:
     """The edits of one file while they are found."""
 
     source: Source

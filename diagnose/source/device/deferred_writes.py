@@ -238,13 +238,10 @@ def _take(source: Source, part: cst.BaseExpression, call: _Call, batch: Loop, na
         written = any(is_written(source, each.value, batch) for each in source.every(cst.Name, part))
         if written and not is_number(source, part):
             raise NotPending(f"`{source.code(part)}` may be changed before it is used")
-        kept = free_name(source, f"{part.value}_then" if isinstance(part, cst.Name) else "argument", _taken(call))
+        name_then = f"{part.value}_then" if isinstance(part, cst.Name) else "argument"
+        kept = free_name(source, name_then, {taken for _, taken in call.replaced})
         call.kept.append(part)
         call.replaced.append((part, kept))
-
-
-def _taken(call: _Call) -> set[str]:
-    return {name for _, name in call.replaced}
 
 
 def _flush(source: Source, statement: cst.CSTNode, call: _Call, pending: str) -> list[str]:

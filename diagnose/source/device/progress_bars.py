@@ -8,7 +8,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.dataflow.flow import Loop, binds, scope_of
-from diagnose.source.dataflow.iteration import numbered
+from diagnose.source.dataflow.iteration import PROGRESS_BARS, numbered, unwrapped
 from diagnose.source.tree.edits import call_name, free_name
 from diagnose.source.tree.syntax import Source, Splice
 
@@ -88,7 +88,7 @@ def show_less_often(source: Source, statement: cst.Expr, batch: Loop) -> list[Sp
     if source.parent(line) is not batch.body or _is_left(source, batch):
         return "which step is the last to show it is not known"
     shows = call_name(statement.value) if isinstance(statement.value, cst.Call) else ""
-    if any(function.name.value == shows for function in source.every(cst.FunctionDef)):
+    if shows in source.function_names:
         return f"`{shows}` is the program's own"
     counted = _turns(source, batch)
     if counted is None:
@@ -117,7 +117,7 @@ def _turns(source: Source, batch: cst.For) -> tuple[str, str, list[Splice]] | No
         if size is None or not isinstance(first, cst.Name) or binds(source, batch.body, first.value):
             return None
         return first.value, f"{size} - 1", []
-    numbers = _inner(over)
+    numbers = unwrapped(over, PROGRESS_BARS)
     if isinstance(numbers, cst.Call) and call_name(numbers) in {"range", "trange"} and isinstance(target, cst.Name):
         positional = [arg for arg in numbers.args if arg.keyword is None]
         end = positional[0].value if len(positional) == 1 else None
@@ -137,16 +137,9 @@ def _turns(source: Source, batch: cst.For) -> tuple[str, str, list[Splice]] | No
     return count, f"{size} - 1", [head]
 
 
-def _inner(node: cst.BaseExpression) -> cst.BaseExpression:
-    """Return what a progress bar goes over; an expression that is none itself."""
-    while isinstance(node, cst.Call) and call_name(node) == "tqdm" and node.args and node.args[0].keyword is None:
-        node = node.args[0].value
-    return node
-
-
 def _size(source: Source, node: cst.BaseExpression) -> str | None:
     """Code of how many turns a loop over something has; None where that may not be known before they are over."""
-    inner = _inner(node)
+    inner = unwrapped(node, PROGRESS_BARS)
     code = source.code(inner)
     if not isinstance(inner, cst.Name | cst.Attribute):
         return None
@@ -164,7 +157,7 @@ def _is_sized(source: Source, value: cst.BaseExpression, seen: tuple[cst.CSTNode
 
     `seen` are the names on the way to it: `loader = tqdm(loader)` does not tell what the loader was before.
     """
-    value = _inner(value)
+    value = unwrapped(value, PROGRESS_BARS)
     if isinstance(value, cst.Name):
         values = bound_to(source, value) if value not in seen else []
         made = values[0] if len(values) == 1 else None

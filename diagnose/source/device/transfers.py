@@ -57,7 +57,7 @@ class Transfer:
     """None: `.cuda()` names none."""
     origin: Origin
     made_by: cst.BaseExpression | None = None
-    """For KEPT and MADE: the expression that makes the tensor."""
+    """The expression that makes the tensor, of KEPT and MADE."""
 
     @property
     def waits(self) -> bool | None:

@@ -46,7 +46,7 @@ def is_truth(sources: Mapping[str, Source], path: str, node: cst.BaseExpression,
         return _is_call(sources, path, node, depth)
     if not isinstance(node, cst.Name | cst.Attribute):
         return False
-    values = list(_given(sources, path, source, node))
+    values = list(_values_given(sources, path, source, node))
     return bool(values) and all(one is not None and is_truth(sources, at, one, depth + 1) for at, one in values)
 
 
@@ -56,7 +56,7 @@ def _is_call(sources: Mapping[str, Source], path: str, call: cst.Call, depth: in
     formats += [arg.value for arg in call.args if arg.keyword is None] if name in {"to", "type"} else []
     if formats:
         return any("torch.bool" in source.names(each) for each in formats)
-    if any(function.name.value == name for function in source.every(cst.FunctionDef)):
+    if name in source.function_names:
         return False
     if name in _TESTS:
         return True
@@ -64,7 +64,7 @@ def _is_call(sources: Mapping[str, Source], path: str, call: cst.Call, depth: in
     return kept and isinstance(call.func, cst.Attribute) and is_truth(sources, path, call.func.value, depth + 1)
 
 
-def _given(
+def _values_given(
     sources: Mapping[str, Source], path: str, source: Source, node: cst.Name | cst.Attribute
 ) -> Iterator[tuple[str, cst.BaseExpression | None]]:
     """All that a variable or an attribute is given, each with its file; None for what is not seen."""

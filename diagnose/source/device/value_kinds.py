@@ -89,7 +89,7 @@ def _of_call(source: Source, call: cst.Call, depth: int) -> Kind | None:
         name = call.func.attr.value
         of_torch = any(each.startswith("torch.") for each in made)
         base = (call.args[0].value if call.args else None) if of_torch else call.func.value
-        known = of_torch or not _is_own_method(source, name)
+        known = of_torch or name not in source.function_names
     else:
         of_torch = any(each.startswith("torch.") for each in made)
         name = next((each.rpartition(".")[2] for each in made if each.startswith("torch.")), "")
@@ -104,10 +104,6 @@ def _of_call(source: Source, call: cst.Call, depth: int) -> Kind | None:
     if name in _SAME:
         return kind_of(source, base, depth + 1) if base is not None else None
     return Kind.FLOAT if _is_loss_module(source, call.func) else None
-
-
-def _is_own_method(source: Source, name: str) -> bool:
-    return any(function.name.value == name for function in source.every(cst.FunctionDef))
 
 
 def _is_loss_module(source: Source, function: cst.BaseExpression) -> bool:
@@ -186,7 +182,7 @@ def is_fresh(source: Source, node: cst.BaseExpression) -> bool:
     """Whether an expression makes a tensor of its own, which nothing else can write to."""
     if isinstance(node, cst.BinaryOperation | cst.Comparison):
         return True
-    if not isinstance(node, cst.Call) or _is_own_method(source, call_name(node)):
+    if not isinstance(node, cst.Call) or call_name(node) in source.function_names:
         return False
     method = isinstance(node.func, cst.Attribute)
     of_torch = any(name.startswith("torch.") for name in source.names(node.func))
@@ -198,7 +194,7 @@ def is_reduced(source: Source, node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.BinaryOperation):
         sides = (node.left, node.right)
         return all(is_reduced(source, each) or is_number(source, each) for each in sides)
-    if not isinstance(node, cst.Call) or _is_own_method(source, call_name(node)):
+    if not isinstance(node, cst.Call) or call_name(node) in source.function_names:
         return False
     if isinstance(node.func, cst.Attribute) and not any(n.startswith("torch.") for n in source.names(node.func)):
         return call_name(node) in _REDUCES and not node.args

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
-from diagnose.source.dataflow.reachable_code import Reached, runs_after
+from diagnose.source.dataflow.reachable_code import ReachableCode, runs_after
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.attributes import names_set_later
+from diagnose.source.tree.attributes import is_of_self, names_set_later
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import files_with, parse_all
 from diagnose.source.tree.syntax import Source
@@ -49,7 +49,7 @@ def frozen_later(sources: Mapping[str, str], path: str, node: cst.CSTNode) -> st
     parsed = parse_all(sources)
     if not any(source.mentions("requires_grad") for source in parsed.values()):
         return None
-    reached = Reached(parsed, list(runs_after(parsed, path, node)))
+    reached = ReachableCode(parsed, list(runs_after(parsed, path, node)))
     for at, source, call in reached.every(cst.Call):
         given = argument(call, "requires_grad", 0) if call_name(call) == "requires_grad_" else None
         if given is not None and source.code(given.value) != "True":
@@ -109,18 +109,12 @@ def _picked(source: Source, function: cst.FunctionDef) -> cst.CSTNode | None:
         if any(name.value in given for name in source.every(cst.Name, value)):
             given |= {target.value for target in targets if isinstance(target, cst.Name)}
     for each in used:
-        part: Sequence[cst.CSTNode] = (
-            each.slice if isinstance(each, cst.Subscript) and _is_of_self(source, each.value) else ()
-        )
+        part: Sequence[cst.CSTNode] = each.slice if isinstance(each, cst.Subscript) and is_of_self(each.value) else ()
         if isinstance(each, cst.Call) and source.code(each.func) == "getattr" and len(each.args) > 1:
             part = each.args[1:2] if source.code(each.args[0].value) == "self" else ()
         if any(name.value in given for one in part for name in source.every(cst.Name, one)):
             return each
     return None
-
-
-def _is_of_self(source: Source, node: cst.BaseExpression) -> bool:
-    return re.fullmatch(r"self\.\w+", source.code(node)) is not None
 
 
 def _asks_input(function: cst.FunctionDef, test: cst.BaseExpression) -> bool:

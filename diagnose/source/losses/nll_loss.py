@@ -81,7 +81,7 @@ def _contexts(source: Source, node: cst.CSTNode) -> list[cst.CSTNode]:
     return [above for above in source.ancestors(node) if isinstance(above, cst.With)]
 
 
-def _made(found: WrittenLikelihood, node: cst.BaseExpression) -> Operation:
+def _operation(found: WrittenLikelihood, node: cst.BaseExpression) -> Operation:
     made = certain(found.source, node)
     if made is None or not made.operands:
         raise _NotOne
@@ -94,7 +94,7 @@ def _outside(found: WrittenLikelihood, node: cst.BaseExpression) -> None:
     if isinstance(node, cst.Subscript):
         _indexed(found, node)
         return
-    made = _made(found, node)
+    made = _operation(found, node)
     bare = len(made.operands) == 1 and not made.keywords
     if made.name == "neg" or (made.name == "mul" and constant(found.source, made.operands[-1]) == -1):
         found.negative = not found.negative
@@ -136,7 +136,7 @@ def _unsqueezed(found: WrittenLikelihood, node: cst.BaseExpression) -> cst.BaseE
                 found.classes = 1
             return node.value
         raise _NotOne
-    made = _made(found, node)
+    made = _operation(found, node)
     added = integer(made.given("dim", 1))
     if made.name == "unsqueeze" and added == found.classes:
         return made.operands[0]
@@ -202,7 +202,7 @@ def _laid_out(found: WrittenLikelihood, node: cst.BaseExpression) -> cst.BaseExp
 
 
 def _logarithms(found: WrittenLikelihood, node: cst.BaseExpression, axis: int) -> None:
-    made = _made(found, node)
+    made = _operation(found, node)
     along = integer(made.given("dim", 1))
     if made.name != "log_softmax" or made.module is not None or along is None:
         raise _NotOne

@@ -88,7 +88,7 @@ def _names_compile(source: Source) -> bool:
 
 def _compiled_by(source: Source, call: cst.Call, imported: set[str]) -> str | None:
     if source.is_called(call.func, "torch.compile"):
-        given = _given(call)
+        given = _compiled_part(call)
         return source.code(given) if given is not None else None
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "compile":
         return None
@@ -99,7 +99,7 @@ def _compiled_by(source: Source, call: cst.Call, imported: set[str]) -> str | No
     return owner if named and not positional and owner.partition(".")[0] not in imported else None
 
 
-def _given(call: cst.Call) -> cst.BaseExpression | None:
+def _compiled_part(call: cst.Call) -> cst.BaseExpression | None:
     """Return what a call of torch.compile is to compile."""
     return next((arg.value for arg in call.args if arg.keyword is None or arg.keyword.value == "model"), None)
 

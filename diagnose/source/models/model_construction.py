@@ -294,7 +294,7 @@ def _argument(path: str, function: cst.FunctionDef, name: str, sources: Mapping[
     wanted = _constructors(function, sources[path]) if called == "__init__" else {called}
     for file, source in files_with(sources, *wanted):
         for call in source.every(cst.Call):
-            code = _given(source, call, name, parameters) if call_name(call) in wanted else None
+            code = _argument_given(source, call, name, parameters) if call_name(call) in wanted else None
             if code is not None:
                 found.setdefault((file, code), _Passed(file, source, scope_of(source, call), code))
     return next(iter(found.values())) if len(found) == 1 else None
@@ -311,7 +311,7 @@ def _constructors(function: cst.FunctionDef, text: str) -> set[str]:
     }
 
 
-def _given(source: Source, call: cst.Call, name: str, parameters: list[str]) -> str | None:
+def _argument_given(source: Source, call: cst.Call, name: str, parameters: list[str]) -> str | None:
     for arg in call.args:
         if arg.star:
             return None

@@ -12,7 +12,7 @@ import libcst as cst
 
 from diagnose.model import Site
 from diagnose.source.dataflow.exception_handlers import Place
-from diagnose.source.dataflow.reachable_code import Reached, runs_after
+from diagnose.source.dataflow.reachable_code import ReachableCode, runs_after
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.built_classes import Classes, unbuilt_classes
 from diagnose.source.tree.edits import call_name
@@ -42,7 +42,7 @@ def _never_built(
     if not begins:
         return frozenset()
     while unbuilt:
-        reached = Reached(parsed, begins, again=True, without=unbuilt)
+        reached = ReachableCode(parsed, begins, again=True, without=unbuilt)
         names = _names(reached)
         built = frozenset(each for each in unbuilt if not names.isdisjoint(_names_of(parsed, each)))
         classes = ((path, parsed[path], made) for path, name in built for made in parsed[path].classes_named(name))
@@ -53,7 +53,7 @@ def _never_built(
     return unbuilt
 
 
-def _names(reached: Reached) -> frozenset[tuple[str, str]]:
+def _names(reached: ReachableCode) -> frozenset[tuple[str, str]]:
     """The names in some code, each with its file where that defines a class of that name, and else with none."""
     found: set[tuple[str, str]] = set()
     for path, source, name in reached.every(cst.Name):

@@ -44,7 +44,7 @@ def _first_use(sources: Mapping[str, str], names: frozenset[str]) -> str | None:
         handed = {to for given in holding for name in given.keys() & new for to in given[name]}
         new = {alias for to in handed for alias in _aliases(parsed, to)} - known
     for path, source in parsed.items():
-        asked = () if source.words.isdisjoint(known) else _asked(source)
+        asked = () if source.words.isdisjoint(known) else _questions(source)
         lines = [line for line, held in asked if not known.isdisjoint(held)]
         if lines:
             return f"{path}:{min(lines)}"
@@ -124,7 +124,7 @@ def _parameters(source: Source) -> Mapping[str, Sequence[Sequence[str]]]:
 
 
 @per_source
-def _asked(source: Source) -> Sequence[tuple[int, frozenset[str]]]:
+def _questions(source: Source) -> Sequence[tuple[int, frozenset[str]]]:
     """The lines of what would be another of a wrapper, with the names of what is asked."""
     found: list[tuple[int, frozenset[str]]] = []
     outline = source.outline

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import libcst as cst
 
 from diagnose.model import Site
-from diagnose.source.dataflow.reachable_code import Reached, runs_after
+from diagnose.source.dataflow.reachable_code import ReachableCode, runs_after
 from diagnose.source.dataflow.reaching_definitions import Bound, definition_of
 from diagnose.source.training.every_step import EveryStep
 from diagnose.source.training.model_calls import is_model
@@ -45,7 +45,7 @@ def _freed(code: EveryStep) -> Iterator[str]:
         return
     begins = [code.beginning(stretch) for stretch in code.stretches if stretch.loop is not None]
     after = [place for each in begins for place in runs_after(code.sources, each.path, each.body)]
-    reached = Reached(code.sources, [*((each.path, each.source, each.body) for each in begins), *after])
+    reached = ReachableCode(code.sources, [*((each.path, each.source, each.body) for each in begins), *after])
     for path, source, call in reached.every(cst.Call):
         if _frees_by_name(call):
             yield f"{path}:{source.lines_of(call)[0]}"

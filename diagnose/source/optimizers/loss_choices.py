@@ -47,7 +47,7 @@ class _Making:
 
     def given(self) -> list[tuple[cst.CSTNode, frozenset[str], cst.CSTNode]]:
         """Each node that binds or fills something, the names of that, and what it is given."""
-        found = [(node, *each) for node in self.walk() if (each := _given(node)) is not None]
+        found = [(node, *each) for node in self.walk() if (each := _binding(node)) is not None]
         return [each for each in found if not each[1] & self.data]
 
 
@@ -75,7 +75,7 @@ def loss_choices(code: EveryStep, path: str, source: Source, backward: cst.Call)
             yield from (f"{at}:{other.lines_of(each)[0]}" for each in other.every(cst.IfExp, call))
 
 
-def _given(node: cst.CSTNode) -> tuple[frozenset[str], cst.CSTNode] | None:
+def _binding(node: cst.CSTNode) -> tuple[frozenset[str], cst.CSTNode] | None:
     """The names of what a node binds or fills, and the expression that goes there."""
     if isinstance(node, cst.Assign):
         return frozenset(name for each in node.targets for name in _names(each.target)), node.value

@@ -43,10 +43,10 @@ class Optimizers:
         if isinstance(node, cst.Name):
             return self._named(source, node, depth)
         if isinstance(node, cst.Attribute):
-            return _any(self.holds(at, value, depth + 1) for at, value in self._given(source, node))
+            return _any(self.holds(at, value, depth + 1) for at, value in self._values_given(source, node))
         return False if isinstance(node, cst.IfExp | cst.BaseNumber | cst.BaseString | cst.Lambda) else None
 
-    def _given(self, source: Source, node: cst.Attribute) -> Iterator[tuple[Source, cst.BaseExpression]]:
+    def _values_given(self, source: Source, node: cst.Attribute) -> Iterator[tuple[Source, cst.BaseExpression]]:
         """All that an attribute is given: of the object by its class, of others by any; and of both from outside."""
         name = node.attr.value
         owner = class_of(source, node) if source.code(node.value) == "self" else None

@@ -48,7 +48,7 @@ def may_hold_activations(source: Source) -> bool:
     if source.may_name("tanh", "tanh_", "erf", "erf_"):
         return True
     sigmoids = [each for each in source.outline.every(ast.Call) if called_name(each) in {"sigmoid", "sigmoid_"}]
-    taken = {_written_as(each) for call in sigmoids for each in _given(call)}
+    taken = {_written_as(each) for call in sigmoids for each in _inputs(call)}
     return bool(source.imported_as(*_RENAMED) - _RENAMED) or not taken.isdisjoint(_multiplied(source))
 
 
@@ -62,7 +62,7 @@ def _multiplied(source: Source) -> frozenset[str]:
         found += [update.target, update.value] if isinstance(update.op, ast.Mult | ast.Div) else []
     for call in source.outline.every(ast.Call):
         if called_name(call).removesuffix("_") in _PRODUCTS:
-            found += _given(call)
+            found += _inputs(call)
     return frozenset(map(_written_as, found))
 
 
@@ -71,7 +71,7 @@ def _written_as(node: ast.expr) -> str:
     return ast.dump(node).replace("ctx=Store()", "ctx=Load()")
 
 
-def _given(call: ast.Call) -> list[ast.expr]:
+def _inputs(call: ast.Call) -> list[ast.expr]:
     """Return what a function is called with, and the object that a method is called on."""
     of = [call.func.value] if isinstance(call.func, ast.Attribute) else []
     return [*of, *call.args, *(each.value for each in call.keywords)]
@@ -134,14 +134,14 @@ def _read(found: WrittenActivation, node: cst.BaseExpression) -> None:
 
 
 def _gate(found: WrittenActivation, coefficient: float, node: cst.BaseExpression) -> None:
-    made = _made(found, node)
+    made = _operation(found, node)
     if made.name == "sigmoid" and _close(coefficient, 1):
         found.kind = "silu"
         _is_input(found, made.operands[0])
         return
     if made.name != "add" or not _close(coefficient, 0.5):
         raise _NotOne
-    inner_made = _made(found, _beside_one(found, made))
+    inner_made = _operation(found, _beside_one(found, made))
     if inner_made.name == "erf":
         found.kind = "erf"
         scale, factors = _factors(found, inner_made.operands[0])
@@ -169,7 +169,7 @@ def _cubic(found: WrittenActivation, factors: list[cst.BaseExpression]) -> None:
         factors, power = [second], 2
     if len(factors) != 1:
         raise _NotOne
-    made = _made(found, factors[0])
+    made = _operation(found, factors[0])
     if made.name != "add" or len(made.operands) != 2:
         raise _NotOne
     for plain, raised in (made.operands, tuple(reversed(made.operands))):
@@ -186,7 +186,7 @@ def _power(found: WrittenActivation, factors: list[cst.BaseExpression]) -> int:
         if _is_same(found, factor):
             total += 1
             continue
-        made = _made(found, factor)
+        made = _operation(found, factor)
         exponent = (
             constant(found.source, made.operands[1]) if made.name == "pow" else 2 if made.name == "square" else None
         )
@@ -206,7 +206,7 @@ def _beside_one(found: WrittenActivation, made: Operation) -> cst.BaseExpression
     raise _NotOne
 
 
-def _made(found: WrittenActivation, node: cst.BaseExpression) -> Operation:
+def _operation(found: WrittenActivation, node: cst.BaseExpression) -> Operation:
     made = certain(found.source, node)
     if made is None or not made.operands or not is_of_tensors(found.source, made):
         raise _NotOne

@@ -17,6 +17,7 @@ from diagnose.source.patterns.attention_keys import has_as_many_keys, may_have_m
 from diagnose.source.patterns.causal_masks import Polarity, causal, fill_value
 from diagnose.source.patterns.formula import certain, operation
 from diagnose.source.patterns.numeric import canonical, is_number, last_size, root_of
+from diagnose.source.rewrite.functional import operand_code
 from diagnose.source.tree.attributes import member
 from diagnose.source.tree.syntax import Source
 
@@ -102,16 +103,11 @@ def _stays(found: WrittenAttention, name: cst.Name) -> bool:
 
 
 def _operand(source: Source, operand: Operand) -> str:
-    code = _in_method(source, operand.node) if operand.order or operand.transposed else source.code(operand.node)
+    moved = operand.order or operand.transposed
+    code = operand_code(source, operand.node) if moved else source.code(operand.node)
     if operand.transposed:
         return f"{code}.transpose(-2, -1)"
     return code + (_moved(operand.order) if operand.order else "")
-
-
-def _in_method(source: Source, node: cst.BaseExpression) -> str:
-    code = source.code(node)
-    simple = isinstance(node, cst.Name | cst.Attribute | cst.Call | cst.Subscript) or code.startswith("(")
-    return code if simple else f"({code})"
 
 
 def _moved(order: tuple[int, ...]) -> str:
@@ -130,7 +126,7 @@ class _Told:
 
     argument: str
     hidden: str | None = None
-    """For a finite fill value: the code that is true where a key is not seen."""
+    """The code that is true where a key is not seen, of a finite fill value."""
     condition: cst.BaseExpression | None = None
 
 
@@ -200,7 +196,7 @@ def _combined(found: WrittenAttention, masks: list[Mask]) -> _Told:
     if plain and len(added) == 1 and all(math.isinf(_fill(found, mask)) for mask in others):
         hidden, fill = " | ".join(_hidden(source, mask, nested=len(others) > 1) for mask in others), others[0].fill
         assert fill is not None  # it is infinite
-        return _Told(f"attn_mask={_in_method(source, added[0].node)}.masked_fill({hidden}, {source.code(fill)})")
+        return _Told(f"attn_mask={operand_code(source, added[0].node)}.masked_fill({hidden}, {source.code(fill)})")
     if added or not plain:
         raise CannotFuse("it has several masks, not all of them plain ones of booleans")
     seen = " & ".join(_seen(source, mask, nested=True) for mask in masks)
@@ -308,17 +304,17 @@ def _scale(found: WrittenAttention) -> str | None:
         if root is not None and _is_width(found, root):
             return None
         if is_number(source, node):
-            return source.text[slice(*source.span(node))] if kind == "mul" else f"1 / {_in_method(source, node)}"
+            return source.text[slice(*source.span(node))] if kind == "mul" else f"1 / {operand_code(source, node)}"
         if kind == "div" and (inner := _root_of_tensor(source, node)) is not None:
-            return f"{_in_method(source, inner)} ** -0.5"
+            return f"{operand_code(source, inner)} ** -0.5"
     if any(not is_number(source, node) for _, node in found.factors):
         raise CannotFuse("its scale is not known to be a plain number")
     return _product(found)
 
 
 def _product(found: WrittenAttention) -> str:
-    times = [_in_method(found.source, node) for kind, node in found.factors if kind == "mul"]
-    by = [_in_method(found.source, node) for kind, node in found.factors if kind == "div"]
+    times = [operand_code(found.source, node) for kind, node in found.factors if kind == "mul"]
+    by = [operand_code(found.source, node) for kind, node in found.factors if kind == "div"]
     return " / ".join([" * ".join(times) or "1", *by])
 
 

@@ -1,4 +1,4 @@
-"""What share of attention's weights a program drops at random."""
+"""The share of attention's weights that a program drops at random."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def _is_zero(source: Source, share: cst.BaseExpression, sources: Mapping[str, st
         return False
     found: list[float | None] = []
     for _, other in files_with(sources, name):
-        for each in _given(other, name):
+        for each in _values_given(other, name):
             if other.code(each).rpartition(".")[2] != name:
                 found.append(constant(other, each))
     return bool(found) and all(value == 0 for value in found)
 
 
-def _given(source: Source, name: str) -> Iterator[cst.BaseExpression]:
+def _values_given(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     """Yield what a file gives a setting of that name: as a default, in a call, or as a variable of its top level."""
     yield from (default.value for default in defaults_of(source, name))
     yield from assigned(source, name)

@@ -76,7 +76,7 @@ class Operation:
     """The condition under which the operator is applied; otherwise its first operand passes unchanged."""
     method: bool = False
     module: cst.Call | None = None
-    """For a call of one of torch's modules: the code with which the class builds it."""
+    """The code with which the class builds the module, where one of torch's modules is called."""
 
     def given(self, keyword: str, position: int) -> cst.BaseExpression | None:
         """An operand by its name, or by its position from 0."""

@@ -61,23 +61,23 @@ def _norm(source: Source, node: cst.BaseExpression) -> WrittenNorm | None:
     return None
 
 
-def _made(found: WrittenNorm, node: cst.BaseExpression) -> Operation:
+def _operation(found: WrittenNorm, node: cst.BaseExpression) -> Operation:
     made = certain(found.source, node)
     if made is None or not is_of_tensors(found.source, made):
         raise _NotOne
     return made
 
 
-def _taken(found: WrittenNorm, node: cst.BaseExpression) -> Operation:
+def _removed_operation(found: WrittenNorm, node: cst.BaseExpression) -> Operation:
     """An operation of the normalisation; the statements on the way to it go with it."""
-    made = _made(found, node)
+    made = _operation(found, node)
     found.steps += made.through
     return made
 
 
 def _outside(found: WrittenNorm, node: cst.BaseExpression) -> None:
     """Peel bias and weight off, then read the core."""
-    made = _made(found, node)
+    made = _operation(found, node)
     if isinstance(node, cst.Call) and made.name in _CASTS:
         raise _NotOne  # what is inside it will be found by itself
     found.steps += made.through
@@ -123,7 +123,7 @@ def _factors(found: WrittenNorm, node: cst.BaseExpression) -> list[tuple[str, cs
     made = certain(found.source, node)
     if made is None or not made.operands:
         return [("mul", node)]
-    made = _made(found, node)
+    made = _operation(found, node)
     if made.name in {"mul", "div"} and len(made.operands) == 2:
         found.steps += made.through
         left, right = made.operands
@@ -148,7 +148,7 @@ def _is_method(source: Source, node: cst.BaseExpression) -> bool:
 def _method(found: WrittenNorm, node: cst.BaseExpression) -> None:
     """`self._norm(x)`, a method that does nothing but normalise."""
     source = found.source
-    made = _made(found, node)
+    made = _operation(found, node)
     around = class_of(source, node)
     if not _is_method(source, node) or around is None:
         raise _NotOne
@@ -191,7 +191,7 @@ def _uncast(found: WrittenNorm, node: cst.BaseExpression) -> cst.BaseExpression:
 
 def _denominator(found: WrittenNorm, node: cst.BaseExpression, inverse: bool) -> None:
     """√(… + ε), or its inverse; its variance is kept in `found` for the numerator to agree with."""
-    made = _taken(found, node)
+    made = _removed_operation(found, node)
     wanted = "rsqrt" if inverse else "sqrt"
     half = made.name == "pow" and constant(found.source, made.operands[1]) == (-0.5 if inverse else 0.5)
     if made.name != wanted and not half:
@@ -199,7 +199,7 @@ def _denominator(found: WrittenNorm, node: cst.BaseExpression, inverse: bool) ->
             raise _NotOne
         _denominator(found, made.operands[1], inverse=False)
         return
-    inner = _taken(found, made.operands[0])
+    inner = _removed_operation(found, made.operands[0])
     if inner.name != "add" or len(inner.operands) != 2:
         raise _NotOne
     for mean, eps in (inner.operands, tuple(reversed(inner.operands))):
@@ -211,7 +211,7 @@ def _denominator(found: WrittenNorm, node: cst.BaseExpression, inverse: bool) ->
 
 
 def _variance(found: WrittenNorm, node: cst.BaseExpression) -> None:
-    made = _taken(found, node)
+    made = _removed_operation(found, node)
     if made.name == "var" and found.kind == "layer":
         corrected, correction = made.keywords.get("unbiased"), made.keywords.get("correction")
         biased = integer(correction) == 0 or (corrected is not None and found.source.code(corrected) == "False")
@@ -233,7 +233,7 @@ def _over_last(made: Operation) -> bool:
 
 
 def _square(found: WrittenNorm, node: cst.BaseExpression) -> cst.BaseExpression:
-    made = _taken(found, node)
+    made = _removed_operation(found, node)
     by_power = made.name == "pow" and constant(found.source, made.operands[1]) == 2
     by_itself = made.name == "mul" and found.source.code(made.operands[0]) == found.source.code(made.operands[1])
     if not (made.name == "square" or by_power or by_itself):
@@ -250,10 +250,10 @@ def _numerator(found: WrittenNorm, node: cst.BaseExpression) -> None:
 
 def _centred(found: WrittenNorm, node: cst.BaseExpression) -> None:
     """x − mean(x)."""
-    made = _taken(found, node)
+    made = _removed_operation(found, node)
     if made.name != "sub" or len(made.operands) != 2:
         raise _NotOne
-    mean = _taken(found, made.operands[1])
+    mean = _removed_operation(found, made.operands[1])
     if mean.name != "mean" or not _over_last(mean):
         raise _NotOne
     _set_input(found, mean.operands[0])

@@ -1,4 +1,4 @@
-"""Which lines of some files an edit writes anew or takes out, and which functions those lines call."""
+"""Finds the lines that an edit writes anew or takes out, and the functions that those lines call."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from difflib import SequenceMatcher
 
+from diagnose.source.tree.outline import read_outline
 from diagnose.source.tree.text_lines import lines_in
 
 _WORDS = re.compile(r"[^\W\d]\w*")
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Line = tuple[str, int]
 
 
@@ -37,7 +37,8 @@ def lines_reached(lines: Collection[_Line], texts: Mapping[str, str]) -> frozens
     """
     bodies: dict[str, list[tuple[str, range]]] = {}
     for path, text in texts.items():
-        for function in _functions(text):
+        outline = read_outline(text)
+        for function in outline.every_function if outline is not None else ():
             body = range(function.lineno, (function.end_lineno or function.lineno) + 1)
             bodies.setdefault(function.name, []).append((path, body))
     split = {path: lines_in(text) for path, text in texts.items()}
@@ -59,19 +60,9 @@ def _changed(old: list[str], new: list[str]) -> Iterator[int]:
 
 def _statements(text: str) -> Iterator[range]:
     """The lines of each statement; of one with others in it, those of its head."""
-    for node in ast.walk(_tree(text)):
+    outline = read_outline(text)
+    for node in ast.walk(outline.tree) if outline is not None else ():
         if isinstance(node, ast.stmt):
             body = getattr(node, "body", None)
             last = body[0].lineno - 1 if isinstance(body, list) and body else node.end_lineno
             yield range(node.lineno, max(last or node.lineno, node.lineno) + 1)
-
-
-def _functions(text: str) -> Iterator[_Function]:
-    return (node for node in ast.walk(_tree(text)) if isinstance(node, _Function))
-
-
-def _tree(text: str) -> ast.AST:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError):  # no Python, or of a newer version
-        return ast.Module([], [])

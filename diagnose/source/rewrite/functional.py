@@ -35,7 +35,7 @@ def _imported(source: Source) -> Iterator[tuple[str, str]]:
                     yield f"{source.code(small.module)}.{name}", known
 
 
-def operand(source: Source, node: cst.BaseExpression) -> str:
+def operand_code(source: Source, node: cst.BaseExpression) -> str:
     """The code of an expression, for a method to be called on."""
     code = source.code(node)
     plain = isinstance(node, cst.Name | cst.Attribute | cst.Call | cst.Subscript) or code.startswith("(")

@@ -22,7 +22,7 @@ _LOGIC = {"any": "any", "all": "all"}
 
 
 @dataclass(frozen=True, slots=True)
-class Translated:
+class Translation:
     """Code that computes the same with tensors."""
 
     code: str
@@ -63,18 +63,18 @@ def copied_tensor(source: Source, node: cst.BaseExpression) -> str | None:
     return None
 
 
-def leaf(code: str, tensor: str) -> Translated:
+def leaf(code: str, tensor: str) -> Translation:
     """A copied tensor, under the code that stands for it; what made it tells what numbers it has."""
     if ".float()" in tensor or ".double()" in tensor:
-        return Translated(code, "float")
-    return Translated(code, "int" if "argmax(" in tensor else "unknown")
+        return Translation(code, "float")
+    return Translation(code, "int" if "argmax(" in tensor else "unknown")
 
 
 def translated_use(
-    source: Source, use: cst.BaseExpression, leaves: Mapping[cst.CSTNode, Translated]
-) -> tuple[cst.BaseExpression, Translated] | None:
+    source: Source, use: cst.BaseExpression, leaves: Mapping[cst.CSTNode, Translation]
+) -> tuple[cst.BaseExpression, Translation] | None:
     """The largest expression around a leaf that can be computed with tensors and ends in one number."""
-    best: tuple[cst.BaseExpression, Translated] | None = None
+    best: tuple[cst.BaseExpression, Translation] | None = None
     for node in (use, *source.ancestors(use)):
         if isinstance(node, cst.BaseExpression):
             found = as_torch(source, node, leaves)
@@ -93,19 +93,19 @@ def translated_use(
     return (node, replace(found, code=found.number, read=True)) if formatted else None
 
 
-def _in_parentheses(source: Source, node: cst.BaseExpression, found: Translated) -> Translated:
+def _in_parentheses(source: Source, node: cst.BaseExpression, found: Translation) -> Translation:
     """Code of a quotient, in parentheses where it is a part of an expression."""
     around = source.parent(node)
     alone = isinstance(around, cst.Assign | cst.AnnAssign | cst.AugAssign | cst.Arg | cst.Return)
     return found if found.count is None or alone else replace(found, code=f"({found.code})")
 
 
-def as_torch(source: Source, node: cst.BaseExpression, leaves: Mapping[cst.CSTNode, Translated]) -> Translated | None:
+def as_torch(source: Source, node: cst.BaseExpression, leaves: Mapping[cst.CSTNode, Translation]) -> Translation | None:
     """An expression with tensors in the place of `leaves`; None where it has other parts, or means something else."""
     if node in leaves:
         return leaves[node]
     if isinstance(node, cst.Integer | cst.Float):
-        return Translated(source.code(node), "number")
+        return Translation(source.code(node), "number")
     if isinstance(node, cst.Subscript):
         return _indexed(source, node, leaves)
     if isinstance(node, cst.Comparison) and len(node.comparisons) == 1:
@@ -119,7 +119,7 @@ def as_torch(source: Source, node: cst.BaseExpression, leaves: Mapping[cst.CSTNo
     return None
 
 
-def _indexed(source: Source, node: cst.Subscript, leaves: Mapping[cst.CSTNode, Translated]) -> Translated | None:
+def _indexed(source: Source, node: cst.Subscript, leaves: Mapping[cst.CSTNode, Translation]) -> Translation | None:
     base = as_torch(source, node.value, leaves)
     if base is None or base.reduced or base.kind == "number":
         return None
@@ -137,18 +137,18 @@ def _operation(
     source: Source,
     left: cst.BaseExpression,
     right: cst.BaseExpression,
-    leaves: Mapping[cst.CSTNode, Translated],
+    leaves: Mapping[cst.CSTNode, Translation],
     kind: str,
-) -> Translated | None:
+) -> Translation | None:
     one, two = as_torch(source, left, leaves), as_torch(source, right, leaves)
     if one is None or two is None or one.read or two.read or one.count or two.count or one.kind == two.kind == "number":
         return None
     middle = source.text[source.wide_span(left)[1] : source.wide_span(right)[0]]
     code = f"({one.code}{middle}{two.code})"
-    return Translated(code, kind, one.reduced and two.reduced, one.exact and two.exact)
+    return Translation(code, kind, one.reduced and two.reduced, one.exact and two.exact)
 
 
-def _call(source: Source, node: cst.Call, leaves: Mapping[cst.CSTNode, Translated]) -> Translated | None:
+def _call(source: Source, node: cst.Call, leaves: Mapping[cst.CSTNode, Translation]) -> Translation | None:
     function = node.func
     if isinstance(function, cst.Name) and function.value in {"float", "int"} and len(node.args) == 1:
         return _converted(source, node, function.value, leaves)
@@ -177,7 +177,7 @@ def _call(source: Source, node: cst.Call, leaves: Mapping[cst.CSTNode, Translate
     return None
 
 
-def _reduced(base: Translated, name: str) -> Translated | None:
+def _reduced(base: Translation, name: str) -> Translation | None:
     if name == "mean" and base.kind == "bool":
         return replace(base, code=f"{base.code}.sum()", kind="float", reduced=True, count=f"{base.code}.numel()")
     if name in {"max", "min"}:
@@ -188,7 +188,9 @@ def _reduced(base: Translated, name: str) -> Translated | None:
     return replace(base, code=f"{base.code}.{name}()", kind=kind, reduced=True, exact=base.kind == "bool")
 
 
-def _converted(source: Source, node: cst.Call, to: str, leaves: Mapping[cst.CSTNode, Translated]) -> Translated | None:
+def _converted(
+    source: Source, node: cst.Call, to: str, leaves: Mapping[cst.CSTNode, Translation]
+) -> Translation | None:
     inner = as_torch(source, node.args[0].value, leaves)
     if inner is None or not inner.reduced or inner.read:
         return None

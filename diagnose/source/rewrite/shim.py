@@ -27,11 +27,6 @@ class Shim:
     text: str
 
 
-def is_shim(path: str) -> bool:
-    """Whether a path is that of such a file."""
-    return PurePath(path).name == f"{MODULE}.py"
-
-
 def add_to_shim(home: str, sources: Mapping[str, str], imports: Sequence[str], code: str) -> Shim:
     """The file in the folder `home` with `code` in it, once, and the imports that it needs.
 

@@ -159,7 +159,7 @@ def field_default(value: cst.BaseExpression) -> cst.BaseExpression:
 
 def assigned(source: Source, name: str) -> Sequence[cst.BaseExpression]:
     """Values set by name over any default: `x.name = value`, `x["name"] = value`, and fields of a constructor."""
-    return _assigned(source, name) if _may_assign(source, name) else ()
+    return _assigned(source, name) if name in _assigned_names(source) else ()
 
 
 @per_source
@@ -184,11 +184,6 @@ def _every_assigned(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     for call in source.calls_named(*classes, *_HOLDERS):
         if (given := argument(call, name)) is not None:
             yield given.value
-
-
-def _may_assign(source: Source, name: str) -> bool:
-    """Whether anything in a file is assigned to an attribute or a key of that name, or given by it to a call."""
-    return name in _assigned_names(source)
 
 
 @per_source

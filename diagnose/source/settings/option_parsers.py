@@ -41,7 +41,7 @@ class Option:
     default: literals.Literal | None = None
     """The value without it; None where that is no literal."""
     bare: bool = False
-    """For an option that takes a value: whether it is on where it is given without one."""
+    """Whether an option that takes a value is on where it is given without one."""
 
     @property
     def name(self) -> str:

@@ -11,11 +11,16 @@ from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.syntax import Source
 
 
-def setting_read(sources: Mapping[str, str], *names: str) -> str | None:
-    """The file and line where a program reads one of these attributes, functions or environment variables, else None.
+def why_not_set(sources: Mapping[str, str], what: str, *names: str) -> str | None:
+    """Return why a fixer leaves a setting alone: the program reads it, and may show it; None where it reads none.
 
     `names` are the ends of dotted names, `cudnn.benchmark`, or names of environment variables.
     """
+    where = _reads(sources, names)
+    return f"{where} reads {what}, which the program may show: decide there." if where is not None else None
+
+
+def _reads(sources: Mapping[str, str], names: tuple[str, ...]) -> str | None:
     for name in names:
         last = name.rpartition(".")[2]
         for path, source in files_with(sources, last):

@@ -58,7 +58,8 @@ def shows_options(sources: Mapping[str, str], expression: cst.BaseExpression) ->
     holders = _holders(expression)
     if holders:
         holders = holders.union(*map(_parsed, program.files))
-        return program.shows(holders, program.whole, of_self=True) or program.shows_parts(holders, _parts(expression))
+        parts = {name for _, name in _chain(expression)} - {""}
+        return program.shows(holders, program.whole, of_self=True) or program.shows_parts(holders, parts)
     if not isinstance(expression, cst.Name):
         return False
     told = any(call_name(call) in _ALL_NAMES and not call.args for call in program.calls(_ALL_NAMES))
@@ -268,11 +269,6 @@ def _chain(expression: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression,
 def _holders(expression: cst.BaseExpression) -> set[str]:
     """The names before the last one of each chain: `args` of `int(args.workers)`, `cfg` of `self.cfg["workers"]`."""
     return {_last(holder) for holder, _ in _chain(expression)} - {"self", ""}
-
-
-def _parts(expression: cst.BaseExpression) -> set[str]:
-    """The names of attributes and entries in an expression."""
-    return {name for _, name in _chain(expression)} - {""}
 
 
 def _parsed(source: Source) -> set[str]:

@@ -1,4 +1,4 @@
-"""What keeps autocast to bfloat16 from being put around the forward pass of a program, in words."""
+"""Says in words what keeps autocast to bfloat16 from being put around the forward pass of a program."""
 
 from __future__ import annotations
 

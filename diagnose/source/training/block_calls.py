@@ -283,7 +283,7 @@ def _loop_over(source: Source, call: cst.Call) -> cst.For | None:
     for loop in loops_around(source, call):
         if not isinstance(loop, cst.For):
             continue
-        if isinstance(call.func, cst.Name) and call.func.value in _bound(source, loop):
+        if isinstance(call.func, cst.Name) and any(source.named(call.func.value, loop.target)):
             return loop
         counted = isinstance(call.func, cst.Subscript) and isinstance(loop.target, cst.Name)
         if counted and isinstance(loop.iter, cst.Call) and source.code(loop.iter.func) == "range":
@@ -291,10 +291,6 @@ def _loop_over(source: Source, call: cst.Call) -> cst.For | None:
             if [source.code(each) for each in call.func.slice] == [source.code(loop.target)]:
                 return loop
     return None
-
-
-def _bound(source: Source, loop: cst.For) -> set[str]:
-    return {name.value for name in source.every(cst.Name, loop.target)}
 
 
 def _counter(source: Source, loop: cst.For, call: cst.Call) -> str | None:

@@ -54,13 +54,13 @@ def _answer(code: EveryStep, source: Source, name: cst.Name, depth: int) -> bool
         return None  # the module itself
     position = listed.index(name.value) - 1 if name.value in listed else None
     answers = {
-        _given(code, caller, call, name.value, position, parameter, depth)
+        _is_given(code, caller, call, name.value, position, parameter, depth)
         for caller, call in _calls(code, owner.name.value)
     }
     return answers.pop() if len(answers) == 1 else None
 
 
-def _given(
+def _is_given(
     code: EveryStep,
     source: Source,
     call: cst.Call,
@@ -81,7 +81,7 @@ def _is_value(code: EveryStep, source: Source, value: cst.BaseExpression, depth:
     if isinstance(value, cst.Name) and value.value == "None":
         return False
     if isinstance(value, cst.Call):
-        own = any(each.name.value == call_name(value) for each in source.every(cst.FunctionDef))
+        own = call_name(value) in source.function_names
         return None if own or call_name(value) in {"get", "getattr", "pop", "next"} else True
     if isinstance(value, cst.BinaryOperation | cst.Comparison | cst.Subscript | cst.BaseNumber):
         return True
@@ -90,17 +90,14 @@ def _is_value(code: EveryStep, source: Source, value: cst.BaseExpression, depth:
     function = source.inside(value, cst.FunctionDef)
     if function is not None and parameter_of(function, value.value) is not None:
         return _answer(code, source, value, depth + 1)
-    if any(_holds(source, loop.target, value.value) for loop in source.every(cst.For) if within(source, value, loop)):
+    loops = (loop for loop in source.every(cst.For) if within(source, value, loop))
+    if any(each.value == value.value for loop in loops for each in source.every(cst.Name, loop.target)):
         return True  # a batch, of which every step has one
     bound = bound_to(source, value)
     found = {
         _is_value(code, source, each, depth + 1) if isinstance(each, cst.BaseExpression) else None for each in bound
     }
     return found.pop() if len(found) == 1 and depth < _DEEPEST else None
-
-
-def _holds(source: Source, target: cst.BaseExpression, name: str) -> bool:
-    return any(each.value == name for each in source.every(cst.Name, target))
 
 
 def _calls(code: EveryStep, owner: str) -> Iterator[tuple[Source, cst.Call]]:

@@ -57,7 +57,7 @@ class _Values:
         if depth < _DEEPEST and self._leave(source, scope, half, known, depth):
             return True
         for call in source.every(cst.Call, scope):
-            if _is_numpy(source, call) and any(_holds(source, each, known) for each in _given(call)):
+            if _is_numpy(source, call) and any(_holds(source, each, known) for each in _inputs(call)):
                 return True
             if depth < _DEEPEST and any(_holds(source, arg.value, known) for arg in call.args):
                 for other, function in self._called(call):
@@ -92,7 +92,7 @@ def _is_numpy(source: Source, call: cst.Call) -> bool:
     return any(name.startswith(_OF_NUMPY) for name in source.imported(call.func))
 
 
-def _given(call: cst.Call) -> Iterator[cst.BaseExpression]:
+def _inputs(call: cst.Call) -> Iterator[cst.BaseExpression]:
     if isinstance(call.func, cst.Attribute):
         yield call.func.value
     yield from (arg.value for arg in call.args)

@@ -10,7 +10,7 @@ import libcst as cst
 from diagnose.source.dataflow.bindings import binding_of, passed_to
 from diagnose.source.dataflow.exception_handlers import ERRORS_OF_FILES, Place, who_catches
 from diagnose.source.dataflow.flow import Loop
-from diagnose.source.dataflow.reachable_code import Reached, runs_after
+from diagnose.source.dataflow.reachable_code import ReachableCode, runs_after
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.attributes import member
 from diagnose.source.tree.edits import call_name
@@ -140,14 +140,14 @@ def _uses(
             if isinstance(found[2], cst.Try):
                 begins += [(found[0], found[1], handler) for handler in found[2].handlers]
         begins += _ending(sources, path, loop)
-    code = Reached(sources, begins)
+    code = ReachableCode(sources, begins)
     ends = {end for path, source, call in saves for end in _tails(sources, path, source, call.args[1].value)}
     folders = _folders(sources)
     written = {call for _, _, call in saves}
     for path, source, call in code.every(cst.Call):
         if call not in written and _touches(source, call) and not _is_apart(sources, path, source, call, ends, folders):
             yield f"{_line(path, source, call)} may meet a file that is not written yet"
-    yield from _taken(sources, saves, code, ends)
+    yield from _uses_of_name(sources, saves, code, ends)
 
 
 def _ending(sources: Mapping[str, Source], path: str, loop: Loop) -> Iterator[Place]:
@@ -176,7 +176,7 @@ def _touches(source: Source, call: cst.Call) -> bool:
     if name == "open" and isinstance(call.func, cst.Name):
         return True
     if isinstance(call.func, cst.Name) and name in _METHODS:
-        return not _is_own(source, name)
+        return name not in source.function_names
     if isinstance(call.func, cst.Attribute):
         root = call.func.value
         if name == "replace":
@@ -190,10 +190,6 @@ def _touches(source: Source, call: cst.Call) -> bool:
         if isinstance(made, cst.Call) and call_name(made) not in _FETCHES:
             return any(each.split(".")[0] in _MODULES - {"os", "shutil"} for each in source.names(made.func))
     return False
-
-
-def _is_own(source: Source, name: str) -> bool:
-    return any(function.name.value == name for function in source.every(cst.FunctionDef))
 
 
 def _is_apart(
@@ -308,7 +304,9 @@ def _folders(sources: Mapping[str, Source]) -> set[str]:
     return found
 
 
-def _taken(sources: Mapping[str, Source], saves: Sequence[Save], code: Reached, ends: set[str]) -> Iterator[str]:
+def _uses_of_name(
+    sources: Mapping[str, Source], saves: Sequence[Save], code: ReachableCode, ends: set[str]
+) -> Iterator[str]:
     """Yield where the name of the file, or of its folder, is given to something that may use it. `ends` are of the
     file."""
     known = {word for _, source, call in saves for word in _words(source, call.args[1].value)}
@@ -330,7 +328,8 @@ def _taken(sources: Mapping[str, Source], saves: Sequence[Save], code: Reached, 
                 known.add(word)
     for path, source, call in code.every(cst.Call):
         name = call_name(call)
-        if call in written or name in own | _PATHS | {"save", "append"} or _within_call(source, call, written):
+        within = any(above in written for above in source.ancestors(call))
+        if within or call in written or name in own | _PATHS | {"save", "append"}:
             continue
         if name in _TELLS | {"write"} and not any(
             arg.keyword is not None and arg.keyword.value == "file" for arg in call.args
@@ -378,10 +377,6 @@ def _is_word(source: Source, node: cst.BaseExpression, known: set[str]) -> bool:
     if isinstance(node, cst.Call) and call_name(node) not in _PATHS:
         return False
     return _mentions(source, node, known)
-
-
-def _within_call(source: Source, call: cst.Call, saves: set[cst.Call]) -> bool:
-    return any(above in saves for above in source.ancestors(call))
 
 
 def _parameters(sources: Mapping[str, Source], source: Source, call: cst.Call, known: set[str]) -> Iterator[str]:

@@ -16,7 +16,7 @@ import libcst as cst
 
 from diagnose.model import Site
 from diagnose.source.dataflow.flow import Loop, Scope, loops_around, scope_of, within
-from diagnose.source.dataflow.iteration import NUMBERS, numbered, unwrapped
+from diagnose.source.dataflow.iteration import NUMBERS, PROGRESS_BARS, numbered, unwrapped
 from diagnose.source.training.library_passes import library_passes
 from diagnose.source.training.model_calls import model_calls
 from diagnose.source.tree.arguments import argument
@@ -108,17 +108,13 @@ def _steps(sources: Mapping[str, str], ran: _Ran) -> tuple[TrainingStep, ...]:
             for call, loss in library_passes(source)
         ]
     found = list({id(step.backward): step for step in found}.values())
-    return tuple(_that_ran(found, {path for path, _ in ran}))
+    files = {path for path, _ in ran}
+    return tuple([step for step in found if step.path in files] or found)  # a timer of modules called no model
 
 
 def _lines_run(path: str, ran: _Ran) -> set[int]:
     """The lines of a file on which the run called a model."""
     return {line for file, line in ran if file == path}
-
-
-def _that_ran(found: Sequence[TrainingStep], ran: set[str]) -> Sequence[TrainingStep]:
-    """Return the steps without those of files in which the run called no model, such as a timer of modules."""
-    return [step for step in found if step.path in ran] or found
 
 
 def _of_callers(step: TrainingStep, sources: Mapping[str, str], ran: _Ran) -> list[TrainingStep]:
@@ -332,5 +328,5 @@ def _in_order(source: Source, targets: Sequence[cst.BaseExpression]) -> list[str
 
 def _counts(iterated: cst.BaseExpression) -> bool:
     """Whether a loop runs over numbers, not batches."""
-    inner = unwrapped(iterated, ("tqdm", "track"))
+    inner = unwrapped(iterated, PROGRESS_BARS)
     return isinstance(inner, cst.Call) and call_name(inner) in NUMBERS

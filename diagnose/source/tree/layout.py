@@ -101,7 +101,7 @@ class Layout:
 
 
 class _Writing:
-    """What LibCST's nodes write themselves to (`libcst.CodegenState`): it counts characters and keeps none."""
+    """The state that LibCST's nodes write themselves to (`libcst.CodegenState`): it counts characters, keeping none."""
 
     def __init__(self, newline: str, indent: str) -> None:
         self.default_newline, self.default_indent = newline, indent

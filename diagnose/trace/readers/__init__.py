@@ -64,7 +64,7 @@ def find(paths: Sequence[Path]) -> list[Given]:
             raise InputError(path, "is neither a file nor a folder; write what it gives to a file, and name that")
     for group in _given_together(paths):
         try:
-            given.append(_given(group))
+            given.append(_input_of(group))
         except OSError as error:
             raise InputError(group[0], f"cannot be read: {error.strerror or error}") from error
     return given
@@ -106,7 +106,7 @@ def open_file(path: Path) -> list[Trace]:
     return read_cached(path, _reader_of(path).read)
 
 
-def _given(group: Sequence[Path]) -> Given:
+def _input_of(group: Sequence[Path]) -> Given:
     path = group[0]
     if len(group) > 1:
         return Given((tuple(group),))
@@ -117,7 +117,7 @@ def _given(group: Sequence[Path]) -> Given:
     if is_run_folder(path):
         return Given(tuple((folder,) for folder in recorded_ranks(path)))
     recordings = recordings_in(path)
-    if not any(map(_known, recordings)) and (elsewhere := recordings_below(path, _known)):
+    if not any(map(_reader_or_none, recordings)) and (elsewhere := recordings_below(path, _reader_or_none)):
         raise InputError(path, elsewhere)
     return Given(tuple(map(tuple, _given_together(recordings))), path)
 
@@ -149,7 +149,7 @@ def _reader_of(path: Path) -> Reader:
     raise NotATrace(path, explain(head, path.suffix))
 
 
-def _known(path: Path) -> Reader | None:
+def _reader_or_none(path: Path) -> Reader | None:
     try:
         return _reader_of(path)
     except (DiagnoseError, OSError):
@@ -162,7 +162,7 @@ def _given_together(paths: Sequence[Path]) -> list[list[Path]]:
     for number, path in enumerate(paths):
         shared: object = number
         if len(paths) > 1 and path.is_file():
-            reader = _known(path)
+            reader = _reader_or_none(path)
             shared = reader if reader is not None and reader.read_together is not None else number
         groups.setdefault(shared, []).append(path)
     return list(groups.values())

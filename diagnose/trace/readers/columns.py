@@ -113,6 +113,20 @@ class Growing:
 
         return {name: taken(name) for name in list(self._columns)}
 
+    def build(self, base_ns: int = 0, kinds: npt.NDArray[np.uint8] | None = None) -> Any:
+        """The table of these rows, ordered by start, with `base_ns` added to their times; the rows are given away.
+
+        `kinds` are the kinds of ranges by their names.
+        """
+        if not self.rows:
+            return self.table.build()
+        columns = self.take_sorted()
+        columns["start_ns"] += base_ns
+        columns["end_ns"] += base_ns
+        if kinds is not None:
+            columns["kind"] = kinds[columns["name"]]
+        return self.table.build(columns)
+
 
 def _plain(part: Scalar) -> Scalar:
     """A process or thread id as a number where it is one, however it is written."""

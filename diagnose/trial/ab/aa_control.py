@@ -55,7 +55,7 @@ class AAControls:
         """Learn from a look without a failure; the pairs of coarser ones count too."""
         self._pairs = _joined(self._pairs, found.pairs)
         self.exhausted = len(found.pairs) >= self._most_pairs
-        self.latest = _seen(self._pairs, found.step_ns) or self.latest
+        self.latest = _control_of(self._pairs, found.step_ns) or self.latest
 
     def wants_a_look(self, found: Comparison) -> bool:
         """Whether the verdict on a trial hangs on a finer look."""
@@ -64,7 +64,7 @@ class AAControls:
         return LEAST_SAVING < found.saving.low <= self.resolution
 
 
-def _seen(pairs: Sequence[Pair], step_ns: int) -> AAControl | None:
+def _control_of(pairs: Sequence[Pair], step_ns: int) -> AAControl | None:
     """Return what the pairs of a control say; None where they are too few."""
     if len(pairs) < LEAST_PAIRS:
         return None

@@ -1,4 +1,4 @@
-"""Which setting of a knob is best: a coarse sweep, the distance halved around the best, a run-off of what is close.
+"""Finds the best setting of a knob: a coarse sweep, half the distance around the best, a run-off of what is close.
 
 Every measurement starts a process, so few are made. Settings on a scale (numbers of workers, sizes of a micro-batch)
 are tried at every second or fourth place, then at half that distance on both sides of the best; settings that are no

@@ -30,7 +30,7 @@ LONGER = 1.5
 
 
 @dataclass
-class Seen:
+class SeenBlocks:
     """Blocks of one program."""
 
     blocks: list[Block] = field(default_factory=list)

@@ -42,7 +42,7 @@ class Comparison:
     looks: int = 1
     """How often a decision to keep could be taken: twice, where a first look left it open and more pairs followed."""
     held_steps: int = 0
-    """The same, where fewer were seen not to hold what recurs every few steps; else 0."""
+    """Measured steps in a block, where fewer were seen not to hold what recurs every few steps; else 0."""
     step_ns: int = -1
     """Mean step of the original: of its first block while the trial goes on, in the end of all its blocks."""
     input_ns: tuple[float, float] | None = None
@@ -56,7 +56,7 @@ class Comparison:
     windows_taken: int = 0
     """How many of those the trial itself has taken."""
     windows_ns: int = 0
-    """What it has spent on them."""
+    """The time that it has spent on them."""
     ending: Ending | None = None
     """Why nothing more is measured; None while the trial goes on."""
     alternated: bool = False
@@ -68,7 +68,7 @@ class Comparison:
     apart: bool = False
     """Each arm has started once the one before it rested."""
     left: Sequence[str] = ()
-    """What a probe has left as it is in the patched program."""
+    """The parts that a probe has left as they are in the patched program."""
     failed: tuple[int, ArmFailed] | None = None
     """The side that failed, and how; a program that came to its end is no failure."""
     ended_after: int | None = None

@@ -41,11 +41,11 @@ class SequentialStopping:
     enough: float
     """The resolution to reach, while it is being measured."""
     needed: float | None
-    """What a saving must exceed, where a finer resolution may yet be measured."""
+    """The least saving that counts, where a finer resolution may yet be measured."""
     reassures: bool = False
     """The saving was shown before."""
     worth: float = 0.0
-    """What is tried has to be able to save this much, or it is left although it may yet show a little."""
+    """The saving that a fix has to be able to reach, or it is left although it may yet show a little."""
 
     def settled(self, pairs: Sequence[Pair]) -> bool:
         """Whether the answer is clear."""

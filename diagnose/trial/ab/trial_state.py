@@ -9,7 +9,7 @@ from pathlib import Path
 
 from diagnose.trial.ab.arm_protocol import ArmProtocol, OnPair
 from diagnose.trial.ab.live_arms import LiveArms, answer_of
-from diagnose.trial.ab.periodic_steps import Seen, steps_to_see
+from diagnose.trial.ab.periodic_steps import SeenBlocks, steps_to_see
 from diagnose.trial.ab.result import ORIGINAL, PATCHED, Comparison, Ending
 from diagnose.trial.ab.sequential import SequentialStopping
 from diagnose.trial.process.arm import Block, Ready
@@ -18,7 +18,7 @@ from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, estimate
 
 
 class Stage(enum.Enum):
-    """What a trial does now.
+    """A stage of a trial.
 
     ::
 
@@ -78,9 +78,9 @@ class ABTrial:
     enough: float = LEAST_SAVING
     """The resolution to reach, while it is being measured."""
     needed: float | None = None
-    """What a saving must exceed, where a finer resolution may yet be measured."""
+    """The least saving that counts, where a finer resolution may yet be measured."""
     worth: float = 0.0
-    """What is tried has to be able to save this much, where time is counted."""
+    """The saving that a fix has to be able to reach, where time is counted."""
     patience: Deadline = field(default_factory=Deadline)
     """The time after which as many pairs of each generation as are asked for a first look have to do."""
     fits: bool | None = None
@@ -144,7 +144,7 @@ class TrialState:
     pairs_before: int = 0
     """Pairs of earlier generations."""
     again: bool = False
-    """What went wrong in this generation will not do so again."""
+    """Whether what went wrong in this generation will not do so again."""
     sides: tuple[ArmProtocol, ArmProtocol] | None = None
     """The arms of this generation, once they rest after their warm-up."""
     resting: ArmProtocol | None = None
@@ -155,7 +155,7 @@ class TrialState:
     """A process hung before it was ready: once is bad luck (a fork beside a thread), twice is a failure."""
     measured: bool = False
     """A block has ended, be it one that settles an arm."""
-    seen: Seen = field(default_factory=Seen)
+    seen: SeenBlocks = field(default_factory=SeenBlocks)
     """Blocks of the original, in which something may recur."""
 
     @property

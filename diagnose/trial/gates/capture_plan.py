@@ -24,7 +24,7 @@ it."""
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CaptureRequest:
     """A capture of a program under a recipe; `name` tells the recipes apart."""
 
     program: Program
@@ -57,30 +57,34 @@ class Wanted:
         return self.recipe.get("precision") == "float64"
 
 
-def bits(program: Program, name: str = "bits") -> Wanted:
+def bits(program: Program, name: str = "bits") -> CaptureRequest:
     """All tensors of the first steps as hashes."""
-    return Wanted(program, name, {"steps": BITWISE_STEPS, "values": False})
+    return CaptureRequest(program, name, {"steps": BITWISE_STEPS, "values": False})
 
 
-def rounding(original: Program, patched: Program, rounds_to: str | None, precision: str = "float64") -> list[Wanted]:
+def rounding(
+    original: Program, patched: Program, rounds_to: str | None, precision: str = "float64"
+) -> list[CaptureRequest]:
     """Values of both, a reference of the original, and where a format is declared one that rounds to it."""
     recipe = {"steps": ROUNDING_STEPS, "values": True}
     reference = exact(original, precision)
-    wanted = [Wanted(original, "values", recipe), Wanted(patched, "values", recipe), reference]
+    wanted = [CaptureRequest(original, "values", recipe), CaptureRequest(patched, "values", recipe), reference]
     if rounds_to is not None:
-        wanted.append(Wanted(original, f"{precision}-{rounds_to}", {**reference.recipe, "rounds_to": rounds_to}))
+        wanted.append(
+            CaptureRequest(original, f"{precision}-{rounds_to}", {**reference.recipe, "rounds_to": rounds_to})
+        )
     return wanted
 
 
-def exact(program: Program, precision: str = "float64") -> Wanted:
+def exact(program: Program, precision: str = "float64") -> CaptureRequest:
     """Values of the program's own reference in a precision."""
-    return Wanted(program, precision, {"steps": ROUNDING_STEPS, "values": True, "precision": precision})
+    return CaptureRequest(program, precision, {"steps": ROUNDING_STEPS, "values": True, "precision": precision})
 
 
-def luck(programs: Sequence[Program], seeds: int, steps: int) -> list[Wanted]:
+def luck(programs: Sequence[Program], seeds: int, steps: int) -> list[CaptureRequest]:
     """Trajectories of each program under each seed."""
     return [
-        Wanted(program, f"seed-{seed}", {"mode": "trajectory", "steps": steps, "seed": seed})
+        CaptureRequest(program, f"seed-{seed}", {"mode": "trajectory", "steps": steps, "seed": seed})
         for program in programs
         for seed in range(seeds)
     ]
@@ -108,7 +112,7 @@ def for_gate(
     steps: int,
     part: Part | None = None,
     precision: str = "float64",
-) -> list[Wanted]:
+) -> list[CaptureRequest]:
     """All that a look at the numbers needs if it passes, each once; `steps` are those of a trajectory, `precision` is
     that of the reference.
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diagnose.trial.gates.capture_pause import ask_to_stand, let_go_on, stands, stop
-from diagnose.trial.gates.capture_plan import Wanted
+from diagnose.trial.gates.capture_plan import CaptureRequest
 from diagnose.trial.gates.captures import Capture, read_capture
 from diagnose.trial.gates.trajectory import Curve, read_curve
 from diagnose.trial.process.arm import Workplace
@@ -45,7 +45,7 @@ _LACK = "there was too little memory for the program under the gate"
 class _Running:
     """A capture that is being taken."""
 
-    wanted: Wanted
+    wanted: CaptureRequest
     folder: Path
     group: Group
     began_ns: int = field(default_factory=lambda: time.monotonic_ns())
@@ -79,7 +79,7 @@ class CaptureRunner:
     _begun: list[_Running] = field(default_factory=list)
     """The captures that were begun early and have not ended."""
 
-    def begin(self, wanted: Sequence[Wanted], beside: Sequence[float]) -> None:
+    def begin(self, wanted: Sequence[CaptureRequest], beside: Sequence[float]) -> None:
         """Start what fits beside processes with these shares of the memory that was seen, the first ones first."""
         for one, waits in self._early(wanted, beside):
             begun = _Running(one, *self._start(one), waits=waits)
@@ -144,7 +144,7 @@ class CaptureRunner:
         """The memory that captures hold which were begun, as shares of what was seen of one process."""
         return [self._share(one.wanted, waits=one.waits) for one in self._begun]
 
-    def shares_of(self, wanted: Sequence[Wanted]) -> list[float]:
+    def shares_of(self, wanted: Sequence[CaptureRequest]) -> list[float]:
         """The memory that what has not been captured of it, or begun, would need to start early, as shares of what was
         seen.
         """
@@ -161,8 +161,8 @@ class CaptureRunner:
 
     def expected_ns(
         self,
-        wanted: Sequence[Wanted],
-        process: Callable[[Wanted, float], Process],
+        wanted: Sequence[CaptureRequest],
+        process: Callable[[CaptureRequest, float], Process],
         beside: Sequence[float] | None = None,
     ) -> int:
         """Return how long it will take to capture what is not there of it; `process` says what to expect of one with a
@@ -176,9 +176,9 @@ class CaptureRunner:
         late = [process(one, self._share(one)) for one in self._longest_first(missing) if one not in early]
         return steps_ns + makespan_ns(late, self.memory)
 
-    def _early(self, wanted: Sequence[Wanted], beside: Sequence[float]) -> list[tuple[Wanted, bool]]:
+    def _early(self, wanted: Sequence[CaptureRequest], beside: Sequence[float]) -> list[tuple[CaptureRequest, bool]]:
         """Return what is not there of it and fits beside others, each with whether it stands before its first step."""
-        found: list[tuple[Wanted, bool]] = []
+        found: list[tuple[CaptureRequest, bool]] = []
         shares = [*beside, *self.shares_begun()]
         begun = {one.wanted.key for one in self._begun}
         for one in wanted:
@@ -193,15 +193,15 @@ class CaptureRunner:
                     break
         return found
 
-    def _longest_first(self, wanted: Sequence[Wanted]) -> list[Wanted]:
+    def _longest_first(self, wanted: Sequence[CaptureRequest]) -> list[CaptureRequest]:
         """Return captures in the order to start them: what compiles starts longest, and a reference runs longest."""
         return sorted(wanted, key=lambda one: (one.exact or one.program.root not in self.compiling, not one.exact))
 
-    def _key(self, wanted: Wanted) -> tuple[Path, str]:
+    def _key(self, wanted: CaptureRequest) -> tuple[Path, str]:
         """Return the key under which a capture is kept that says what this one would."""
         return wanted.key
 
-    def _share(self, wanted: Wanted, *, waits: bool = False) -> float:
+    def _share(self, wanted: CaptureRequest, *, waits: bool = False) -> float:
         """The memory that a capture needs, as a share of what was seen: a reference is in a wide format, and what is
         taken down lies on the host. `waits`: while it stands before its first step.
         """
@@ -214,7 +214,7 @@ class CaptureRunner:
             return self.share_of(wanted.program.root, 2.0)
         return self.share_of(wanted.program.root, _IN_FLOAT32 if wanted.exact else 1.3)
 
-    def _has_device_for(self, wanted: Wanted) -> bool:
+    def _has_device_for(self, wanted: CaptureRequest) -> bool:
         """Whether the device has the memory for a capture that has it alone, as far as that is known.
 
         Only one that has not keeps tensors on the host: hooks on what is saved are nothing that every program bears.
@@ -226,7 +226,7 @@ class CaptureRunner:
             return True
         return self._share(wanted) * memory.reserved_bytes <= memory.free_bytes + memory.reserved_bytes
 
-    def _take_all(self, missing: Sequence[Wanted]) -> None:
+    def _take_all(self, missing: Sequence[CaptureRequest]) -> None:
         """Run captures as they fit side by side; one that lacked memory there is run again alone, then with what rests
         out of its way."""
         self._take(missing)
@@ -236,7 +236,7 @@ class CaptureRunner:
             if self._taken[one.key] == _LACK and self.make_room():
                 self._take([one])
 
-    def _take(self, some: Sequence[Wanted]) -> None:
+    def _take(self, some: Sequence[CaptureRequest]) -> None:
         """Whenever one has ended, the first that fits beside the others takes its place."""
         keys = {one.key for one in some}
         early = {one.wanted.key for one in self._begun} & keys
@@ -296,7 +296,7 @@ class CaptureRunner:
     def _let_go_on(self, one: _Running) -> None:
         let_go_on(one.group, one.folder)
 
-    def _start(self, wanted: Wanted) -> tuple[Path, Group]:
+    def _start(self, wanted: CaptureRequest) -> tuple[Path, Group]:
         place, program = self.workplace, wanted.program
         self.started += 1
         folder = place.folder / f"capture-{self.started}-{re.sub(r'[^a-z0-9-]', '-', wanted.name)}"
@@ -307,7 +307,7 @@ class CaptureRunner:
             recipe["host_bytes"] = 0 if self._has_device_for(wanted) else round(_HOST_SHARE * free_bytes())
         return folder, place.start(program, recipe, folder, _PATIENT, settings)
 
-    def _finish(self, wanted: Wanted, folder: Path, group: Group) -> Capture | Curve | str:
+    def _finish(self, wanted: CaptureRequest, folder: Path, group: Group) -> Capture | Curve | str:
         """The capture, or why there is none."""
         returncode = group.wait(0)
         words = group.last_words(4)

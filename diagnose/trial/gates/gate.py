@@ -23,8 +23,8 @@ from diagnose.trial.gates import numerics
 from diagnose.trial.gates.capture_plan import (
     AGAIN,
     SEEDS,
+    CaptureRequest,
     Part,
-    Wanted,
     bits,
     exact,
     for_gate,
@@ -81,7 +81,7 @@ class Gatekeeper(CaptureRunner):
                     self._take_all(self._missing(self.needed(gate, original, patched, rounds_to)))
                 gross, unseen = self._gross(original, patched, rounds_to) if rounds_to else (None, "")
                 answer = gross or self._trajectory(original, patched, asked=asked)
-                return self._told(replace(answer, detail=f"{answer.detail}{unseen}"))
+                return self._tell_if_borrowed(replace(answer, detail=f"{answer.detail}{unseen}"))
             answer = self._equal(gate, original, patched, rounds_to)
         except _NoCaptureError as error:
             return GateResult(gate, None, str(error))
@@ -90,14 +90,14 @@ class Gatekeeper(CaptureRunner):
         one_compiles = (patched.root in self.compiling) is not (original.root in self.compiling)
         if answer.passed and answer.gate is Gate.BITWISE and not one_compiles:
             self._equals(patched.root, original.root)
-        return self._told(answer)
+        return self._tell_if_borrowed(answer)
 
     def _equals(self, one: Path, other: Path) -> None:
         first, second = _end(self._same_bits, one), _end(self._same_bits, other)
         if first != second:
             self._same_bits[first] = second
 
-    def _told(self, answer: GateResult) -> GateResult:
+    def _tell_if_borrowed(self, answer: GateResult) -> GateResult:
         if not self._borrowed:
             return answer
         return replace(answer, detail=f"{answer.detail}; as captured of a program that it equals bit for bit")
@@ -117,7 +117,7 @@ class Gatekeeper(CaptureRunner):
         patched: Program,
         rounds_to: str | None,
         part: Part | None = None,
-    ) -> list[Wanted]:
+    ) -> list[CaptureRequest]:
         """Return the captures that a passing numerics check needs, with the programs that stand in for the original."""
         steps = self.trajectory_steps
         if part is not None or gate is not Gate.TRAINING:
@@ -127,7 +127,7 @@ class Gatekeeper(CaptureRunner):
         gross = rounding(base, patched, rounds_to, self.precision) if rounds_to is not None else []
         return [*gross, *luck([stands_in, patched], SEEDS, steps)]
 
-    def _missing(self, wanted: Sequence[Wanted]) -> list[Wanted]:
+    def _missing(self, wanted: Sequence[CaptureRequest]) -> list[CaptureRequest]:
         return [one for one in wanted if self._key(one) not in self._taken]
 
     def _equal(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None) -> GateResult:
@@ -228,7 +228,7 @@ class Gatekeeper(CaptureRunner):
         return numerics.equal_in_float64(before, after, reference, patched_reference)
 
     def _by_reference_of_another(
-        self, original: Program, patched: Program, wanted: Sequence[Wanted]
+        self, original: Program, patched: Program, wanted: Sequence[CaptureRequest]
     ) -> GateResult | None:
         """The gate by the reference of a program that the original has the numbers of; None unless it passes.
 
@@ -247,11 +247,11 @@ class Gatekeeper(CaptureRunner):
         answer = numerics.rounding(before, after, reference, *rounded)
         return answer if answer.passed else None
 
-    def _captures(self, *wanted: Wanted) -> list[Capture]:
+    def _captures(self, *wanted: CaptureRequest) -> list[Capture]:
         """Return what is wanted, in that order. Raises _NoCaptureError for the first that cannot be had."""
         return [capture for capture in self._found(wanted) if isinstance(capture, Capture)]
 
-    def _found(self, wanted: Sequence[Wanted]) -> list[Capture | Curve]:
+    def _found(self, wanted: Sequence[CaptureRequest]) -> list[Capture | Curve]:
         self._take_all(self._missing(wanted))
         found = []
         for one in wanted:
@@ -263,7 +263,7 @@ class Gatekeeper(CaptureRunner):
             found.append(taken)
         return found
 
-    def _key(self, wanted: Wanted) -> tuple[Path, str]:
+    def _key(self, wanted: CaptureRequest) -> tuple[Path, str]:
         """The key of the capture itself, or of that capture of a program with the same bits where there is one."""
         if wanted.key in self._taken:
             return wanted.key

@@ -43,7 +43,7 @@ def checkpoints_differ(
     if before is None or after is None:
         return ""
     left = list(after)
-    odd = [one for one in before if not _taken(one, left)]
+    odd = [one for one in before if not _take_equal(one, left)]
     if not odd:
         return ""  # a module more, such as a loss with weights, is no part of a checkpoint that there was
     mine, theirs = odd[0], max(left, key=lambda other: len(odd[0].keys() & other.keys()), default={})
@@ -55,7 +55,7 @@ def checkpoints_differ(
     return f"a checkpoint has {next(key for key in theirs if key not in mine)}, which it had not"
 
 
-def _taken(one: Mapping[str, Sequence[int]], left: list[Mapping[str, Sequence[int]]]) -> bool:
+def _take_equal(one: Mapping[str, Sequence[int]], left: list[Mapping[str, Sequence[int]]]) -> bool:
     """Whether one of those left has the same keys and shapes; then it is gone from them."""
     at = next((place for place, other in enumerate(left) if dict(other) == dict(one)), None)
     if at is not None:

@@ -18,7 +18,7 @@ FIRST_COMPILE_NS = 55 * NS_PER_S
 short shows nothing: for a GPT of twelve layers inductor took 18 to 23 s beside an H200, and 29 to 47 s on other
 hosts with as many cores; for the two networks of a GAN more than 42 s."""
 LEAST_COMPILE_NS = 5 * NS_PER_S
-"""What it takes at best: one function, with the start of the compiler's own processes."""
+"""The least time that it takes: one function, with the start of the compiler's own processes."""
 WARM_SHARE = 0.25
 """The share of the time that compiling adds to a start which a start adds that finds everything compiled, until this
 session has seen one: the program is traced again, and what was compiled is looked up."""
@@ -43,7 +43,7 @@ class CostModel:
     held_steps: int = 0
     """Steps of a block of the newest original, where fewer do not hold what recurs in it."""
     first_start_ns: int = 0
-    """The same of the program as found, which runs once more in the end."""
+    """The time of that start of the program as found, which runs once more in the end."""
     first_step_ns: int = 0
     window_ns: int = 0
     """The time to write a profiler window and all that goes with it: first as the program was watched, then as the
@@ -52,7 +52,7 @@ class CostModel:
     """How much longer the start of a program that compiles was, at most; above zero once it was seen, even of one
     that compiles no less at every start."""
     rewarm_ns: int = 0
-    """The same of a later process, which found everything compiled."""
+    """How much longer a later start was, which found everything compiled."""
     gates_ns: dict[Gate, int] = field(default_factory=dict)
     """The numbers of one more patched program, of each kind: what it is held against has been captured by then."""
     whole_runs_ns: int = 0
@@ -75,7 +75,7 @@ class CostModel:
         """Learn from a comparison that took `took_ns`."""
         originals, patched = found.starts_ns[ORIGINAL], found.starts_ns[PATCHED]
         if originals:
-            # Of a program that compiles itself, later starts find compiled what the first one compiled.
+            # Later starts of a program that compiles itself find compiled what the first one compiled.
             self.start_ns = originals[-1] if compiles else max(originals)
         if compiles and patched:
             self.compile_ns = max(1, self.compile_ns, max([*originals, *patched]) - self.start_ns)

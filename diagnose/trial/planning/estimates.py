@@ -13,7 +13,7 @@ from pathlib import Path
 from diagnose.fixer import Fixer
 from diagnose.model import Gate
 from diagnose.program import Program
-from diagnose.trial.gates.capture_plan import Part, Wanted, for_gate
+from diagnose.trial.gates.capture_plan import CaptureRequest, Part, for_gate
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.planning.cost_model import CostModel
 from diagnose.trial.process.makespan import Process
@@ -101,7 +101,7 @@ class Estimates:
         step_ns = self.costs.step_ns
         later_ns = max(step_ns - plan.saved_ns, step_ns // _LARGEST_SPEEDUP)
 
-        def process(one: Wanted, share: float) -> Process:
+        def process(one: CaptureRequest, share: float) -> Process:
             each_ns = later_ns if one.of_luck else step_ns
             if one.exact:
                 each_ns *= _EXACT_STEPS if one.in_float64 else _WIDE_STEPS

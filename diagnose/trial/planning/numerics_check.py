@@ -85,7 +85,7 @@ class NumericsChecks:
         parts = [(fixer, original, patched)]
         if halfway is not None:
             self.on_phase(f"capturing first steps and losses of {fixer.name}", fixer.gate.value)
-            with self._seen(fixer.gate):
+            with self._timed(fixer.gate):
                 self.gatekeeper.foresee(original, halfway.part, patched, fixer.rounds_to)
             parts = [(halfway.fixer, original, halfway.program), (fixer, halfway.program, patched)]
         answers: list[GateResult] = []
@@ -141,7 +141,7 @@ class NumericsChecks:
         asked: bool = True,
     ) -> GateResult:
         """Whether its numbers hold: those of the first steps, or for the training gate losses over more of them."""
-        with self._seen(gate):
+        with self._timed(gate):
             return self.gatekeeper.check(gate, original, patched, rounds_to, asked=asked)
 
     def whole_runs(
@@ -191,7 +191,7 @@ class NumericsChecks:
         self.early_ns += self.gatekeeper.waited_ns - before[1]
 
     @contextlib.contextmanager
-    def _seen(self, gate: Gate) -> Iterator[None]:
+    def _timed(self, gate: Gate) -> Iterator[None]:
         """Learn what a look at the numbers takes, with what was captured of them early, beside its trial's start."""
         began_ns, before = time.monotonic_ns(), self.gatekeeper.started - self.early
         yield

@@ -12,14 +12,14 @@ from pathlib import Path
 from diagnose.fixer import Fixer
 from diagnose.model import Gate
 from diagnose.program import Program
-from diagnose.trial.gates.capture_plan import AGAIN, Part, Wanted, bits
+from diagnose.trial.gates.capture_plan import AGAIN, CaptureRequest, Part, bits
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.process.capacity import room_to_start
 from diagnose.units import NS_PER_S
 
 AS_FOUND, PATCHED = 1.2, 1.4
-"""What a process may need, in times of what one of the program, or of the program that a fix is put on, was seen to
-hold."""
+"""The memory that a process may need, as a multiple of what one of the program, or of the program that a fix is put
+on, was seen to hold."""
 _CAPTURED_NS = 10 * NS_PER_S
 """First steps that have not been captured so long after everything has started stand still until the gate."""
 
@@ -39,7 +39,7 @@ class Prelaunch:
     def __post_init__(self) -> None:
         self.gatekeeper.make_room = self.clear
 
-    def wanted(self, fixer: Fixer, original: Program, patched: Program, part: Part | None) -> list[Wanted]:
+    def wanted(self, fixer: Fixer, original: Program, patched: Program, part: Part | None) -> list[CaptureRequest]:
         """Return what a look at the numbers captures, or may, if a fix turns out to be faster."""
         wanted = self.gatekeeper.needed(fixer.gate, original, patched, fixer.rounds_to, part)
         return wanted + ([bits(original, AGAIN)] if fixer.gate is Gate.BITWISE else [])
@@ -48,7 +48,7 @@ class Prelaunch:
         """The memory that the arms of a trial of some generations need, as shares of what was seen."""
         return [self.gatekeeper.share_of(original.root, times) for times in (AS_FOUND, PATCHED)] * self.generations
 
-    def start(self, arms: Sequence[float], wanted: Sequence[Wanted], cold: Path | None = None) -> None:
+    def start(self, arms: Sequence[float], wanted: Sequence[CaptureRequest], cold: Path | None = None) -> None:
         """Start what fits beside the arms of a trial, which need these shares of the memory that was seen; what may
         not be needed comes last.
 
@@ -64,7 +64,7 @@ class Prelaunch:
         ):
             self.gatekeeper.begin(some, arms)
 
-    def fits_beside(self, arms: Sequence[float], wanted: Sequence[Wanted]) -> bool:
+    def fits_beside(self, arms: Sequence[float], wanted: Sequence[CaptureRequest]) -> bool:
         """Whether all that a gate needs may start beside the arms of a trial."""
         return self._room(arms, self.gatekeeper.shares_of(wanted))
 

@@ -71,7 +71,7 @@ class Ready:
     started_ns: int
     """The time from the start of the process to the end of its warm-up."""
     left: Sequence[str] = ()
-    """What a probe has left as it is."""
+    """The parts that a probe has left as they are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from diagnose.trace.schema import Float64
 from diagnose.trial.process.host_memory import free_bytes
 
 GROWTH = 1.1
-"""What another process of the same kind may need, in times of what one was seen to hold."""
+"""The memory that another process of the same kind may need, as a multiple of what one was seen to hold."""
 _RSS = "host.rss_bytes"
 _CPU = "host.cpu"
 _RESERVED = "allocator.peak_reserved_bytes"

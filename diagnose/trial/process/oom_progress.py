@@ -22,7 +22,7 @@ class Phase(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class OomProgress:
     """Where a program died; None is unknown."""
 
     steps: int | None = None
@@ -31,7 +31,7 @@ class Reached:
     """The phase of the step that had not ended."""
 
     @classmethod
-    def of(cls, steps: int | None, last_words: str) -> Reached:
+    def of(cls, steps: int | None, last_words: str) -> OomProgress:
         """Return the progress from the number of steps that ended and the end of the error stream."""
         if _OPTIMIZER.search(last_words):
             return cls(steps, Phase.OPTIMIZER)
@@ -42,7 +42,7 @@ class Reached:
         """A key by which what is known to have come farther is larger."""
         return self.steps or 0, self.phase or 0
 
-    def before(self, other: Reached) -> bool:
+    def before(self, other: OomProgress) -> bool:
         """Whether this run is known to have died earlier than another."""
         if self.steps is None or other.steps is None:
             return False

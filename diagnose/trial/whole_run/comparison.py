@@ -35,14 +35,16 @@ class Original:
 
 
 @dataclass(frozen=True)
-class Compared:
+class RunComparison:
     """The differences, and what could not be compared, in words."""
 
     differs: Sequence[str] = ()
     unknown: Sequence[str] = ()
 
 
-def compare(original: Original, patched: Observation, *, losses: bool = True, told: Told | None = None) -> Compared:
+def compare(
+    original: Original, patched: Observation, *, losses: bool = True, told: Told | None = None
+) -> RunComparison:
     """Everything that a user could see of two runs. `losses` False: of runs that were left in mid-step; `told`: what
     the program may say of options that a fix gave it otherwise."""
     if told:
@@ -72,7 +74,7 @@ def compare(original: Original, patched: Observation, *, losses: bool = True, to
     if before.elsewhere or patched.elsewhere:
         shown = ", ".join((before.elsewhere or patched.elsewhere)[:2])
         unknown.append(f"files outside of the program's folder are not compared ({shown})")
-    return Compared(differs, unknown)
+    return RunComparison(differs, unknown)
 
 
 def _noise(original: Original, stream: str) -> Noise:

@@ -27,7 +27,7 @@ LEAST_RELATIVE = 1e-5
 """The smallest relative difference that counts, some ten roundings of float32: no figure of a rounding fix is held
 to less."""
 ROUNDINGS = 4.0
-"""The same in roundings of the format that the fix declares."""
+"""The smallest difference that counts, in roundings of the format that the fix declares."""
 
 _NUMBER = re.compile(
     r"(?<![A-Za-z_.\d])[-+]?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?!\d)|\b(?:nan|inf)\b"

@@ -23,9 +23,9 @@ from typing import Any
 from diagnose.model import Gate, GateAnswer, GateCheck
 from diagnose.program import Program
 from diagnose.trial.process.capacity import died_of_memory
-from diagnose.trial.whole_run.comparison import Compared, Original, compare
+from diagnose.trial.whole_run.comparison import Original, RunComparison, compare
 from diagnose.trial.whole_run.observation import Observation
-from diagnose.trial.whole_run.runs import NoTimeToRun, Runs, Wanted, sources
+from diagnose.trial.whole_run.runs import NoTimeToRun, RunRequest, Runs, sources
 from diagnose.trial.whole_run.told_options import Told
 from diagnose.units import NS_PER_S
 
@@ -73,7 +73,7 @@ class WholeRunGate:
     _loaders: dict[Path, list[list[str]] | None] = field(default_factory=dict)
     _answers: dict[_Asked, tuple[GateCheck, ...]] = field(default_factory=dict)
     _cut_short: dict[_Asked, tuple[GateCheck, ...]] = field(default_factory=dict)
-    """What was found before the time was up, where that was not all."""
+    """The answers before the time was up, where that was not all."""
 
     def check(
         self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, loading: bool = False
@@ -139,11 +139,11 @@ class WholeRunGate:
         self._found = original
         left_ns = self.runs.deadline.left_ns
         limit = {"seconds": min(FULL_NS, FULL_NS if left_ns is None else left_ns // FULL_PART) / NS_PER_S}
-        seen, beside = self.runs.observe([Wanted(original, limit), Wanted(patched, limit)])
+        seen, beside = self.runs.observe([RunRequest(original, limit), RunRequest(patched, limit)])
         if seen.cut or seen.returncode is None:
             steps = SHORT_NS // (TURNS * max(seen.step_ns, 1))
             self._shape = {"batches": min(MOST_BATCHES, max(LEAST_BATCHES, steps)), "turns": TURNS}
-            (seen,) = self.runs.observe([Wanted(original, {**self._shape, **limit})])
+            (seen,) = self.runs.observe([RunRequest(original, {**self._shape, **limit})])
         elif not beside.cut:
             self._seen[patched.root, WHOLE] = beside
         if seen.cut:  # the others are left at the same step
@@ -177,7 +177,7 @@ class WholeRunGate:
     def _take(self, needed: Sequence[tuple[str, Program, Mapping[str, Any]]]) -> None:
         missing = {(program.root, name): (program, recipe) for name, program, recipe in needed}
         missing = {key: value for key, value in missing.items() if key not in self._seen}
-        wanted = [Wanted(program, {**self._shape, **recipe}) for program, recipe in missing.values()]
+        wanted = [RunRequest(program, {**self._shape, **recipe}) for program, recipe in missing.values()]
         for key, seen in zip(missing, self.runs.observe(wanted), strict=True):
             self._seen[key] = seen
 
@@ -289,7 +289,7 @@ def _first_other(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]
     return "the patched program gave no batches"
 
 
-def _answer(name: str, compared: Compared, seen: str, *, reached: bool = True) -> GateCheck:
+def _answer(name: str, compared: RunComparison, seen: str, *, reached: bool = True) -> GateCheck:
     if compared.differs:
         more = len(compared.differs) - 2
         shown = "; ".join(compared.differs[:2]) + (f"; and {more} more" if more > 0 else "")

@@ -34,7 +34,7 @@ class NoTimeToRun(Exception):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RunRequest:
     """A run of a program: under which recipe, and whether its long loops are shortened."""
 
     program: Program
@@ -62,7 +62,7 @@ class Runs:
     """Told of each run that ended."""
     _numbers: Any = field(default_factory=itertools.count)
 
-    def observe(self, wanted: Sequence[Wanted]) -> list[Observation]:
+    def observe(self, wanted: Sequence[RunRequest]) -> list[Observation]:
         """Carry out all of them, as many side by side as fit; in the order asked for. Raises NoTimeToRun."""
         found: dict[int, Observation] = {}
         waiting, running = list(enumerate(wanted)), dict[int, _Running]()
@@ -85,7 +85,7 @@ class Runs:
         Raises NoTimeToRun, also where the deadline ended the run."""
         if self.deadline.passed:
             raise NoTimeToRun
-        wanted = Wanted(program, {"batches": batches, "passes": passes}, "data_order")
+        wanted = RunRequest(program, {"batches": batches, "passes": passes}, "data_order")
         started = self._start(wanted)
         try:
             self._first_to_end({0: started})
@@ -104,7 +104,7 @@ class Runs:
             shutil.rmtree(folder, ignore_errors=True)
             shutil.rmtree(self.copies.folder / _copy_of(folder), ignore_errors=True)
 
-    def _start(self, wanted: Wanted) -> _Running:
+    def _start(self, wanted: RunRequest) -> _Running:
         folder = self.workplace.folder / f"whole-{next(self._numbers)}"
         program = self._fresh(wanted, _copy_of(folder))
         scratch = folder / "tmp"
@@ -116,7 +116,7 @@ class Runs:
         group = self.workplace.start(program, recipe, folder, {}, settings)
         return _Running(program, folder, scratch, group, before)
 
-    def _fresh(self, wanted: Wanted, name: str) -> Program:
+    def _fresh(self, wanted: RunRequest, name: str) -> Program:
         """A new copy with the files of the one that is meant: what an earlier run left in that is not in it."""
         root = wanted.program.root
         files = {os.path.relpath(path, root): read_source(Path(path)).text for path in self.copies.edited.get(root, ())}

@@ -103,7 +103,7 @@ class _Mapping(dict[Any, Any]):
         pass
 
 
-def _made(name: str, args: tuple[Any, ...]) -> Any:
+def _stand_in(name: str, args: tuple[Any, ...]) -> Any:
     """Return what stands for the result of calling a class or a function of that name."""
     if name.endswith("._rebuild_tensor_v2"):
         return _tensor(*args[:4])
@@ -138,7 +138,7 @@ def _class_of(name: str) -> type:
         title = name
 
         def __new__(cls, *args: Any, **_kwargs: Any) -> Any:
-            return _made(name, args)
+            return _stand_in(name, args)
 
     return Stand
 

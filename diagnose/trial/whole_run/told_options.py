@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from diagnose.source.tree.outline import read_outline
 from diagnose.trial.whole_run.figures import Text, line_of
 
 _DECLARED = re.compile(r"add_argument\(\s*((?:[\"'][^\"']+[\"']\s*,\s*)+)")
@@ -24,7 +25,7 @@ _SPELLING = re.compile(r"[\"']([^\"']+)[\"']")
 
 def changed_options(before: Sequence[str], after: Sequence[str], sources: Iterable[str]) -> frozenset[str]:
     """The names under which a program holds the options that two of its command lines give differently."""
-    one, other = dict(_given(before)), dict(_given(after))
+    one, other = dict(_options_with_values(before)), dict(_options_with_values(after))
     changed = {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
     short = {name for name in changed if name.startswith("-") and not name.startswith("--")}
     found = {name.lstrip("-").removeprefix("no-") for name in changed}
@@ -36,7 +37,7 @@ def changed_options(before: Sequence[str], after: Sequence[str], sources: Iterab
     return frozenset(name.replace("-", "_") for name in found)
 
 
-def _given(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _options_with_values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Each option with its value: `--a 1`, `--a=1`, `a.b=1`, and "" for one that stands alone."""
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
@@ -53,7 +54,7 @@ class Told:
 
     options: frozenset[str] = frozenset()
     messages: tuple[re.Pattern[str], ...] = ()
-    """What the program prints or logs where such an option is on, as patterns of whole lines."""
+    """The lines that the program prints or logs where such an option is on, as patterns of whole lines."""
 
     @classmethod
     def of(cls, before: Sequence[str], after: Sequence[str], sources: Collection[str]) -> Told:
@@ -88,10 +89,9 @@ class Told:
 def _messages(options: Collection[str], sources: Iterable[str]) -> Iterator[re.Pattern[str]]:
     """Yield what is printed or logged in the blocks of an `if` that asks for one of the options."""
     for text in sources:
-        if not any(name in text for name in options):
-            continue
-        for node in ast.walk(_tree(text)):
-            if not isinstance(node, ast.If) or not _asks(node.test, options):
+        outline = read_outline(text) if any(name in text for name in options) else None
+        for node in outline.every(ast.If) if outline is not None else ():
+            if not _asks(node.test, options):
                 continue
             for call in (one for line in node.body for one in ast.walk(line) if isinstance(one, ast.Call)):
                 name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
@@ -117,10 +117,3 @@ def _pattern(message: ast.expr) -> str | None:
     if isinstance(message, ast.BinOp) and isinstance(message.op, ast.Mod):
         return _pattern(message.left)
     return None
-
-
-def _tree(text: str) -> ast.AST:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])

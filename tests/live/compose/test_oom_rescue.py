@@ -24,7 +24,7 @@ from diagnose.session import fold
 from diagnose.trace import Trace
 from diagnose.trial.baseline_failure import OutOfMemoryBaseline
 from diagnose.trial.bench import Bench
-from diagnose.trial.process.oom_progress import Reached
+from diagnose.trial.process.oom_progress import OomProgress
 from diagnose.trial.schedule import Deadline
 from diagnose.trial.standalone import StandaloneRun
 from diagnose.verdict import Ruling
@@ -160,7 +160,7 @@ class _AllDie(Bench):
 
     def run_alone(self, program: Program, _name: str, least_steps: int = 0) -> StandaloneRun:
         if self.alone_after is not None and (program.root / "train.py").read_text() == SOURCE:
-            return StandaloneRun(failure=Ruling(DIES, "as it ended"), reached=Reached(self.alone_after))
+            return StandaloneRun(failure=Ruling(DIES, "as it ended"), reached=OomProgress(self.alone_after))
         return StandaloneRun(12_000_000, 3 << 30, least_steps)
 
     def gate(self, gate: Gate, *_words: object, **_named: object) -> GateResult:

@@ -14,7 +14,7 @@ from watching import LIGHT_TORCH, LIMIT_NS
 
 from diagnose.program import Program
 from diagnose.trial.gates import numerics
-from diagnose.trial.gates.capture_plan import AGAIN, Wanted, bits, luck
+from diagnose.trial.gates.capture_plan import AGAIN, CaptureRequest, bits, luck
 from diagnose.trial.gates.captures import Capture
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.gates.trajectory import Curve
@@ -56,7 +56,7 @@ class Watched(Gatekeeper):
     def groups(self) -> list[Group]:
         return [one.group for one in self._begun]
 
-    def taken(self, *wanted: Wanted) -> list[object]:
+    def taken(self, *wanted: CaptureRequest) -> list[object]:
         self._take_all(self._missing(wanted))
         return [self._taken[one.key] for one in wanted]
 
@@ -128,7 +128,7 @@ def test_first_steps_that_are_not_stop_behind_one_of_them(
     keeper: Watched, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diagnose.trial.gates.capture_runner.EARLY_MORE_NS", LIMIT_NS)
-    endless = Wanted(program, "bits", {"steps": 100_000, "values": True})
+    endless = CaptureRequest(program, "bits", {"steps": 100_000, "values": True})
     keeper.begin([endless], [1.0, 1.0])
     (one,) = keeper._begun
     while not list(one.folder.glob("rank0/*")):

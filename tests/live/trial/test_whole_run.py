@@ -16,7 +16,7 @@ from diagnose.trial.process.arm import Workplace
 from diagnose.trial.process.process_group import Groups
 from diagnose.trial.process.workspace import Workspace
 from diagnose.trial.whole_run.gate import WholeRunGate
-from diagnose.trial.whole_run.runs import Runs, Wanted
+from diagnose.trial.whole_run.runs import RunRequest, Runs
 
 PROGRAM = f"""
 {LIGHT_TORCH}
@@ -176,7 +176,7 @@ def test_a_shortened_run_has_first_and_last_batches_and_epochs_and_a_normal_end(
     original = copies.make({}, "original")
     with Groups() as groups:
         place = Workplace(groups, tmp_path / "trials", sys.executable, copies.environment_of, edited=copies.edited)
-        (run,) = Runs(place, copies, LIMIT_NS).observe([Wanted(original, {"batches": 4, "turns": 3})])
+        (run,) = Runs(place, copies, LIMIT_NS).observe([RunRequest(original, {"batches": 4, "turns": 3})])
     assert run.steps == 3 * 4
     assert run.returncode == 0
     assert [line.numbers[0] for line in run.printed.lines[:-1]] == ["0", "1", "39"]
@@ -198,7 +198,7 @@ def test_a_program_that_trains_on_after_an_interrupt_is_ended_some_calls_later(
     original = copies.make({}, "original")
     with Groups() as groups:
         place = Workplace(groups, tmp_path / "trials", sys.executable, copies.environment_of, edited=copies.edited)
-        (run,) = Runs(place, copies, LIMIT_NS).observe([Wanted(original, recipe)])
+        (run,) = Runs(place, copies, LIMIT_NS).observe([RunRequest(original, recipe)])
     assert run.returncode == 1
     assert getattr(run, told)
     assert run.calls == run.steps + 1

@@ -66,10 +66,10 @@ def test_after_its_most_lines_a_log_has_one_for_each_writing(watched: watch.Watc
 
 def test_waits_for_the_loader_end_with_the_lines_of_the_steps(watched: watch.Watch) -> None:
     wait = watched._ranges._loader_waited
-    wait("input", 1, 2, "DataLoader.__next__")
+    wait(1, 2, "DataLoader.__next__")
     take(watched, 1, LOGGED + 1)
     written(watched)
-    wait("input", 3, 4, "DataLoader.__next__")
+    wait(3, 4, "DataLoader.__next__")
     watched._ranges._collected("start", {})
     ((_, lines),) = watched._ranges.drain()
     assert lines.count("\n") == 1

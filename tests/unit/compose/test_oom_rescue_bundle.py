@@ -12,7 +12,7 @@ from diagnose.compose import Outcome
 from diagnose.fixer import Answer, Request
 from diagnose.model import Decision, Gate
 from diagnose.session import TrialStarted, Warned, fold
-from diagnose.trial.process.oom_progress import Phase, Reached
+from diagnose.trial.process.oom_progress import OomProgress, Phase
 from diagnose.trial.schedule import Deadline
 
 NEEDS_TWO = {"loader = 1\n": DIES, "loss = 2\n": DIES}
@@ -59,19 +59,19 @@ def test_nothing_is_put_together_once_one_is_enough(tmp_path: Path) -> None:
     ("reached", "first"),
     [
         ({}, LOADER),
-        ({"loss = 20": Reached(4)}, ITEM),
-        ({"loader = 10": Reached(0), "loss = 20": Reached(0, Phase.BACKWARD)}, ITEM),
-        ({"loader = 10": Reached(0, Phase.OPTIMIZER), "loss = 20": Reached(0, Phase.BACKWARD)}, LOADER),
+        ({"loss = 20": OomProgress(4)}, ITEM),
+        ({"loader = 10": OomProgress(0), "loss = 20": OomProgress(0, Phase.BACKWARD)}, ITEM),
+        ({"loader = 10": OomProgress(0, Phase.OPTIMIZER), "loss = 20": OomProgress(0, Phase.BACKWARD)}, LOADER),
     ],
 )
-def test_the_one_that_came_farthest_goes_first(tmp_path: Path, reached: dict[str, Reached], first: object) -> None:
+def test_the_one_that_came_farthest_goes_first(tmp_path: Path, reached: dict[str, OomProgress], first: object) -> None:
     outcome, _ = rescued(tmp_path, [LOADER, ITEM], NEEDS_TWO, reached=reached)
     assert outcome.stack is not None and outcome.stack.kept[0].fixer == first
 
 
 def test_what_is_to_come_after_another_does(tmp_path: Path) -> None:
     late = fixer("late", replacing("loss = 2", "loss = 20"), after=(LOADER.name,))
-    outcome, _ = rescued(tmp_path, [late, LOADER], NEEDS_TWO, reached={"loss = 20": Reached(4)})
+    outcome, _ = rescued(tmp_path, [late, LOADER], NEEDS_TWO, reached={"loss = 20": OomProgress(4)})
     assert names(outcome) == (LOADER.name, "late")
 
 
@@ -92,7 +92,7 @@ def test_one_that_turns_out_not_to_be_needed_is_left_out_again(tmp_path: Path) -
 
 
 def test_one_with_which_the_program_dies_earlier_does_not_stay(tmp_path: Path) -> None:
-    worse = {"model = 30": Reached(0), "loader = 10": Reached(7)}
+    worse = {"model = 30": OomProgress(0), "loader = 10": OomProgress(7)}
     outcome, stage = rescued(tmp_path, [LOADER, MODEL, ITEM], NEEDS_TWO, reached=worse)
     assert names(outcome) == (LOADER.name, ITEM.name)
     assert stage.bench.ran_alone[-1] == BOTH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.source.dataflow.reachable_code import Reached
+from diagnose.source.dataflow.reachable_code import ReachableCode
 from diagnose.source.training.repeated_forward import forward_effect
 from diagnose.source.tree.syntax import parse
 
@@ -73,5 +73,5 @@ def test_a_method_with_a_name_of_torchs_is_followed_on_the_programs_own_objects(
     source = parse(STEP.format(made=made))
     assert source is not None
     begins = [("train.py", source, source.module.body[-1])]
-    pieces = [source.code(piece) for piece in Reached({"train.py": source}, begins).pieces]
+    pieces = [source.code(piece) for piece in ReachableCode({"train.py": source}, begins).pieces]
     assert any("print(folder)" in code for code in pieces) is followed

@@ -15,7 +15,7 @@ from diagnose.trial.process.workspace import Workspace
 from diagnose.trial.whole_run.comparison import Original, compare
 from diagnose.trial.whole_run.figures import read_text
 from diagnose.trial.whole_run.observation import Observation
-from diagnose.trial.whole_run.runs import Runs, Wanted
+from diagnose.trial.whole_run.runs import RunRequest, Runs
 from diagnose.trial.whole_run.told_options import Told, changed_options
 
 torch = pytest.importorskip("torch")
@@ -94,6 +94,6 @@ def test_a_whole_run_starts_with_the_changed_command(tmp_path: Path) -> None:
     copies = Workspace(program, tmp_path / "copies", dict(os.environ))
     patched = copies.make({COMMAND_LINE: "python\ntrain.py\nd\n--amp\n"}, "patched")
     runs = Runs(None, copies, 1)  # type: ignore[arg-type]
-    assert runs._fresh(Wanted(patched), "whole").words == ("train.py", "d", "--amp")
+    assert runs._fresh(RunRequest(patched), "whole").words == ("train.py", "d", "--amp")
     assert runs.told(patched).options == {"amp"}
     assert not runs.told(copies.make({}, "original"))

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from diagnose.program import Program
-from diagnose.trial.gates.capture_plan import AGAIN, Wanted, bits, exact, luck
+from diagnose.trial.gates.capture_plan import AGAIN, CaptureRequest, bits, exact, luck
 from diagnose.trial.gates.capture_runner import _GAVE_NONE, _LACK, CaptureRunner
 from diagnose.trial.gates.captures import Capture
 from diagnose.trial.process.arm import Workplace
@@ -50,7 +50,7 @@ class Made(CaptureRunner):
     """Captures that do not get to stand still."""
     processes: dict[str, Process] = field(default_factory=dict)
 
-    def _start(self, wanted: Wanted) -> tuple[Path, Any]:
+    def _start(self, wanted: CaptureRequest) -> tuple[Path, Any]:
         self.started += 1
         self.processes[wanted.name] = Process(wanted.name not in self.hangs)
         return Path(), self.processes[wanted.name]
@@ -67,17 +67,17 @@ class Made(CaptureRunner):
     def _let_go_on(self, one: Any) -> None:
         one.group.resume()
 
-    def _finish(self, wanted: Wanted, _folder: Path, _group: Any) -> Capture | str:
+    def _finish(self, wanted: CaptureRequest, _folder: Path, _group: Any) -> Capture | str:
         if wanted.name in self.fails:
             self.fails.remove(wanted.name)
             return self.why
         return Capture({}, {})
 
-    def take(self, *some: Wanted) -> list[object]:
+    def take(self, *some: CaptureRequest) -> list[object]:
         self._take_all(self._missing(some))
         return [self._taken[one.key] for one in some]
 
-    def _missing(self, some: tuple[Wanted, ...]) -> list[Wanted]:
+    def _missing(self, some: tuple[CaptureRequest, ...]) -> list[CaptureRequest]:
         return [one for one in some if one.key not in self._taken]
 
 
@@ -183,7 +183,7 @@ def test_captures_that_stand_go_where_memory_runs_out() -> None:
 
 
 @pytest.mark.parametrize("one", [SHORT, LONG], ids=["short", "long"])
-def test_what_fails_beside_others_is_taken_again_at_the_gate(one: Wanted) -> None:
+def test_what_fails_beside_others_is_taken_again_at_the_gate(one: CaptureRequest) -> None:
     recorder = made(fails=[one.name])
     recorder.begin([one], [])
     recorder.rest(NS_PER_S)

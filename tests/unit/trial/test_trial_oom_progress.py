@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.trial.process.oom_progress import Phase, Reached
+from diagnose.trial.process.oom_progress import OomProgress, Phase
 
 LACK = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 BACKWARD = '  File "/env/torch/autograd/graph.py", line 829, in _engine_run_backward\n    return run()\n'
@@ -26,19 +26,19 @@ NAMED = '  File "/home/u/train.py", line 50, in main\n    backward(loss)  # in b
     ],
 )
 def test_the_phase_is_that_of_the_frames_that_show_one(frames: str, phase: Phase | None) -> None:
-    assert Reached.of(3, frames + LACK) == Reached(3, phase)
+    assert OomProgress.of(3, frames + LACK) == OomProgress(3, phase)
 
 
 def test_more_steps_are_farther_whatever_the_phase() -> None:
-    assert Reached(2, Phase.OPTIMIZER).before(Reached(3))
-    assert Reached(3).at_least > Reached(2, Phase.OPTIMIZER).at_least
+    assert OomProgress(2, Phase.OPTIMIZER).before(OomProgress(3))
+    assert OomProgress(3).at_least > OomProgress(2, Phase.OPTIMIZER).at_least
 
 
 def test_of_the_same_step_the_phase_decides_where_both_are_known() -> None:
-    assert Reached(2, Phase.BACKWARD).before(Reached(2, Phase.OPTIMIZER))
-    assert not Reached(2).before(Reached(2, Phase.OPTIMIZER))
-    assert not Reached(2, Phase.BACKWARD).before(Reached(2, Phase.BACKWARD))
+    assert OomProgress(2, Phase.BACKWARD).before(OomProgress(2, Phase.OPTIMIZER))
+    assert not OomProgress(2).before(OomProgress(2, Phase.OPTIMIZER))
+    assert not OomProgress(2, Phase.BACKWARD).before(OomProgress(2, Phase.BACKWARD))
 
 
 def test_what_is_unknown_is_not_earlier() -> None:
-    assert not Reached().before(Reached(7))
+    assert not OomProgress().before(OomProgress(7))

@@ -10,7 +10,7 @@ from diagnose.program import Program
 from diagnose.trial import standalone
 from diagnose.trial.process.arm import ArmFailed, Block, Ready, Trouble, Workplace
 from diagnose.trial.process.capacity import Memory
-from diagnose.trial.process.oom_progress import Phase, Reached
+from diagnose.trial.process.oom_progress import OomProgress, Phase
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.standalone import Standalone
 from diagnose.units import NS_PER_S
@@ -94,10 +94,14 @@ def test_of_a_budget_the_steps_to_get_through_take_no_more_than_half_of_what_is_
 
 @pytest.mark.parametrize(
     ("trouble", "reached"),
-    [(Trouble.OUT_OF_MEMORY, Reached(7, Phase.OPTIMIZER)), (Trouble.CRASHED, Reached()), (Trouble.ENDED, Reached())],
+    [
+        (Trouble.OUT_OF_MEMORY, OomProgress(7, Phase.OPTIMIZER)),
+        (Trouble.CRASHED, OomProgress()),
+        (Trouble.ENDED, OomProgress()),
+    ],
 )
 def test_a_program_that_runs_out_of_memory_tells_how_far_it_came(
-    clock: Clock, trouble: Trouble, reached: Reached
+    clock: Clock, trouble: Trouble, reached: OomProgress
 ) -> None:
     words = '  File "/env/torch/optim/adamw.py", line 232, in step\ntorch.OutOfMemoryError: CUDA out of memory.'
     clock.fails = ArmFailed(trouble, words, 7)

@@ -14,7 +14,7 @@ from diagnose.trial.process.workspace import Workspace
 from diagnose.trial.whole_run.figures import read_text
 from diagnose.trial.whole_run.gate import WholeRunGate
 from diagnose.trial.whole_run.observation import Observation
-from diagnose.trial.whole_run.runs import NoTimeToRun, Runs, Wanted
+from diagnose.trial.whole_run.runs import NoTimeToRun, RunRequest, Runs
 from diagnose.trial.whole_run.told_options import Told
 
 FLIPS = {0: 57, 1: 57, 2: 58, 3: 57}
@@ -43,7 +43,7 @@ class Counting(Runs):
             raise NoTimeToRun
         return [self._observed(one) for one in wanted]
 
-    def _observed(self, wanted: Wanted) -> Observation:
+    def _observed(self, wanted: RunRequest) -> Observation:
         seed = wanted.recipe.get("disturb_seed")
         if seed is not None:
             self.disturbed.append(seed)

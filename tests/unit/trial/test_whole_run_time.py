@@ -22,7 +22,7 @@ from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.whole_run.figures import Text
 from diagnose.trial.whole_run.gate import DATA_ORDER, NO_TIME, WHOLE, WholeRunGate
 from diagnose.trial.whole_run.observation import Observation
-from diagnose.trial.whole_run.runs import NoTimeToRun, Runs, Wanted
+from diagnose.trial.whole_run.runs import NoTimeToRun, RunRequest, Runs
 from diagnose.trial.whole_run.told_options import Told
 from diagnose.units import NS_PER_S
 from diagnose.verdict import Pair
@@ -154,6 +154,6 @@ def test_whole_runs_of_one_fix_wait_for_the_last_check_where_they_would_take_mos
 def test_no_run_begins_after_the_deadline() -> None:
     runs = Runs(cast("Workplace", None), cast("Workspace", None), 1, deadline=Deadline(0))
     with pytest.raises(NoTimeToRun):
-        runs.observe([Wanted(ORIGINAL)])
+        runs.observe([RunRequest(ORIGINAL)])
     with pytest.raises(NoTimeToRun):
         runs.batches(ORIGINAL, 1, 1)

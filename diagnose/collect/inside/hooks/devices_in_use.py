@@ -1,4 +1,4 @@
-"""Which devices this process trains on: a program may put all on `cuda:1` and never make that the current one."""
+"""Finds the devices that a process trains on: a program may put all on `cuda:1` and never make that the current one."""
 
 from __future__ import annotations
 

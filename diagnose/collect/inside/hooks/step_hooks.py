@@ -46,7 +46,7 @@ class StepHooks:
         """Time in the loader during the step that ended last."""
         self.forward_ns = 0
         """Sum over the steps so far: from a step's beginning to its first backward pass, less waits for the loader."""
-        self.on_range: Callable[[str, int, int, str], None] | None = None
+        self.on_range: Callable[[int, int, str], None] | None = None
         """Told of each wait for the loader: kind, start, end, name."""
         self.on_optimizer: Callable[[Any], None] = lambda _optimizer: None
         """Told of each optimizer that has stepped, also of one that another calls."""
@@ -121,19 +121,6 @@ class StepHooks:
             self.early.clear()
             self._step("backward")
 
-    def batch_fetched(self, kind: str, start: int, name: str) -> None:
-        """The training thread waited for the loader from `start` until now."""
-        end = _clock()
-        self.input_ns += end - start
-        if self.on_range is not None:
-            self.on_range(kind, start, end, name)
-        if self.found_by == "batches":
-            self._step("batches")
-        elif self.found_by == "none" and not self._backwards:
-            self._batches += 1
-            if self._batches >= BATCHES_WITHOUT_BACKWARD:
-                self._step("batches")
-
     def _step(self, found_by: str) -> None:
         self.end_ns = _clock()
         restarted = self.found_by not in (found_by, "none")
@@ -151,15 +138,18 @@ class StepHooks:
         return _clock()
 
     def leave_input(self, start: int, name: str, fetched: bool) -> None:
-        """End of the wait that `enter_input` began."""
+        """End of the wait that `enter_input` began; `fetched`: with a batch."""
         self._in_input = False
-        if fetched:
-            self.batch_fetched("input", start, name)
-            return
         end = _clock()
         self.input_ns += end - start
         if self.on_range is not None:
-            self.on_range("input", start, end, name)
+            self.on_range(start, end, name)
+        if fetched and self.found_by == "batches":
+            self._step("batches")
+        elif fetched and self.found_by == "none" and not self._backwards:
+            self._batches += 1
+            if self._batches >= BATCHES_WITHOUT_BACKWARD:
+                self._step("batches")
 
     def enter_backward(self) -> bool:
         """Begin of a backward pass; False for one inside another (reentrant checkpointing)."""

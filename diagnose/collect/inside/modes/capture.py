@@ -181,7 +181,7 @@ class _Capture:
         self._hashing.finish()  # before the program changes what was not copied
 
     def _note_kept(self, step: int, name: str, kept: dict[str, Any]) -> None:
-        """What an optimizer keeps of a parameter; counts of steps are numbers to some optimizers, tensors to others."""
+        """Note the state of a parameter, but for counts of steps, which are tensors to some optimizers only."""
         for what, value in kept.items():
             if what != "step" and isinstance(value, self._torch.Tensor):
                 self._note(step, "state", f"{what} of {name}", value)

@@ -143,7 +143,7 @@ class Arithmetic:
         if name.startswith(_MIXED) or not any(tensor.dtype == self._wide for tensor in tensors):
             return func(*args, **named)
         if self._torch.Tag.nondeterministic_seeded in func.tags and "scaled_dot_product" not in name:
-            return self._drawn(func, args, named)
+            return self._draw_wide(func, args, named)
         new_args, new_kwargs = self._converted(func, args, named)
         if self._bits is not None:
             for place in _OPERANDS.get(name, ()):
@@ -188,7 +188,7 @@ class Arithmetic:
             new_kwargs["dtype"] = self._wide
         return new_args, new_kwargs
 
-    def _drawn(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _draw_wide(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A random operator on wide input, drawing as it would have drawn for float32."""
         narrow = self._torch.float32
         if func._schema.name == "aten::native_dropout":

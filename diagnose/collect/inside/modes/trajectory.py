@@ -99,7 +99,7 @@ class _Trajectory:
             self._left_out += 1
         else:
             self._losses.append(now)
-            self._memory.append(self._held())
+            self._memory.append(self._held_bytes())
             self._look_at_optimizers(len(self._losses))
         if len(self._losses) >= self._steps:
             self.write()
@@ -132,7 +132,7 @@ class _Trajectory:
         }
         write_whole(folder / TRAJECTORY, json.dumps(found))
 
-    def _held(self) -> int:
+    def _held_bytes(self) -> int:
         """Bytes of live tensors on the device; resident memory where no device is in use."""
         if self._hub.uses_cuda:
             return int(self._torch.cuda.memory_allocated())

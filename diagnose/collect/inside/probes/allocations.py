@@ -120,9 +120,9 @@ class Allocations:
         """Stop using the allocator's switch once the program has used it, by whatever name it has it."""
         for name in _SWITCHES:
             if hasattr(torch._C, name):
-                setattr(torch._C, name, self._seen(getattr(torch._C, name)))
+                setattr(torch._C, name, self._left_to_program(getattr(torch._C, name)))
 
-    def _seen(self, switch: Callable[..., Any]) -> Callable[..., Any]:
+    def _left_to_program(self, switch: Callable[..., Any]) -> Callable[..., Any]:
         @unseen
         @functools.wraps(switch)
         def seen(*args: Any, **kwargs: Any) -> Any:

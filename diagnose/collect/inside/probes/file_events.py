@@ -49,7 +49,7 @@ class FileEvents:
         @functools.wraps(save)
         def watched(obj: object, f: Any, *args: Any, **keywords: Any) -> Any:
             if isinstance(f, str | os.PathLike):
-                self._seen("opened", os.fspath(f))
+                self._note_event("opened", os.fspath(f))
             return save(obj, f, *args, **keywords)
 
         torch.save = watched  # type: ignore[attr-defined]  # a module of whose attributes the type knows nothing
@@ -59,19 +59,19 @@ class FileEvents:
             path, mode, flags = args
             by_flags = bool(flags & _WRITE_FLAGS) if isinstance(flags, int) else False
             writes = by_flags or (isinstance(mode, str) and any(letter in mode for letter in "wax+"))
-            self._seen("opened" if writes else "read", path)
+            self._note_event("opened" if writes else "read", path)
         elif event in ("os.remove", "os.rmdir", "shutil.rmtree"):
-            self._seen("removed", args[0])
+            self._note_event("removed", args[0])
         elif event == "os.rename":
-            self._seen("renamed", args[0], args[1])
+            self._note_event("renamed", args[0], args[1])
         elif event == "os.mkdir":
-            self._seen("made", args[0])
+            self._note_event("made", args[0])
         elif event in _LISTS:
-            self._seen("listed", args[0] if args and args[0] is not None else ".")
+            self._note_event("listed", args[0] if args and args[0] is not None else ".")
         elif event in _STARTS:
-            self._seen("started", "")
+            self._note_event("started", "")
 
-    def _seen(self, kind: str, path: object, after: object = "") -> None:
+    def _note_event(self, kind: str, path: object, after: object = "") -> None:
         # What is done here raises events too; children of a fork are other programs.
         if getattr(self._busy, "now", False) or os.getpid() != self._pid or len(self.events) >= _MOST_EVENTS:
             return

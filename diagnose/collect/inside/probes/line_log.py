@@ -1,4 +1,4 @@
-"""Which line of the user's the training thread is at, moment by moment, for one step that is recorded but not counted.
+"""Logs the line of the user's that the training thread is at, moment by moment, in one step that is not counted.
 
 A profile's stacks name functions, and where an operator stands in one they do not say: `a + b` calls nothing that
 Python would tell of. So the interpreter itself is asked, through `sys.settrace`, at every line of the user's files.

@@ -50,7 +50,7 @@ class OperatorCosts:
         from torch.utils import _python_dispatch, flop_counter
 
         self._torch, self._flops = torch, flop_counter.flop_registry
-        seen = self._seen
+        seen = self._note_call
         base: Any = _python_dispatch.TorchDispatchMode
 
         class Mode(base):  # type: ignore[misc]  # torch does not annotate it
@@ -82,7 +82,7 @@ class OperatorCosts:
         _, user = self._ownership.caller(sys._getframe(2))
         return NOWHERE if user is None else (user.f_code.co_filename, user.f_lineno)
 
-    def _seen(self, func: Any, _types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _note_call(self, func: Any, _types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         on_device, where = False, kwargs.get("device")
         if where is not None and is_device(where):
             kwargs = {**kwargs, "device": self._torch.device("cpu")}

@@ -100,9 +100,9 @@ class RangeLog:
         if self._hub.claimed or len(self._new) < _KEPT_UNCLAIMED:
             self._new.append((kind, start, end, name, thread))
 
-    def _loader_waited(self, kind: str, start: int, end: int, name: str) -> None:
+    def _loader_waited(self, start: int, end: int, name: str) -> None:
         if not self._is_thin:
-            self._add(kind, start, end, name, self._thread)
+            self._add("input", start, end, name, self._thread)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":

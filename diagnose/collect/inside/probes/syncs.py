@@ -36,7 +36,7 @@ class SyncWatch:
         self._torch, self._mode = torch, 0
         # Python is not told of the change: it would forget which warnings it has shown, and show them again.
         warnings.filters.insert(0, self._filter)  # type: ignore[attr-defined]
-        self._show, warnings.showwarning = warnings.showwarning, self._seen
+        self._show, warnings.showwarning = warnings.showwarning, self._note_warning
         torch.cuda.set_sync_debug_mode(1)
         return True
 
@@ -49,7 +49,7 @@ class SyncWatch:
         self._mode = None
         if self._filter in warnings.filters:
             warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
-        if warnings.showwarning == self._seen:
+        if warnings.showwarning == self._note_warning:
             warnings.showwarning = self._show
 
     def records(self, steps: int) -> list[dict[str, Any]]:
@@ -59,7 +59,7 @@ class SyncWatch:
             for (file, line, function), count in self._counts.most_common()
         ]
 
-    def _seen(
+    def _note_warning(
         self,
         message: Warning | str,
         category: type[Warning],

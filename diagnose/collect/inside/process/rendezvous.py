@@ -74,7 +74,7 @@ class Place:
         if port not in self._named:
             self._named.append(port)
         at = self._named.index(port)
-        # Of a launcher that was given one of them the ranks know by this variable: it is taken.
+        # The ranks of a launcher that was given one of them know it by this variable: it is taken.
         free = [one for one in self._ports if str(one) != os.environ.get("MASTER_PORT")]
         return free[at] if at < len(free) else port
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.model import Facts
 from diagnose.trace import Thread, Trace
-from diagnose.trace.readers.columns import Growing, ids_of
+from diagnose.trace.readers.columns import ids_of
 from diagnose.trace.readers.kineto.meaning import range_kind
 from diagnose.trace.readers.kineto.memory_events import memory_of
 from diagnose.trace.readers.kineto.tables import RankTables
@@ -66,16 +65,16 @@ def trace_of(path: Path, tables: RankTables, header: Header, rank: int | None) -
     base_ns = _base_ns(tables, header.base_ns)
     names = tables.names
     kinds = np.asarray([range_kind(name) for name in names], np.uint8)
-    device: DeviceWork = _table(tables.device, base_ns)
-    calls: HostCalls = _table(tables.calls, base_ns)
-    ops: Ops = _table(tables.ops, base_ns)
+    device: DeviceWork = tables.device.build(base_ns)
+    calls: HostCalls = tables.calls.build(base_ns)
+    ops: Ops = tables.ops.build(base_ns)
     if not (ops.external_id == 0).any():  # Kineto's 0 is "caused by no operator", unless an operator bears it
         device.external_id[device.external_id == 0] = MISSING
         calls.external_id[calls.external_id == 0] = MISSING
-    frames: Frames = _table(tables.frames, base_ns)
-    ranges: Ranges = _table(tables.ranges, base_ns, kinds)
-    device_ranges: Ranges = _table(tables.device_ranges, base_ns, kinds)
-    waits: DeviceWaits = _table(tables.waits, base_ns)
+    frames: Frames = tables.frames.build(base_ns)
+    ranges: Ranges = tables.ranges.build(base_ns, kinds)
+    device_ranges: Ranges = tables.device_ranges.build(base_ns, kinds)
+    waits: DeviceWaits = tables.waits.build(base_ns)
     memory, counters = memory_of(tables.memory, base_ns, names)
     devices = _used_first(header.devices, device)
     return Trace(
@@ -108,17 +107,6 @@ def _base_ns(tables: RankTables, base_ns: int) -> int:
         if rows.rows:
             return base_ns if int(np.median(rows.column("start_ns"))) < base_ns // 2 else 0
     return base_ns
-
-
-def _table(rows: Growing, base_ns: int, range_kinds: npt.NDArray[np.uint8] | None = None) -> Any:
-    if not rows.rows:
-        return rows.table.build()
-    columns = rows.take_sorted()
-    columns["start_ns"] += base_ns
-    columns["end_ns"] += base_ns
-    if range_kinds is not None:
-        columns["kind"] = range_kinds[columns["name"]]
-    return rows.table.build(columns)
 
 
 def _threads(tables: RankTables) -> tuple[Thread, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -96,10 +95,10 @@ def _trace(
     warnings: Sequence[str],
 ) -> Trace:
     tables, names = process.tables, Interned(activities.names)
-    device: DeviceWork = _table(tables.device, target.epoch_ns)
-    calls: HostCalls = _table(tables.calls, target.epoch_ns)
-    ops: Ops = _table(tables.ops, target.epoch_ns)
-    ranges: Ranges = with_kinds(_table(tables.ranges, target.epoch_ns), tuple(names))
+    device: DeviceWork = tables.device.build(target.epoch_ns)
+    calls: HostCalls = tables.calls.build(target.epoch_ns)
+    ops: Ops = tables.ops.build(target.epoch_ns)
+    ranges: Ranges = with_kinds(tables.ranges.build(target.epoch_ns), tuple(names))
     gpus = [gpu for gpu in (target.gpu_of(process.pid, ordinal) for ordinal in process.devices) if gpu]
     return Trace(
         source=str(path),
@@ -117,15 +116,6 @@ def _trace(
         facts=_facts(gpus[0]) if gpus else Facts(),
         warnings=tuple(warnings),
     )
-
-
-def _table(rows: Growing, epoch_ns: int) -> Any:
-    if not rows.rows:
-        return rows.table.build()
-    columns = rows.take_sorted()
-    columns["start_ns"] += epoch_ns
-    columns["end_ns"] += epoch_ns
-    return rows.table.build(columns)
 
 
 def _counters(database: Database, process: Process, target: Target, names: Interned) -> Counters:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from diagnose.errors import InputError, NotATrace
 from diagnose.model import Facts
 from diagnose.trace import Thread, Trace
-from diagnose.trace.readers.columns import Growing, ids_of
+from diagnose.trace.readers.columns import ids_of
 from diagnose.trace.readers.kineto.meaning import range_kind
 from diagnose.trace.readers.rocm.meaning import rccl_kind
 from diagnose.trace.readers.rocm.rccl import collectives_of
@@ -86,11 +85,11 @@ class Recording:
         if (streams <= 0).all() and len(streams):
             # Streams are known only where HIP was traced; a queue serves one stream at a time.
             streams[:] = np.concatenate(process.queues)
-        device, calls = _table(process.device), _table(process.calls)
+        device, calls = process.device.build(), process.calls.build()
         collectives, of_kernel = collectives_of(process.rccl, device, calls, names)
         if collectives:
             device = DeviceWork(**{**vars(device), "collective": of_kernel})
-        ranges = _table(process.ranges)
+        ranges = process.ranges.build()
         if len(ranges):
             kinds = np.asarray([_range_kind(name) for name in names], np.uint8)
             ranges = Ranges(**{**vars(ranges), "kind": kinds[ranges.name]})
@@ -108,7 +107,7 @@ class Recording:
             window_ns=window,
             device=device,
             calls=calls,
-            ops=_table(process.ops),
+            ops=process.ops.build(),
             ranges=ranges,
             facts=Facts(device_name=busiest.name or None, device_memory_bytes=busiest.memory_bytes)
             if busiest
@@ -129,10 +128,6 @@ def as_ranks(of_processes: Sequence[tuple[int, Trace]]) -> list[Trace]:
     )
     traces = [replace(trace, rank=rank) for rank, (_, trace) in enumerate(ordered)]
     return [replace(traces[0], warnings=(warning, *traces[0].warnings)), *traces[1:]]
-
-
-def _table(rows: Growing) -> Any:
-    return rows.table.build(rows.take_sorted() if rows.rows else None)
 
 
 def _window(process: Process) -> tuple[int, int] | None:

@@ -59,14 +59,14 @@ class Process:
             start_ns=start,
             end_ns=finish,
             kind=int(WorkKind.KERNEL),
-            name=self._names([kernel_name(_text(name)) for name in _kept(names, keep)]),
-            device=_ordinals(ids_of(_kept(device, keep))),
-            stream=ids_of(_kept(stream, keep)),
-            correlation=ids_of(_kept(correlation, keep)),
+            name=self._names([kernel_name(_text(name)) for name in _selected(names, keep)]),
+            device=_ordinals(ids_of(_selected(device, keep))),
+            stream=ids_of(_selected(stream, keep)),
+            correlation=ids_of(_selected(correlation, keep)),
             size_bytes=MISSING,
             direction=0,
         )
-        self.queues.append(ids_of(_kept(queue, keep)))
+        self.queues.append(ids_of(_selected(queue, keep)))
 
     def add_copies(
         self,
@@ -80,17 +80,17 @@ class Process:
     ) -> None:
         """Copies and sets; the name gives kind and direction."""
         start, finish, keep = self._times(begin, end)
-        kept = [_text(name) for name in _kept(names, keep)]
+        kept = [_text(name) for name in _selected(names, keep)]
         self.device.append(
             len(start),
             start_ns=start,
             end_ns=finish,
             kind=np.asarray([int(copy_kind(name)) for name in kept], np.int64),
             name=self._names(kept),
-            device=_ordinals(ids_of(_kept(device, keep))),
-            stream=ids_of(_kept(stream, keep)),
-            correlation=ids_of(_kept(correlation, keep)),
-            size_bytes=np.maximum(ids_of(_kept(size_bytes, keep)), MISSING),
+            device=_ordinals(ids_of(_selected(device, keep))),
+            stream=ids_of(_selected(stream, keep)),
+            correlation=ids_of(_selected(correlation, keep)),
+            size_bytes=np.maximum(ids_of(_selected(size_bytes, keep)), MISSING),
             direction=np.asarray([int(direction_of(name)) for name in kept], np.int64),
         )
         self.queues.append(np.full(len(start), MISSING, np.int64))
@@ -107,17 +107,17 @@ class Process:
     ) -> None:
         """Host calls of one domain (`HIP_RUNTIME_API`, `MARKER_CORE_API`, `RCCL_API`, …), each to its table."""
         start, finish, keep = self._times(begin, end)
-        kept = [_text(name) for name in _kept(names, keep)]
-        threads = self.threads_of(_kept(tids, keep))
+        kept = [_text(name) for name in _selected(names, keep)]
+        threads = self.threads_of(_selected(tids, keep))
         kind = domain_of(domain)
         if kind is Domain.MARKER:
             self.ranges.append(len(start), start_ns=start, end_ns=finish, name=self._names(kept), thread=threads)
             return
-        ids = ids_of(_kept(correlation, keep))
+        ids = ids_of(_selected(correlation, keep))
         moves = np.zeros(len(start), np.bool_)
         if kind is Domain.RCCL:
             moves = np.asarray([rccl_kind(name) is not None for name in kept], np.bool_)
-            given = [None] * len(kept) if arguments is None else _kept(arguments, keep)
+            given = [None] * len(kept) if arguments is None else _selected(arguments, keep)
             rows = zip(start.tolist(), finish.tolist(), threads.tolist(), kept, ids.tolist(), given, strict=True)
             self.rccl += [RcclCall(*row) for row in rows]
         number = self._names(kept)
@@ -136,13 +136,13 @@ class Process:
     def add_ops(self, begin: Values, end: Values, names: Values, tids: Values, shapes: Values) -> None:
         """Framework operators, where a profiler saw them."""
         start, finish, keep = self._times(begin, end)
-        texts = [_text(shape) for shape in _kept(shapes, keep)]
+        texts = [_text(shape) for shape in _selected(shapes, keep)]
         self.ops.append(
             len(start),
             start_ns=start,
             end_ns=finish,
-            name=self._names([_text(name) for name in _kept(names, keep)]),
-            thread=self.threads_of(_kept(tids, keep)),
+            name=self._names([_text(name) for name in _selected(names, keep)]),
+            thread=self.threads_of(_selected(tids, keep)),
             shapes=np.asarray([self.texts[text] if text else MISSING for text in texts], np.int64),
         )
 
@@ -172,7 +172,7 @@ def _ordinals(devices: Int64) -> Int32:
     return np.where((devices >= 0) & (devices < 1 << 16), devices, MISSING).astype(np.int32)
 
 
-def _kept(values: Values, keep: Any) -> Values:
+def _selected(values: Values, keep: Any) -> Values:
     return values if keep.all() else [value for value, kept in zip(values, keep.tolist(), strict=True) if kept]
 
 

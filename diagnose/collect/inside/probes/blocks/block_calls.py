@@ -37,12 +37,15 @@ class Call:
     @property
     def took_ns(self) -> int:
         """The time of the call in ns, once its step is over; -1 where that was not measured."""
-        if self.begin is None or self.end is None:
-            return -1
-        if isinstance(self.begin, int):
-            return int(self.end - self.begin)
-        self.end.synchronize()
-        return int(1e6 * self.begin.elapsed_time(self.end))
+        return -1 if self.begin is None or self.end is None else elapsed_ns(self.begin, self.end)
+
+
+def elapsed_ns(begin: Any, end: Any) -> int:
+    """The time between two readings of the clock, or two events of a device's stream, in ns."""
+    if isinstance(begin, int):
+        return int(end - begin)
+    end.synchronize()
+    return int(1e6 * begin.elapsed_time(end))
 
 
 def described(

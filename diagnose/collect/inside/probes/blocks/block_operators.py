@@ -18,6 +18,7 @@ from typing import Any
 
 from ...guard import guarded
 from ...transparency import unseen
+from .block_calls import elapsed_ns
 
 MOST = 8
 """Operators that are told of, those that take longest."""
@@ -114,7 +115,7 @@ class Operators:
         sums: dict[str, list[int]] = {}
         for one in self._seen:
             total = sums.setdefault(one.name, [0, 0, 0])
-            for at, figure in enumerate((one.bytes, one.kept_bytes, _took_ns(one))):
+            for at, figure in enumerate((one.bytes, one.kept_bytes, elapsed_ns(one.begin, one.end))):
                 total[at] += figure
         fixed = {one.name for one in self._seen if one.fixed}
         whole = sum(took for _, _, took in sums.values())
@@ -204,10 +205,3 @@ def _storages(torch: Any, value: Any) -> dict[int, int]:
     for part in value if isinstance(value, list | tuple) else ():
         found |= _storages(torch, part)
     return found
-
-
-def _took_ns(one: Operator) -> int:
-    if isinstance(one.begin, int):
-        return int(one.end - one.begin)
-    one.end.synchronize()
-    return int(1e6 * one.begin.elapsed_time(one.end))

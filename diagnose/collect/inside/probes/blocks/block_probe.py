@@ -274,7 +274,7 @@ class Blocks:
             self._between = 0
 
     def _left_model(self, result: Any) -> None:
-        """What the program called as a whole has returned: its gradient comes before that of any block."""
+        """Watch for the gradient of what the whole model returned: it comes before that of any block."""
         output = _first_tensor(self._torch, result)
         if self._index == MEMORY and self._on_device() and output is not None and output.requires_grad:
             self._fragments = max(self._fragments or 0, guarded(self._read_fragments)() or 0)
@@ -312,7 +312,7 @@ class Blocks:
         return self._torch.cuda.default_generators[self._torch.cuda.current_device()]
 
     def _see(self, tensor: Any) -> None:
-        """What goes from block to block counts as well: autograd may save it or not."""
+        """Count a tensor that goes from block to block among the saved ones: autograd may save it or not."""
         if self._saved is not None:
             self._saved.sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
 

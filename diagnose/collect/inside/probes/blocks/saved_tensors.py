@@ -47,7 +47,7 @@ class SavedTensors:
         if not self.whole:
             return False
         self.whole = False  # unless all goes well
-        if self._asked() is not None:
+        if self._hooks_on_top() is not None:
             self.whole = True
             return False
         try:
@@ -62,11 +62,11 @@ class SavedTensors:
         if self._is_asked():
             self._autograd._pop_saved_tensors_default_hooks()
 
-    def _asked(self) -> Any:
+    def _hooks_on_top(self) -> Any:
         return self._top(True) if self._top is not None else None
 
     def _is_asked(self) -> bool:
-        top = self._asked()
+        top = self._hooks_on_top()
         return top is not None and top[0] is self._hooks[0]
 
     @unseen
