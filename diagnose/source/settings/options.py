@@ -134,14 +134,12 @@ class CallOptions:
         return [PlacedValue(added), *present, *(self._elsewhere(name) for name in unsure)]
 
     def _may_be_given(self, name: str) -> bool:
-        """Whether a dictionary that the call takes has a value from elsewhere on one of the ways that it is made."""
+        """Whether one of several dictionaries that the call may take has a value from elsewhere."""
         stars = {self.source.code(arg.value) for arg in self.node.args if arg.star == "**"}
-        return any(
-            literal(value) is None
-            for assign in self.source.every(cst.Assign)
-            if any(self.source.code(each.target) in stars for each in assign.targets)
-            for value in keys_of(self.source, self.its(name), assign.value)
-        )
+        assigns = self.source.every(cst.Assign)
+        made = [each.value for each in assigns for target in each.targets if self.source.code(target.target) in stars]
+        values = (value for each in made for value in keys_of(self.source, self.its(name), each))
+        return len(made) > 1 and any(literal(value) is None for value in values)
 
     def _added(self, name: str, code: str) -> PlacedValue:
         """Give a parameter that has no argument yet one: what needs workers, beside what says how many there are."""

@@ -40,8 +40,8 @@ _SECOND_ORDER = "class Newton(torch.optim.SGD):\n    is_second_order = True\n"
         ("        return torch", "        seen.append(x)\n        return torch", False),
         ("        return torch", "        seen.add(x)\n        return torch", False),
         ("        return torch", "        x = torch.add(x, x.add(1))\n        return torch", True),
-        ("        return torch", "        self.kept = x\n        return torch", False),
-        ("        return torch", "        if x.mean() > 0:\n            self.kept = x\n        return torch", False),
+        ("        return torch", "        self.kept = x\n        return torch", True),
+        ("        return torch", "        self.kept += x\n        return torch", False),
         (
             "        return torch",
             "        if random.random() < 0.5:\n            return x\n        return torch",
