@@ -18,6 +18,10 @@ _OWN_FORMATS = re.compile(
     r"|(?m:^[ \t]*[\w.]+\.double\(\)[ \t]*$)"  # a statement of its own: of a module, which it changes
 )
 _REFUSES = re.compile(r"\bBCELoss\(|\bbinary_cross_entropy\(")
+_ONE_FORMAT = re.compile(
+    r"\.(?:index_add|index_copy|index_reduce|scatter_add|scatter_reduce|masked_scatter|slogdet|logdet)_?\("
+)
+"""Operations that fail on two number formats, or have no bfloat16."""
 _CAPTURED = re.compile(r"make_graphed_callables|CUDAGraph\(|cuda\.graph\(")
 
 
@@ -25,6 +29,7 @@ def program_refuses(text: str) -> str | None:
     """Return what in a program's text keeps autocast out of it, with the code; None where nothing does."""
     for pattern, reason in (
         (_REFUSES, "its BCELoss refuses autocast: use BCEWithLogitsLoss, without the sigmoid, first"),
+        (_ONE_FORMAT, "it calls what takes no mixture of number formats, which autocast makes"),
         (_CAPTURED, "it captures CUDA graphs: autocast belongs into the capture, with cache_enabled=False"),
         (_OWN_FORMATS, "it chooses number formats of its own"),
     ):

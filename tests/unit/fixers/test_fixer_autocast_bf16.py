@@ -150,8 +150,9 @@ main()
         (LENT.replace("def train(model, optimizer, device)", "def train(model, optimizer, place)"), '"cuda"'),
         (METHODS.replace("trainer = Trainer", 'device = "cuda" if True else "cpu"\ntrainer = Trainer'), "device"),
         (METHODS + '\n\ndef other():\n    device = "cuda" if True else "cpu"\n    return device\n', '"cuda"'),
+        (METHODS + '\n\nclass Config:\n    device = torch.device("cpu")\n', '"cuda"'),
     ],
-    ids=["handed on", "given as text", "under another name", "of the module", "of another function"],
+    ids=["handed on", "given as text", "under another name", "of the module", "of another function", "of a class"],
 )
 def test_the_device_is_named_where_the_step_can_read_it(text: str, device: str) -> None:
     assert f"with torch.autocast({device}, dtype=torch.bfloat16):" in text_of(fixed(text))
@@ -268,6 +269,7 @@ GATHERED = (
             "formats of its own",
         ),
         (FLAT + "    print(outputs.detach().numpy())\n", "NumPy"),
+        (FLAT + "sums = torch.zeros(9, 4).index_add_(0, labels, outputs)\n", "`.index_add_(`"),
         (FLAT + "    seen = outputs[0].detach().cpu()\n    print(seen.numpy())\n", "NumPy"),
         (FLAT.replace("optimizer =", "model.double()\noptimizer ="), "`model.double()`"),
         (FLAT.replace("optimizer =", "net = model\nnet.double()\noptimizer ="), "`net.double()`"),
