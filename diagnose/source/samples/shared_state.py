@@ -22,6 +22,7 @@ from diagnose.source.samples.main_process import MainProcess
 from diagnose.source.samples.object_identity import attribute_values, handed_on, hands_on, is_made_within, root_of
 from diagnose.source.samples.open_handles import held_handles
 from diagnose.source.samples.process_memory import stays_in_process
+from diagnose.source.samples.rewritten_files import rewritten_files
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, changed_by, rows_of_tensors, traces
 from diagnose.source.samples.shared_objects import SharedObjects
@@ -188,6 +189,9 @@ class SharedState:
                     at = source.lines_of(target)[0]
                     yield Trace(f"reads what the program changes (`{_line(source, target)}`)", path, at)
             yield from self._called(path, source, at_least)
+        for path, call, trace in rewritten_files(self.code):
+            if self._order.when(path, call) >= at_least:
+                yield trace
 
     def _is_made_there(self, path: str, target: cst.BaseExpression) -> bool:
         """Whether a function that builds no loader changes what it makes, before anybody else gets it."""

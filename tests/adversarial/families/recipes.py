@@ -1,0 +1,64 @@
+"""Programs after well-known recipes of training: pseudo-labels, folds, adversaries, environments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from adversarial.program import Program
+
+FAMILY = "recipes"
+
+PSEUDO_LABELS = """
+from pathlib import Path
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Relabelled(Dataset):
+    def __init__(self, x, folder):
+        self.x, self.folder = x, folder
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        return self.x[i], int(Path(f"{self.folder}/{i}.txt").read_text())
+
+
+def main():
+    torch.manual_seed(0)
+    x = torch.randn(96, 8)
+    Path("labels").mkdir()
+    for i, row in enumerate(x):
+        Path(f"labels/{i}.txt").write_text(str(int(row[0] > 0)))
+    loader = DataLoader(Relabelled(x, "labels"), batch_size=16, shuffle=True)
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(3):
+        for xb, yb in loader:
+            loss = nn.functional.cross_entropy(model(xb), yb)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        print(epoch, f"{loss.item():.6f}")
+        with torch.no_grad():
+            for i, label in enumerate(model(x).argmax(1).tolist()):
+                if i % 5 == 0:
+                    Path(f"labels/{i}.txt").write_text(str(label))
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def programs() -> Iterator[Program]:
+    """All members of the family."""
+    yield Program(
+        "recipe_pseudo_labels",
+        FAMILY,
+        PSEUDO_LABELS.lstrip(),
+        edited=frozenset({"loader-workers"}),
+        left_alone={"cache-decoded": "labels are written anew between epochs"},
+    )
