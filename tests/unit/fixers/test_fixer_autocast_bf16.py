@@ -252,6 +252,19 @@ def test_a_library_takes_it_as_its_argument(before: str, after: str) -> None:
     assert after in text_of(fixed(before))
 
 
+EXPERTS = """\
+class Experts(nn.Module):
+    def forward(self, x):
+        out, parts = torch.zeros_like(x), {}
+        for i, expert in enumerate(self.experts):
+            out[:, i] = expert(x)
+            parts[expert.name] = expert(x)
+            mask = self.gate(x).argmax(-1) == i
+            out[mask] = expert(x[mask])
+        return out
+
+
+"""
 GATHERED = (
     "import torch\n\nfor batch in loader:\n    losses = []\n    for part in batch:\n"
     "        losses.append(model(part).mean())\n    loss = sum(losses)\n    loss.backward()\n    optimizer.step()\n"
@@ -274,6 +287,7 @@ GATHERED = (
         (FLAT.replace("optimizer =", "model.double()\noptimizer ="), "`model.double()`"),
         (FLAT.replace("optimizer =", "net = model\nnet.double()\noptimizer ="), "`net.double()`"),
         (GATHERED, "were not found before it"),
+        (EXPERTS + FLAT, "`out[mask]`"),
         (
             FLAT.replace(
                 "    loss = criterion",
@@ -293,6 +307,10 @@ def test_the_advice_says_why_it_is_left_to_people(text: str, why: str) -> None:
     answer = fixed(text)
     assert isinstance(answer, Advice), answer
     assert why in answer.text
+
+
+def test_elements_of_dictionaries_and_of_counted_rows_are_no_masks() -> None:
+    assert "torch.autocast" in text_of(fixed(EXPERTS.replace("out[mask] =", "y =") + FLAT))
 
 
 def test_a_format_that_the_command_line_names_is_advice() -> None:
