@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from adversarial.program import Program
+from adversarial.program import Program, fill
 
 FAMILY = "recipes"
 
@@ -52,6 +52,56 @@ if __name__ == "__main__":
     main()
 """
 
+CLASS_BALANCED = """
+import random
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class ClassBalanced:
+    def __init__(self, labels, classes, each):
+        self.rows = {}
+        for row, label in enumerate(labels):
+            self.rows.setdefault(label, []).append(row)
+        self.classes, self.each, self.count = classes, each, len(labels) // (classes * each)
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        <iter>
+
+
+def main():
+    random.seed(0)
+    torch.manual_seed(0)
+    x, y = torch.randn(120, 8), torch.arange(120) % 6
+    loader = DataLoader(TensorDataset(x, y), batch_sampler=ClassBalanced(y.tolist(), 3, 4))
+    model = nn.Linear(8, 6)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for epoch in range(3):
+        total = 0.0
+        for xb, yb in loader:
+            loss = nn.functional.cross_entropy(model(xb), yb)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        print(epoch, f"{total / len(loader):.6f}")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+BATCHES = """
+batches = []
+for _ in range(self.count):
+    chosen = random.sample(sorted(self.rows), self.classes)
+    batches.append([row for label in chosen for row in random.sample(self.rows[label], self.each)])
+"""
+
 
 def programs() -> Iterator[Program]:
     """All members of the family."""
@@ -61,4 +111,17 @@ def programs() -> Iterator[Program]:
         PSEUDO_LABELS.lstrip(),
         edited=frozenset({"loader-workers"}),
         left_alone={"cache-decoded": "labels are written anew between epochs"},
+    )
+    yield Program(
+        "recipe_class_balanced_list",
+        FAMILY,
+        fill(CLASS_BALANCED, iter=f"{BATCHES}return iter(batches)"),
+        edited=frozenset({"defer-item"}),
+        left_alone={"loader-workers": "a loader with workers asks for the iterator twice, and it draws each time"},
+    )
+    yield Program(
+        "recipe_class_balanced_generator",
+        FAMILY,
+        fill(CLASS_BALANCED, iter=f"{BATCHES}yield from batches"),
+        edited=frozenset({"defer-item", "loader-workers"}),
     )
