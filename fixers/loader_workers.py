@@ -207,6 +207,8 @@ def _without_loader(request: Request) -> Iterator[str]:
 
 def _edits(request: Request, loader: Loader, wanted: int) -> tuple[list[tuple[str, Sequence[Splice]]], list[str]]:
     options = loader.options
+    if (reason := options.place("num_workers", wanted).reason) is not None:
+        return [], [reason]
     new: dict[str, Scalar] = {"num_workers": wanted}
     pageable = request.facts.device_name is not None and not options.value("pin_memory")
     if pageable and loader.why_not_read("pin_memory") is None:

@@ -160,6 +160,8 @@ class Loader:
         order = shared_state(self.options.sources, self.options.path, self.options.node, made_by, (), None, False)
         reads = (found for name in sorted(self._generators(order)) for found in order.reads(name, When.DURING))
         found = next(reads, None) or order.change(When.DURING) or order.trace or next(order.late_draws(), None)
+        if found is None and self.workers == 0 and self._is_asked_itself:
+            found = next(order.draws_at_once(), None)
         if found is None:
             return None
         return f"has a sampler that {found.words}: {found.where}. An order that is asked for ahead would differ."
@@ -176,6 +178,12 @@ class Loader:
         found = [*given, *([own] if own is not None else [])]
         names = {each.attr.value if isinstance(each, cst.Attribute) else getattr(each, "value", "") for each in found}
         return {name for name in names if isinstance(name, str)} - {"None", ""}
+
+    @property
+    def _is_asked_itself(self) -> bool:
+        """Whether the loader asks its sampler for an iterator, and no `BatchSampler` of torch does when it begins."""
+        size = self.options.given("batch_size")
+        return self.options.given("batch_sampler") is not None or (isinstance(size, cst.Name) and size.value == "None")
 
     @property
     def _draws_order(self) -> bool:

@@ -39,8 +39,8 @@ def binding_of(source: Source, node: cst.Name) -> Binding | None:
         if isinstance(scope, cst.FunctionDef):
             parameter = parameter_of(scope, node.value)
             if parameter is not None:
-                return None if _values(source, scope, node.value) else Binding(scope, parameter=parameter)
-        values = _values(source, scope, node.value)
+                return None if values_in(source, scope, node.value) else Binding(scope, parameter=parameter)
+        values = values_in(source, scope, node.value)
         if values is None or len(values) > 1:
             return None
         if values:
@@ -60,7 +60,7 @@ def bound_to(source: Source, node: cst.Name) -> list[cst.BaseExpression | cst.Fu
         kinds = (cst.FunctionDef, cst.ClassDef)
         made = [one for one in source.walk(scope, *kinds) if isinstance(one, kinds) and one.name.value == node.value]
         own = [one for one in made if next(_scopes(source, one), None) is scope]
-        values = _values(source, scope, node.value)
+        values = values_in(source, scope, node.value)
         if values is None or values or own:
             return [*own, *values] if values is not None else []
     return []
@@ -117,7 +117,7 @@ def parameter_of(function: cst.FunctionDef | cst.Lambda, name: str) -> cst.Param
 
 
 @per_source
-def _values(source: Source, scope: Scope, name: str) -> list[cst.BaseExpression] | None:
+def values_in(source: Source, scope: Scope, name: str) -> list[cst.BaseExpression] | None:
     """All that the name is bound to in a scope; None where some binding is not understood."""
     named = source.named(name, scope)
     return values_stored(source, [node for node in named if _scope_of(source, node, name) is scope])

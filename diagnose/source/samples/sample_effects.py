@@ -366,9 +366,14 @@ def _tells(source: Source, call: cst.Call) -> bool:
         return True
     if isinstance(call.func, cst.Attribute) and name in _SAVES:
         return True
+    return name == "open" and opens_to_write(call)
+
+
+def opens_to_write(call: cst.Call) -> bool:
+    """Whether a call of `open` names a mode in which the file can be written."""
     mode = argument(call, "mode", 1)
     given = string(mode.value) if mode is not None else None
-    return name == "open" and given is not None and bool(set(given) & set("wax+"))
+    return given is not None and bool(set(given) & set("wax+"))
 
 
 def _chain(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

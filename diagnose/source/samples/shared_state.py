@@ -7,7 +7,7 @@ it, and workers that live on do not; while batches come, no worker sees it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +22,7 @@ from diagnose.source.samples.main_process import MainProcess
 from diagnose.source.samples.object_identity import attribute_values, handed_on, hands_on, is_made_within, root_of
 from diagnose.source.samples.open_handles import held_handles
 from diagnose.source.samples.process_memory import stays_in_process
+from diagnose.source.samples.rewritten_files import rewritten_files
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, changed_by, rows_of_tensors, traces
 from diagnose.source.samples.shared_objects import SharedObjects
@@ -142,13 +143,22 @@ class SharedState:
 
     def late_draws(self) -> Iterator[Trace]:
         """Random numbers that a sampler draws between two samples, where training draws its own."""
-        late: dict[str, list[tuple[int, int]]] = {}
+        yield from self._draws_within(_between_samples, "draws random numbers from turn to turn")
+
+    def draws_at_once(self) -> Iterator[Trace]:
+        """Random numbers that a sampler draws where it is asked for an iterator: with workers it is asked twice."""
+        yield from self._draws_within(
+            _asked_for_iterator, "draws random numbers in an `__iter__` that workers call twice"
+        )
+
+    def _draws_within(self, within_code: Callable[[Source], Iterator[cst.CSTNode]], words: str) -> Iterator[Trace]:
+        lines: dict[str, list[tuple[int, int]]] = {}
         for draw in draws_of_order(self.texts, self.path, self.made_by):
-            if draw.path not in late:
+            if draw.path not in lines:
                 source = self.code.sources[draw.path]
-                late[draw.path] = [source.lines_of(each) for each in _between_samples(source)]
-            if any(first <= draw.line <= last for first, last in late[draw.path]):
-                yield Trace(f"draws random numbers from turn to turn (`{draw.code}`)", draw.path, draw.line)
+                lines[draw.path] = [source.lines_of(each) for each in within_code(source)]
+            if any(first <= draw.line <= last for first, last in lines[draw.path]):
+                yield Trace(f"{words} (`{draw.code}`)", draw.path, draw.line)
 
     def unsent(self) -> Iterator[Trace]:
         """Functions and classes without a name in a module, which cannot be sent to another process."""
@@ -188,6 +198,9 @@ class SharedState:
                     at = source.lines_of(target)[0]
                     yield Trace(f"reads what the program changes (`{_line(source, target)}`)", path, at)
             yield from self._called(path, source, at_least)
+        for path, call, trace in rewritten_files(self.code):
+            if self._order.when(path, call) >= at_least:
+                yield trace
 
     def _is_made_there(self, path: str, target: cst.BaseExpression) -> bool:
         """Whether a function that builds no loader changes what it makes, before anybody else gets it."""
@@ -296,6 +309,18 @@ def _between_samples(source: Source) -> Iterator[cst.CSTNode]:
         for each in source.walk()
         if isinstance(each, cst.For | cst.While) and any(source.every(cst.Yield, each.body))
     ]
+    yield from _with_called(source, found)
+
+
+def _asked_for_iterator(source: Source) -> Iterator[cst.CSTNode]:
+    """The code that runs where an iterator is asked for: each `__iter__` without a `yield`, and what it calls."""
+    found = [each for each in source.functions_named("__iter__") if not any(source.every(cst.Yield, each))]
+    yield from _with_called(source, found)
+
+
+def _with_called(source: Source, code: Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+    """Pieces of code, and the functions of the file that they call."""
+    found = [*code]
     functions = {each.name.value: each for each in source.every(cst.FunctionDef)}
     for each in found:
         called = [functions.get(call_name(call)) for call in source.every(cst.Call, each)]

@@ -125,7 +125,7 @@ class StatementOrder:
         if path == self.path and (function is None or within(source, self.loader, function)):
             loops = (above for above in source.ancestors(node) if isinstance(above, cst.For | cst.While))
             again = any(within(source, self.loader, loop) for loop in loops)
-            same = source.inside(self.loader, cst.FunctionDef) is function
+            same = function is None or source.inside(self.loader, cst.FunctionDef) is function
             return same and not again and source.span(node)[0] < source.span(self.loader)[0]
         if function is None or function in seen or any(source.every(cst.Yield, function)):
             return False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.training.forward_region import ForwardRegion
 from diagnose.source.training.half_values import made_half, reach_numpy
 from diagnose.source.training.training_loop import TrainingStep
@@ -18,6 +19,10 @@ _OWN_FORMATS = re.compile(
     r"|(?m:^[ \t]*[\w.]+\.double\(\)[ \t]*$)"  # a statement of its own: of a module, which it changes
 )
 _REFUSES = re.compile(r"\bBCELoss\(|\bbinary_cross_entropy\(")
+_ONE_FORMAT = re.compile(
+    r"\.(?:index_add|index_copy|index_reduce|scatter_add|scatter_reduce|masked_scatter|slogdet|logdet)_?\("
+)
+"""Operations that fail on two number formats, or have no bfloat16."""
 _CAPTURED = re.compile(r"make_graphed_callables|CUDAGraph\(|cuda\.graph\(")
 
 
@@ -25,6 +30,7 @@ def program_refuses(text: str) -> str | None:
     """Return what in a program's text keeps autocast out of it, with the code; None where nothing does."""
     for pattern, reason in (
         (_REFUSES, "its BCELoss refuses autocast: use BCEWithLogitsLoss, without the sigmoid, first"),
+        (_ONE_FORMAT, "it calls what takes no mixture of number formats, which autocast makes"),
         (_CAPTURED, "it captures CUDA graphs: autocast belongs into the capture, with cache_enabled=False"),
         (_OWN_FORMATS, "it chooses number formats of its own"),
     ):
@@ -39,29 +45,46 @@ def region_refuses(sources: Mapping[str, Source], step: TrainingStep, region: Fo
     half = {name for statement in region.statements for name in made_half(step.source, statement)}
     if reach_numpy(sources, step.source, step.scope, half):
         return "a value of the forward pass goes to NumPy, which has no bfloat16: .float() it there first"
-    if (put := _put_by_mask(step, region)) is not None:
+    if (put := next(_put_by_mask(sources, step, region), None)) is not None:
         return f"`{put}` puts values under a mask or indices, which must have the type of what they are put into"
     return None
 
 
-def _put_by_mask(step: TrainingStep, region: ForwardRegion) -> str | None:
-    """An assignment within the region to some elements, `x[mask] = y`; parts that numbers and slices name convert."""
-    plain = (cst.Slice, cst.Integer, cst.UnaryOperation, cst.Ellipsis)
+def _put_by_mask(sources: Mapping[str, Source], step: TrainingStep, region: ForwardRegion) -> Iterator[str]:
+    """Yield assignments to some elements, `x[mask] = y`, of the region and of what models do in it; parts that numbers
+    and slices name convert.
+    """
+    for statement in region.statements:
+        yield from _elements_put(step.source, statement, step.scope)
+    for source in sources.values():
+        for function in source.functions_named("forward"):
+            yield from _elements_put(source, function, function)
+
+
+def _elements_put(source: Source, below: cst.CSTNode, scope: cst.CSTNode) -> Iterator[str]:
+    plain = (cst.Slice, cst.Integer, cst.UnaryOperation, cst.Ellipsis, cst.BaseString)
     counts = {
         name.value
-        for loop in step.source.every(cst.For, step.scope)
+        for loop in source.every(cst.For, scope)
         if isinstance(loop.iter, cst.Call) and call_name(loop.iter) in ("range", "enumerate")
-        for name in step.source.every(cst.Name, loop.target)
+        for name in source.every(cst.Name, loop.target)
     }
-    for statement in region.statements:
-        for target in step.source.every(cst.AssignTarget, statement):
-            parts = target.target.slice if isinstance(target.target, cst.Subscript) else ()
-            chosen = [part.slice.value if isinstance(part.slice, cst.Index) else part.slice for part in parts]
-            assign = step.source.parent(target)
-            made = isinstance(assign, cst.Assign) and any(step.source.every(cst.Call, assign.value))
-            counted = [
-                isinstance(each, plain) or (isinstance(each, cst.Name) and each.value in counts) for each in chosen
-            ]
-            if made and not all(counted):
-                return step.source.code(target.target)
-    return None
+    for target in source.every(cst.AssignTarget, below):
+        parts = target.target.slice if isinstance(target.target, cst.Subscript) else ()
+        chosen = [part.slice.value if isinstance(part.slice, cst.Index) else part.slice for part in parts]
+        assign = source.parent(target)
+        made = isinstance(assign, cst.Assign) and any(source.every(cst.Call, assign.value))
+        counted = [isinstance(each, plain) or (isinstance(each, cst.Name) and each.value in counts) for each in chosen]
+        if made and not all(counted) and not _is_of_objects(source, target.target):
+            yield source.code(target.target)
+
+
+def _is_of_objects(source: Source, target: cst.BaseExpression) -> bool:
+    """Whether an element is seen to be one of a list or a dictionary."""
+    name = target.value if isinstance(target, cst.Subscript) else None
+    values = bound_to(source, name) if isinstance(name, cst.Name) else []
+    return any(
+        isinstance(each, cst.BaseList | cst.BaseDict)
+        or (isinstance(each, cst.Call) and call_name(each) in {"dict", "list", "OrderedDict", "defaultdict"})
+        for each in values
+    )

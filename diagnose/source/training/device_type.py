@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import parameter_of, passed_to, values_stored
-from diagnose.source.dataflow.flow import scope_of
+from diagnose.source.dataflow.bindings import parameter_of, passed_to, values_in
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
@@ -31,7 +30,7 @@ def _held(source: Source, at: cst.CSTNode, name: str, calls: int = 3) -> list[cs
     for scope in source.ancestors(at):
         if not isinstance(scope, cst.FunctionDef | cst.Module):
             continue
-        values = values_stored(source, [node for node in source.named(name, scope) if scope_of(source, node) is scope])
+        values = values_in(source, scope, name)
         if values is None or values:
             return values or []
         parameter = parameter_of(scope, name) if isinstance(scope, cst.FunctionDef) else None

@@ -13,11 +13,15 @@ from adversarial.families import (
     images,
     model_math,
     processes,
+    recipes,
     training_loops,
 )
 from adversarial.program import Program, unique
 
-FAMILIES = (deferred_reads, datasets, checkpoints, model_math, training_loops, distributed, everyday, processes, images)
+FAMILIES = (
+    *(deferred_reads, datasets, checkpoints, model_math, training_loops),
+    *(distributed, everyday, processes, images, recipes),
+)
 
 
 @cache

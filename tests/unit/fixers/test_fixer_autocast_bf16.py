@@ -150,8 +150,9 @@ main()
         (LENT.replace("def train(model, optimizer, device)", "def train(model, optimizer, place)"), '"cuda"'),
         (METHODS.replace("trainer = Trainer", 'device = "cuda" if True else "cpu"\ntrainer = Trainer'), "device"),
         (METHODS + '\n\ndef other():\n    device = "cuda" if True else "cpu"\n    return device\n', '"cuda"'),
+        (METHODS + '\n\nclass Config:\n    device = torch.device("cpu")\n', '"cuda"'),
     ],
-    ids=["handed on", "given as text", "under another name", "of the module", "of another function"],
+    ids=["handed on", "given as text", "under another name", "of the module", "of another function", "of a class"],
 )
 def test_the_device_is_named_where_the_step_can_read_it(text: str, device: str) -> None:
     assert f"with torch.autocast({device}, dtype=torch.bfloat16):" in text_of(fixed(text))
@@ -251,6 +252,19 @@ def test_a_library_takes_it_as_its_argument(before: str, after: str) -> None:
     assert after in text_of(fixed(before))
 
 
+EXPERTS = """\
+class Experts(nn.Module):
+    def forward(self, x):
+        out, parts = torch.zeros_like(x), {}
+        for i, expert in enumerate(self.experts):
+            out[:, i] = expert(x)
+            parts[expert.name] = expert(x)
+            mask = self.gate(x).argmax(-1) == i
+            out[mask] = expert(x[mask])
+        return out
+
+
+"""
 GATHERED = (
     "import torch\n\nfor batch in loader:\n    losses = []\n    for part in batch:\n"
     "        losses.append(model(part).mean())\n    loss = sum(losses)\n    loss.backward()\n    optimizer.step()\n"
@@ -268,10 +282,12 @@ GATHERED = (
             "formats of its own",
         ),
         (FLAT + "    print(outputs.detach().numpy())\n", "NumPy"),
+        (FLAT + "sums = torch.zeros(9, 4).index_add_(0, labels, outputs)\n", "`.index_add_(`"),
         (FLAT + "    seen = outputs[0].detach().cpu()\n    print(seen.numpy())\n", "NumPy"),
         (FLAT.replace("optimizer =", "model.double()\noptimizer ="), "`model.double()`"),
         (FLAT.replace("optimizer =", "net = model\nnet.double()\noptimizer ="), "`net.double()`"),
         (GATHERED, "were not found before it"),
+        (EXPERTS + FLAT, "`out[mask]`"),
         (
             FLAT.replace(
                 "    loss = criterion",
@@ -291,6 +307,10 @@ def test_the_advice_says_why_it_is_left_to_people(text: str, why: str) -> None:
     answer = fixed(text)
     assert isinstance(answer, Advice), answer
     assert why in answer.text
+
+
+def test_elements_of_dictionaries_and_of_counted_rows_are_no_masks() -> None:
+    assert "torch.autocast" in text_of(fixed(EXPERTS.replace("out[mask] =", "y =") + FLAT))
 
 
 def test_a_format_that_the_command_line_names_is_advice() -> None:

@@ -1,0 +1,127 @@
+"""Programs after well-known recipes of training: pseudo-labels, folds, adversaries, environments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from adversarial.program import Program, fill
+
+FAMILY = "recipes"
+
+PSEUDO_LABELS = """
+from pathlib import Path
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Relabelled(Dataset):
+    def __init__(self, x, folder):
+        self.x, self.folder = x, folder
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        return self.x[i], int(Path(f"{self.folder}/{i}.txt").read_text())
+
+
+def main():
+    torch.manual_seed(0)
+    x = torch.randn(96, 8)
+    Path("labels").mkdir()
+    for i, row in enumerate(x):
+        Path(f"labels/{i}.txt").write_text(str(int(row[0] > 0)))
+    loader = DataLoader(Relabelled(x, "labels"), batch_size=16, shuffle=True)
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(3):
+        for xb, yb in loader:
+            loss = nn.functional.cross_entropy(model(xb), yb)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        print(epoch, f"{loss.item():.6f}")
+        with torch.no_grad():
+            for i, label in enumerate(model(x).argmax(1).tolist()):
+                if i % 5 == 0:
+                    Path(f"labels/{i}.txt").write_text(str(label))
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+CLASS_BALANCED = """
+import random
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class ClassBalanced:
+    def __init__(self, labels, classes, each):
+        self.rows = {}
+        for row, label in enumerate(labels):
+            self.rows.setdefault(label, []).append(row)
+        self.classes, self.each, self.count = classes, each, len(labels) // (classes * each)
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        <iter>
+
+
+def main():
+    random.seed(0)
+    torch.manual_seed(0)
+    x, y = torch.randn(120, 8), torch.arange(120) % 6
+    loader = DataLoader(TensorDataset(x, y), batch_sampler=ClassBalanced(y.tolist(), 3, 4))
+    model = nn.Linear(8, 6)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for epoch in range(3):
+        total = 0.0
+        for xb, yb in loader:
+            loss = nn.functional.cross_entropy(model(xb), yb)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        print(epoch, f"{total / len(loader):.6f}")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+BATCHES = """
+batches = []
+for _ in range(self.count):
+    chosen = random.sample(sorted(self.rows), self.classes)
+    batches.append([row for label in chosen for row in random.sample(self.rows[label], self.each)])
+"""
+
+
+def programs() -> Iterator[Program]:
+    """All members of the family."""
+    yield Program(
+        "recipe_pseudo_labels",
+        FAMILY,
+        PSEUDO_LABELS.lstrip(),
+        edited=frozenset({"loader-workers"}),
+        left_alone={"cache-decoded": "labels are written anew between epochs"},
+    )
+    yield Program(
+        "recipe_class_balanced_list",
+        FAMILY,
+        fill(CLASS_BALANCED, iter=f"{BATCHES}return iter(batches)"),
+        edited=frozenset({"defer-item"}),
+        left_alone={"loader-workers": "a loader with workers asks for the iterator twice, and it draws each time"},
+    )
+    yield Program(
+        "recipe_class_balanced_generator",
+        FAMILY,
+        fill(CLASS_BALANCED, iter=f"{BATCHES}yield from batches"),
+        edited=frozenset({"defer-item", "loader-workers"}),
+    )

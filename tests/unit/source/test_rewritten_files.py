@@ -1,0 +1,50 @@
+"""Files that the program writes while it trains are no samples to keep, and none to load ahead."""
+
+from __future__ import annotations
+
+import pytest
+from dataset_programs import asked, program, refused
+
+from diagnose.fixer import Edits
+
+LABEL = "return int(Path(f'labels/{i}.txt').read_text()), i"
+RELABEL = "for k in range(9):\n    Path(f'labels/{k}.txt').write_text(str(k))"
+ROOTED = "return torch.load(os.path.join(self.root, f'{i}.pt')), i"
+TOP = "import os\nfrom pathlib import Path\nROOT = make_root()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        (program(LABEL, epoch=RELABEL, top=TOP), "write_text"),
+        (program(ROOTED, epoch="torch.save(model, os.path.join(dataset.root, 'hard.pt'))", top=TOP), "torch.save"),
+        (
+            program("return torch.load(f'{ROOT}/{i}.pt'), i", epoch="torch.save(model, f'{ROOT}/1.pt')", top=TOP),
+            "torch.save",
+        ),
+        (program("return np.load('rows.npy')[i], i", epoch="np.save('rows.npy', rows)", top=TOP), "np.save"),
+    ],
+    ids=["spelled", "attribute of the dataset", "variable of the module", "one file"],
+)
+def test_samples_read_from_files_that_are_written_between_epochs_are_not_kept(text: str, mark: str) -> None:
+    refused("cache-decoded", text, mark)
+    assert isinstance(asked("loader-workers", text), Edits)
+
+
+def test_samples_read_from_files_that_are_written_in_a_step_are_not_loaded_ahead() -> None:
+    refused("loader-workers", program(LABEL, step=RELABEL, top=TOP), "write_text")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        program(LABEL, top=TOP + RELABEL + "\n"),
+        program(ROOTED, epoch="torch.save(model.state_dict(), os.path.join(out_dir, f'{epoch}.pt'))", top=TOP),
+        program("return torch.load(cfg.data.root)[i], i", epoch="torch.save(model, cfg.data.out)", top=TOP),
+        program(LABEL, epoch="with open('log.txt', 'a') as f:\n    f.write('done')", top=TOP),
+        program(LABEL, epoch="print(Path('labels/1.txt').read_text(), open('labels/2.txt').read())", top=TOP),
+    ],
+    ids=["before", "checkpoints", "others of the settings", "a log", "only read"],
+)
+def test_samples_whose_files_stay_as_they_are_are_kept(text: str) -> None:
+    assert isinstance(asked("cache-decoded", text), Edits)
