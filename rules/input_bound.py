@@ -114,6 +114,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         where=_where(loaders, measures.places(waits, "input")),
         fixers=_FIXERS if measures.has_device or bound else _WITHOUT_DEVICE,
         confirm="trace a few steps: the wait may be hidden behind device work" if bound else None,
+        # Workers take turns: of so many steps, one waits.
+        knows_how_often=bool(workers),
     )
 
 

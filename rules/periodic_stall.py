@@ -130,6 +130,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         ],
         where=measures.places(inside) or _standing_out(measures, log, stalls),
         fixers=fixers,
+        knows_how_often=True,
     )
 
 
@@ -179,6 +180,7 @@ def _alone(measures: Measures) -> Claim | None:
         ],
         where=measures.places(claims),
         fixers=("async-checkpoint",) if copied else (),
+        knows_how_often=True,
         confirm="how often such a step comes: a live run (diagnose run) logs every step",
     )
 
