@@ -180,7 +180,7 @@ def _alone(measures: Measures) -> Claim | None:
         ],
         where=measures.places(claims),
         fixers=("async-checkpoint",) if copied else (),
-        knows_how_often=True,
+        knows_how_often=copied > 0 or at_files,
         confirm="how often such a step comes: a live run (diagnose run) logs every step",
     )
 
