@@ -12,9 +12,9 @@ What proves it
     Idle gaps cut at the launch of the work that ends them, whose host side is dispatch or launch; queue depth at the
     launches; kernels shorter, on average, than the host's time to issue one. Where issuing takes less time than the
     device's work, the host could be ahead, something else holds it up (`host-sync`, `input-bound`), and this rule says
-    nothing. What the profiler's own records cost the host (diagnose.measure.replay.profiler_overhead) is no part of
-    issuing; a host that came round faster than the device works, while a live run watched it without a profiler, was
-    ahead.
+    nothing. Time in which the host stands still or computes is no part of issuing, nor is what the profiler's own
+    records cost it (diagnose.measure.replay.profiler_overhead); a host that came round faster than the device works,
+    while a live run watched it without a profiler, was ahead.
 
 What fixes it
     Fewer, larger launches: `compile-model`, `cuda-graphs`, a bigger batch; `fused-optimizer` for the launches of the
@@ -77,7 +77,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     split, breaks = regions.split & measures.counted, regions.between & measures.counted
     mended_first = len(split) > 0 and breaks.total_ns >= BREAKS * split.total_ns
     gaps = measures.issue_gaps - split if mended_first else measures.issue_gaps
-    host = int((measures.issuing_ns - measures.recording_ns).sum())
+    held_up = (measures.stands_still | measures.host_computing.time) & measures.issuing
+    held_up_ns = held_up.covered(measures.steps.host_start_ns, measures.steps.host_end_ns)
+    host = int((measures.issuing_ns - measures.recording_ns - held_up_ns).sum())
     device = int(measures.busy_ns.sum())
     if host < device or measures.replay.ran_ahead:
         return

@@ -21,7 +21,7 @@ MUCH = 0.1
 """A claim of which this share is in doubt is a bound, not a measurement, and what it may come to is said."""
 
 LONE = 0.5
-"""A claim of which a single step of several has this share beyond any other: what happened once may never come again."""
+"""The share of a claim that a single step of several has beyond any other: what happened once may never come again."""
 
 
 def recurring(claim: Claim, measures: Measures) -> float:

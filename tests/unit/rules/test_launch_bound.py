@@ -83,3 +83,15 @@ def test_each_claim_tells_what_its_own_launches_take_on_the_host() -> None:
     model, optimizer = (int(one.evidence[1].value) for one in claims)
     assert 25_000 < model <= 35_000
     assert 50_000 <= optimizer < 65_000
+
+
+def test_an_operator_that_is_held_up_is_not_part_of_what_launches_take() -> None:
+    drawing = """
+    host: ol ol ol ol xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx ol
+    gpu :   k  k  k  k                                           kkk
+    step:                                                           |
+    """
+    trace = drawn(drawing, repeat=4, unit_ns=100_000, ops={"x": "aten::view"})
+    (claim,) = (a for a in plugins.load().rules["launch-bound"].check(Measures(trace)) if isinstance(a, Claim))
+    assert claim.evidence[1].measure == "host time per kernel"
+    assert 200_000 <= claim.evidence[1].value <= 300_000, "4 ms of 5.6 ms are no launches"
