@@ -12,9 +12,9 @@ What proves it
     Idle gaps cut at the launch of the work that ends them, whose host side is dispatch or launch; queue depth at the
     launches; kernels shorter, on average, than the host's time to issue one. Where issuing takes less time than the
     device's work, the host could be ahead, something else holds it up (`host-sync`, `input-bound`), and this rule says
-    nothing. Time in which the host stands still or computes is no part of issuing, nor is what the profiler's own
-    records cost it (diagnose.measure.replay.profiler_overhead); a host that came round faster than the device works,
-    while a live run watched it without a profiler, was ahead.
+    nothing. Time in which the host stands still or computes is no part of issuing, nor is time in which a graph is
+    captured, nor what the profiler's own records cost it (diagnose.measure.replay.profiler_overhead); a host that came
+    round faster than the device works, while a live run watched it without a profiler, was ahead.
 
 What fixes it
     Fewer, larger launches: `compile-model`, `cuda-graphs`, a bigger batch; `fused-optimizer` for the launches of the
@@ -71,6 +71,11 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     if measures.launches.linked[rows].mean() < LINKED:
         yield CannotTell("launch-bound", "the launch calls of the kernels (correlation ids)")
+        return
+    captured = measures.capturing & measures.counted
+    if 2 * captured.total_ns >= measures.total_ns:
+        yield CannotTell("launch-bound", "steps that replay the graph: in most of this recording it is captured, and "
+                         "what is launched does not run")  # fmt: skip
         return
     # Idle time while the host issues work, but for functions whose graph breaks are to be mended first
     regions = measures.compiled_regions

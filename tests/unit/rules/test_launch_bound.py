@@ -8,7 +8,7 @@ import numpy as np
 
 from diagnose import plugins
 from diagnose.measure import Measures
-from diagnose.rule import Claim, drawn
+from diagnose.rule import CannotTell, Claim, drawn
 from diagnose.trace.schema import RangeKind
 
 
@@ -95,3 +95,20 @@ def test_an_operator_that_is_held_up_is_not_part_of_what_launches_take() -> None
     (claim,) = (a for a in plugins.load().rules["launch-bound"].check(Measures(trace)) if isinstance(a, Claim))
     assert claim.evidence[1].measure == "host time per kernel"
     assert 200_000 <= claim.evidence[1].value <= 300_000, "4 ms of 5.6 ms are no launches"
+
+
+def test_launches_into_a_graph_that_is_captured_are_none_that_the_device_waits_for() -> None:
+    drawing = """
+    host: BnononononoE ol ol
+    gpu :                k  k
+    step:                    |
+    """
+
+    def answers(begins: str, ends: str) -> list[Claim | CannotTell]:
+        trace = drawn(drawing, repeat=4, unit_ns=100_000, calls={"B": begins, "E": ends}, ops={"n": "aten::add"})
+        return list(plugins.load().rules["launch-bound"].check(Measures(trace)))
+
+    (answer,) = answers("hipStreamBeginCapture", "hipStreamEndCapture")
+    assert isinstance(answer, CannotTell)
+    assert "captured" in answer.needs
+    assert any(isinstance(one, Claim) for one in answers("cudaEventQuery", "cudaEventRecord"))
