@@ -27,6 +27,7 @@ Thresholds
     BREAKS: in compiled functions of which graph breaks take a fifth of the host's time, the gaps are left to
     `graph-breaks`: one graph has fewer kernels, and what launching them costs is told once it is one.
     LINKED: at least half of the work must be linked to its launch call, or the gaps cannot be attributed.
+    BUSIEST: an operator is named that takes a quarter of the issuing by itself; chosen, not measured.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ import numpy as np
 
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.measure.views.host_activity import on_threads
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.rule import (
     CannotTell,
     Claim,
+    EventTable,
     Evidence,
     Facts,
     Intervals,
@@ -56,6 +59,7 @@ from diagnose.trace.schema import Int64, RangeKind
 
 BREAKS = 0.2
 LINKED = 0.5
+BUSIEST = 0.25
 _OF_MODELS = ("compile-model", "cuda-graphs")
 _OF_LOOPS = ("bigger-microbatch", "zero-grad-none", "foreach-clip")
 _OF_OPTIMIZERS = ("fused-optimizer",)
@@ -131,10 +135,25 @@ def _claim(
             Evidence("launch call", measures.launch_cost_ns or 0, "ns"),
             Evidence("median kernel", int(np.median(lengths)), "ns", tuple(rows.tolist())),
             Evidence("launches into an empty queue", shallow, "share"),
+            *(() if whose else _busiest_operator(measures)),
         ],
         where=_where(measures, rows, gaps),
         fixers=fixers,
     )
+
+
+def _busiest_operator(measures: Measures) -> Iterator[Evidence]:
+    """Yield the kind of operator that takes the host most time by itself, where that is a good part of issuing."""
+    ops = measures.trace.ops
+    rows = np.flatnonzero(on_threads(ops.thread, measures.training_threads) & measures.counted.contains(ops.start_ns))
+    if not len(rows):
+        return
+    spent = np.bincount(ops.name[rows], weights=measures.op_tree.nesting.self_ns[rows])
+    if spent.max() >= BUSIEST * measures.issuing_ns.sum():
+        mine = rows[ops.name[rows] == spent.argmax()]
+        name, length = measures.trace.names[spent.argmax()], int(spent.max()) // measures.step_count
+        yield Evidence(f"{name}, by itself", length, "ns", tuple(mine.tolist()), EventTable.OPS)
+        yield Evidence(f"{name} per step", len(mine) / measures.step_count, "count")
 
 
 def _fixers(measures: Measures) -> tuple[str, ...] | None:

@@ -112,3 +112,16 @@ def test_launches_into_a_graph_that_is_captured_are_none_that_the_device_waits_f
     assert isinstance(answer, CannotTell)
     assert "captured" in answer.needs
     assert any(isinstance(one, Claim) for one in answers("cudaEventQuery", "cudaEventRecord"))
+
+
+def test_an_operator_that_takes_much_of_the_issuing_is_named() -> None:
+    drawing = """
+    host: vv vv vv   ol ol
+    gpu :              k  k
+    step:                  |
+    """
+    trace = drawn(drawing, repeat=4, unit_ns=10_000, ops={"v": "aten::as_strided"})
+    (claim,) = (a for a in plugins.load().rules["launch-bound"].check(Measures(trace)) if isinstance(a, Claim))
+    told = {one.measure: one.value for one in claim.evidence}
+    assert told["aten::as_strided per step"] == 3
+    assert told["aten::as_strided, by itself"] == 60_000
