@@ -160,22 +160,19 @@ def _whole(trace: Trace, rows: Bool, launches: Launches) -> StepSpans:
     if not starts or max(ends) <= min(starts):
         nothing = np.empty(0, np.int64)
         return StepSpans(nothing, nothing, nothing, nothing, "none")
-    until = _unrecorded_until(trace, rows, launches)
-    left_out = () if until is None else (
-        f"the first {format_ns(until - min(starts))} are not counted: launched work waited for what the device had to do "
-        "before the recording",
-    )  # fmt: skip
-    begin = min(starts) if until is None else until
+    begin = _begin_of_recorded_work(trace, rows, launches, min(starts))
+    left_out = f"the first {format_ns(begin - min(starts))} are not counted: launched work waited for what the device "
+    left_out += "had to do before the recording"
     start, host, end = (np.array([border], np.int64) for border in (begin, min(starts), max(ends)))
-    return StepSpans(start, end, host, end, "whole trace", left_out)
+    return StepSpans(start, end, host, end, "whole trace", (left_out,) if begin > min(starts) else ())
 
 
-def _unrecorded_until(trace: Trace, rows: Bool, launches: Launches) -> int | None:
-    """Return when the device came to the first work of its busiest stream, where it did nothing that is recorded for
-    long before that, though the work had been launched; else None."""
+def _begin_of_recorded_work(trace: Trace, rows: Bool, launches: Launches, opens_ns: int) -> int:
+    """Return when the device came to the first work of its busiest stream, where for most of the time until then it did
+    nothing that is recorded, though the work had been launched; else when the recording opens."""
     known = np.flatnonzero(rows & launches.linked)
     if not len(known):
-        return None
+        return opens_ns
     streams, which = np.unique(trace.device.stream[known], return_inverse=True)
     length = trace.device.end_ns[known] - trace.device.start_ns[known]
     mine = known[which == np.bincount(which, weights=length, minlength=len(streams)).argmax()]
@@ -183,7 +180,7 @@ def _unrecorded_until(trace: Trace, rows: Bool, launches: Launches) -> int | Non
     start = int(trace.device.start_ns[first])
     earlier = trace.device.end_ns[rows & (trace.device.start_ns < start)]
     idle_since = max(int(launches.end_ns[first]), int(earlier.max(initial=0)))
-    return start if start - idle_since > _UNRECORDED_NS else None
+    return start if start - idle_since > max(_UNRECORDED_NS, (start - opens_ns) // 2) else opens_ns
 
 
 _FEWEST_PERIODS = 3
