@@ -26,6 +26,7 @@ Thresholds
     call begins in each millisecond of it; else something was loaded, initialised or locked.
     BREAKS: in compiled functions of which graph breaks take a fifth of the host's time, the gaps are left to
     `graph-breaks`: one graph has fewer kernels, and what launching them costs is told once it is one.
+    FEWEST: fewer kernels do not tell how fast the host issues them; chosen, not measured.
     LINKED: at least half of the work must be linked to its launch call, or the gaps cannot be attributed.
     BUSIEST: an operator is named that takes a quarter of the issuing by itself; chosen, not measured.
 """
@@ -59,6 +60,7 @@ from diagnose.trace.schema import Int64, RangeKind
 
 BREAKS = 0.2
 LINKED = 0.5
+FEWEST = 5
 BUSIEST = 0.25
 _OF_MODELS = ("compile-model", "cuda-graphs")
 _OF_LOOPS = ("bigger-microbatch", "zero-grad-none", "foreach-clip")
@@ -71,7 +73,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         yield CannotTell("launch-bound", "a recording of the device's work")
         return
     rows = measures.rows_within_steps(measures.classes != KernelClass.COPY)
-    if len(rows) == 0:
+    if len(rows) < FEWEST:
         return
     if measures.launches.linked[rows].mean() < LINKED:
         yield CannotTell("launch-bound", "the launch calls of the kernels (correlation ids)")

@@ -77,7 +77,8 @@ def _alone(measures: HostWaits) -> Iterator[_Own]:
 
 
 def _before_others(measures: HostWaits) -> Iterator[_Own]:
-    """Yield the time of training's operators before an operator or a call that they hold, by the names of both."""
+    """Yield the time of training's operators before another operator that they hold, by the names of both. Before a
+    mere launch, an operator of the framework has hardly anything to compute, and is held up."""
     trace, tree = measures.trace, measures.op_tree
     ops, calls = trace.ops, trace.calls
     holder = np.concatenate((tree.nesting.parent, tree.of_call))
@@ -91,8 +92,9 @@ def _before_others(measures: HostWaits) -> Iterator[_Own]:
     first = np.append(True, holder[1:] != holder[:-1])
     free = np.where(first, ops.start_ns[holder], np.append(0, end[:-1]))
     pairs = np.stack((ops.name[holder], name)).astype(np.int64)
-    for one in np.unique(pairs[:, start - free > ISSUE_NS], axis=1).T.tolist():
-        mine = (pairs[0] == one[0]) & (pairs[1] == one[1])
+    before_op = held < len(ops)
+    for one in np.unique(pairs[:, before_op & (start - free > ISSUE_NS)], axis=1).T.tolist():
+        mine = before_op & (pairs[0] == one[0]) & (pairs[1] == one[1])
         yield f"{trace.names[one[0]]} before {trace.names[one[1]]}", free[mine], np.maximum(start, free)[mine]
 
 

@@ -125,3 +125,8 @@ def test_an_operator_that_takes_much_of_the_issuing_is_named() -> None:
     told = {one.measure: one.value for one in claim.evidence}
     assert told["aten::as_strided per step"] == 3
     assert told["aten::as_strided, by itself"] == 60_000
+
+
+def test_a_few_kernels_do_not_tell_how_fast_the_host_issues_them() -> None:
+    few = drawn("host: oooool ol ol\ngpu :       k  k  k", unit_ns=100_000)
+    assert list(plugins.load().rules["launch-bound"].check(Measures(few))) == []
