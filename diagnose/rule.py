@@ -91,6 +91,8 @@ class Claim:
     """Whether memory is what is short: then a fix is kept for what it frees, too."""
     sure: float = 1.0
     """The part of it (0 to 1) that is sure, which severity goes by."""
+    knows_how_often: bool = False
+    """Whether the rule has judged how often its time comes; else what a single step of several has is in doubt."""
     cut: Cut | None = field(default=None, repr=False)
     """The change of the run without the cause, for claims that come after this one; None: `claims` are gone."""
     once: Sequence[str] = ()

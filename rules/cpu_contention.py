@@ -42,6 +42,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.measure.views.host_activity import on_threads
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -76,10 +77,14 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     queued = _values(measures, _QUEUED)
     if len(queued) < FEWEST:
-        stands = (measures.stands_still & measures.counted).total_ns
-        where = f"; it stands still within operators for {format_ns(stands / measures.step_count)} of each step"
-        needs = "how long training waits for a core: some seconds of a live run"
-        yield CannotTell("cpu-contention", needs + (where if stands >= STILL * measures.total_ns else ""))
+        still = measures.stands_still & measures.counted
+        where = (
+            f"; it stands still within operators for {format_ns(still.total_ns / measures.step_count)} of each step, "
+            f"{_longest(measures, still)}"
+            if still.total_ns >= STILL * measures.total_ns
+            else ""
+        )
+        yield CannotTell("cpu-contention", f"how long training waits for a core: some seconds of a live run{where}")
         return
     share = min(float(np.median(queued)) / 100, 1.0)
     if share < QUEUED:
@@ -107,6 +112,19 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         fixers=_fixers(strangers, bool(loaders or (workers and not measures.trace.sites))),
         confirm="a run with nothing else on these cores" if strangers else "a trial with fewer workers or threads",
     )
+
+
+def _longest(measures: Measures, still: Intervals) -> str:
+    """Return how long the thread stands still at most, and in what call or operator."""
+    at = int(still.lengths_ns.argmax())
+    begin, end = int(still.starts[at]), int(still.ends[at])
+    inside = []
+    for table in (measures.trace.calls, measures.trace.ops):
+        mine = on_threads(table.thread, measures.training_threads)
+        rows = np.flatnonzero(mine & (table.start_ns <= begin) & (table.end_ns >= end))
+        inside += [measures.trace.names[table.name[rows[-1]]]] if len(rows) else []
+    first = ", as where a kernel's code is loaded first" if inside and "Launch" in inside[0] else ""
+    return " in ".join((f"for {format_ns(end - begin)} at once", *inside)) + first
 
 
 def _used(measures: Measures, busy: float | None, others: float | None, workers: float | None) -> Iterator[Evidence]:

@@ -46,6 +46,7 @@ from diagnose.measure.replay.savings import recoverable_ns
 from diagnose.measure.steps.loader_capacity import busy_loader_ns, training_loaders
 from diagnose.measure.steps.outlier_steps import begins_pass, step_times
 from diagnose.measure.steps.step_share import of_step
+from diagnose.measure.views.host_activity import on_threads
 from diagnose.rule import (
     SHORTEN_DEVICE_WORK,
     CannotTell,
@@ -113,6 +114,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         where=_where(loaders, measures.places(waits, "input")),
         fixers=_FIXERS if measures.has_device or bound else _WITHOUT_DEVICE,
         confirm="trace a few steps: the wait may be hidden behind device work" if bound else None,
+        # Workers take turns: of so many steps, one waits.
+        knows_how_often=bool(workers),
     )
 
 
@@ -152,9 +155,10 @@ def _late_batches(measures: Measures) -> tuple[int, int]:
 
 def _loads(measures: Measures) -> tuple[int, ...]:
     """Rows of the ranges in which training took a batch from its loader, within the counted steps; of ranges within
-    each other, the outer one."""
+    each other, the outer one. What another thread loads ahead of training is none of them."""
     ranges = measures.trace.ranges
-    rows = np.flatnonzero((ranges.kind == RangeKind.INPUT) & measures.counted.contains(ranges.start_ns))
+    mine = (ranges.kind == RangeKind.INPUT) & on_threads(ranges.thread, measures.training_threads)
+    rows = np.flatnonzero(mine & measures.counted.contains(ranges.start_ns))
     ends = ranges.end_ns[rows]
     before = np.concatenate(([0], np.maximum.accumulate(ends)[:-1])) if len(rows) else ends
     return tuple(rows[ends > before].tolist())

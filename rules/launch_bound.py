@@ -12,9 +12,9 @@ What proves it
     Idle gaps cut at the launch of the work that ends them, whose host side is dispatch or launch; queue depth at the
     launches; kernels shorter, on average, than the host's time to issue one. Where issuing takes less time than the
     device's work, the host could be ahead, something else holds it up (`host-sync`, `input-bound`), and this rule says
-    nothing. What the profiler's own records cost the host (diagnose.measure.replay.profiler_overhead) is no part of
-    issuing; a host that came round faster than the device works, while a live run watched it without a profiler, was
-    ahead.
+    nothing. Time in which the host stands still or computes is no part of issuing, nor is time in which a graph is
+    captured, nor what the profiler's own records cost it (diagnose.measure.replay.profiler_overhead); a host that came
+    round faster than the device works, while a live run watched it without a profiler, was ahead.
 
 What fixes it
     Fewer, larger launches: `compile-model`, `cuda-graphs`, a bigger batch; `fused-optimizer` for the launches of the
@@ -26,7 +26,9 @@ Thresholds
     call begins in each millisecond of it; else something was loaded, initialised or locked.
     BREAKS: in compiled functions of which graph breaks take a fifth of the host's time, the gaps are left to
     `graph-breaks`: one graph has fewer kernels, and what launching them costs is told once it is one.
+    FEWEST: fewer kernels do not tell how fast the host issues them; chosen, not measured.
     LINKED: at least half of the work must be linked to its launch call, or the gaps cannot be attributed.
+    BUSIEST: an operator is named that takes a quarter of the issuing by itself; chosen, not measured.
 """
 
 from __future__ import annotations
@@ -38,10 +40,12 @@ import numpy as np
 
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.replay.savings import recoverable_ns
+from diagnose.measure.views.host_activity import on_threads
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.rule import (
     CannotTell,
     Claim,
+    EventTable,
     Evidence,
     Facts,
     Intervals,
@@ -56,6 +60,8 @@ from diagnose.trace.schema import Int64, RangeKind
 
 BREAKS = 0.2
 LINKED = 0.5
+FEWEST = 5
+BUSIEST = 0.25
 _OF_MODELS = ("compile-model", "cuda-graphs")
 _OF_LOOPS = ("bigger-microbatch", "zero-grad-none", "foreach-clip")
 _OF_OPTIMIZERS = ("fused-optimizer",)
@@ -67,17 +73,24 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         yield CannotTell("launch-bound", "a recording of the device's work")
         return
     rows = measures.rows_within_steps(measures.classes != KernelClass.COPY)
-    if len(rows) == 0:
+    if len(rows) < FEWEST:
         return
     if measures.launches.linked[rows].mean() < LINKED:
         yield CannotTell("launch-bound", "the launch calls of the kernels (correlation ids)")
+        return
+    captured = measures.capturing & measures.counted
+    if 2 * captured.total_ns >= measures.total_ns:
+        yield CannotTell("launch-bound", "steps that replay the graph: in most of this recording it is captured, and "
+                         "what is launched does not run")  # fmt: skip
         return
     # Idle time while the host issues work, but for functions whose graph breaks are to be mended first
     regions = measures.compiled_regions
     split, breaks = regions.split & measures.counted, regions.between & measures.counted
     mended_first = len(split) > 0 and breaks.total_ns >= BREAKS * split.total_ns
     gaps = measures.issue_gaps - split if mended_first else measures.issue_gaps
-    host = int((measures.issuing_ns - measures.recording_ns).sum())
+    held_up = (measures.stands_still | measures.host_computing.time) & measures.issuing
+    held_up_ns = held_up.covered(measures.steps.host_start_ns, measures.steps.host_end_ns)
+    host = int((measures.issuing_ns - measures.recording_ns - held_up_ns).sum())
     device = int(measures.busy_ns.sum())
     if host < device or measures.replay.ran_ahead:
         return
@@ -124,10 +137,25 @@ def _claim(
             Evidence("launch call", measures.launch_cost_ns or 0, "ns"),
             Evidence("median kernel", int(np.median(lengths)), "ns", tuple(rows.tolist())),
             Evidence("launches into an empty queue", shallow, "share"),
+            *(() if whose else _busiest_operator(measures)),
         ],
         where=_where(measures, rows, gaps),
         fixers=fixers,
     )
+
+
+def _busiest_operator(measures: Measures) -> Iterator[Evidence]:
+    """Yield the kind of operator that takes the host most time by itself, where that is a good part of issuing."""
+    ops = measures.trace.ops
+    rows = np.flatnonzero(on_threads(ops.thread, measures.training_threads) & measures.counted.contains(ops.start_ns))
+    if not len(rows):
+        return
+    spent = np.bincount(ops.name[rows], weights=measures.op_tree.nesting.self_ns[rows])
+    if spent.max() >= BUSIEST * measures.issuing_ns.sum():
+        mine = rows[ops.name[rows] == spent.argmax()]
+        name, length = measures.trace.names[spent.argmax()], int(spent.max()) // measures.step_count
+        yield Evidence(f"{name}, by itself", length, "ns", tuple(mine.tolist()), EventTable.OPS)
+        yield Evidence(f"{name} per step", len(mine) / measures.step_count, "count")
 
 
 def _fixers(measures: Measures) -> tuple[str, ...] | None:

@@ -86,7 +86,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         sure=SURE,
         evidence=[
             *(Evidence(kind, length // measures.step_count, "ns") for kind, length in kinds.most_common()),
-            Evidence("chains per step", len(chains) / measures.step_count, "count", tuple(rows.tolist())),
+            Evidence("chains per step", len(chains) / measures.step_count, "count"),
+            Evidence("kernels in them, per step", len(rows) / measures.step_count, "count", tuple(rows.tolist())),
             Evidence("moved per step", int(bounds.bytes[rows].sum()) // measures.step_count, "bytes"),
             Evidence(f"of the memory's rate ({measures.ceilings.source})", float(reached), "share"),
             Evidence("one pass each would take", needed // measures.step_count, "ns"),

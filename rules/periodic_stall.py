@@ -60,6 +60,7 @@ from diagnose.measure.steps.outlier_steps import (
     stalls_of,
     stalls_within,
     step_times,
+    training_in,
 )
 from diagnose.rule import (
     CannotTell,
@@ -109,7 +110,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if kind is RangeKind.COMPILE or (kind is RangeKind.INPUT and bursts):
         return
     per_step = int(stalls.cost_ns.sum()) // int(log.usable.sum())
-    inside = Intervals.empty() if kind is None else _ranges(measures, kind) & long
+    inside = Intervals.empty() if kind is None else training_in(measures.trace, kind) & long
     claims, gain = _within_counted(
         measures, exceptional_steps(measures.steps.length_ns), int(np.median(stalls.cost_ns))
     )
@@ -129,6 +130,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         ],
         where=measures.places(inside) or _standing_out(measures, log, stalls),
         fixers=fixers,
+        knows_how_often=True,
     )
 
 
@@ -178,6 +180,7 @@ def _alone(measures: Measures) -> Claim | None:
         ],
         where=measures.places(claims),
         fixers=("async-checkpoint",) if copied else (),
+        knows_how_often=copied > 0 or at_files,
         confirm="how often such a step comes: a live run (diagnose run) logs every step",
     )
 
@@ -226,7 +229,7 @@ def _stalls(measures: Measures, log: StepTimes) -> Stalls | None:
         # Work, and what of it has to wait for other work: no host makes that shorter.
         waiting = measures.per_step(measures.idle_of("dependency"))
         device_ns = int(np.median(measures.busy_ns + waiting))
-    saves = _ranges(measures, RangeKind.CHECKPOINT)
+    saves = training_in(measures.trace, RangeKind.CHECKPOINT)
     return stalls_of(log, device_ns) or stalls_within(log, saves.covered(log.start_ns, log.end_ns))
 
 
@@ -251,11 +254,6 @@ def _standing_out(measures: Measures, log: StepTimes, stalls: Stalls) -> list[Pl
     return [
         place for place in places if (place.share or 0.0) * length > 2 * elsewhere.get((place.file, place.line), 0.0)
     ]
-
-
-def _ranges(measures: Measures, kind: RangeKind) -> Intervals:
-    rows = measures.trace.ranges.kind == kind
-    return Intervals.of_rows(measures.trace.ranges, rows)
 
 
 _LOG = StepLog.build({"end_ns": np.cumsum([60 if step == 40 else 10 for step in range(1, 61)]) * 1_000_000})

@@ -5,7 +5,8 @@ What it finds
     collection: it runs Python. Long ones only; the few microseconds of Python around each operator are launch cost.
 
     Idle time in which an operator computes on the processor, step after step: random numbers that are drawn there and
-    then copied, a batch that is put together or changed by operators on the host.
+    then copied, a batch that is put together or changed by operators on the host, what a compiled function does before
+    it launches a kernel that the program has written.
 
     Idle time in which the host reads or writes files, step after step: a checkpoint in each, a log that is flushed.
 
@@ -32,8 +33,9 @@ What fixes it
 
 Thresholds
     REFILL_NS (100 µs): a stretch of Python this long is work of its own; issuing one operator takes 5 to 50 µs.
-    An operator computes where it launches nothing and takes more than 1 ms, in three steps of four: once, or now and
-    then, it is held up (diagnose/measure/lines/host_ops.py).
+    An operator computes where it takes more than 1 ms while it launches nothing, in three steps of four and mostly,
+    before the same one of those that it holds: once, or now and then, it is held up
+    (diagnose/measure/lines/host_ops.py).
     MOST_STEPS (three in four): files in fewer steps are no part of every step, and `periodic-stall` looks at them.
 """
 

@@ -83,8 +83,8 @@ def _chains(measures: Measures) -> Iterator[Claim]:
         confidence=Confidence.BOUND,
         evidence=[
             *(Evidence(kind, length // measures.step_count, "ns") for kind, length in by_kind.most_common()),
-            Evidence("chains per step", len(chains) / measures.step_count, "count", tuple(rows.tolist())),
-            Evidence("kernels in them, per step", len(places) / measures.step_count, "count"),
+            Evidence("chains per step", len(chains) / measures.step_count, "count"),
+            Evidence("kernels in them, per step", len(places) / measures.step_count, "count", tuple(rows.tolist())),
             Evidence("one fused kernel each would take", needed // measures.step_count, "ns"),
         ],
         where=places_of_ops(measures, order.op[np.concatenate(ahead)] if ahead else order.op[places]),

@@ -1,7 +1,9 @@
-"""How much of a claim is in doubt because nobody knows exactly what the profiler cost the host.
+"""How much of a claim is in doubt: nobody knows exactly what the profiler cost the host, nor how often comes what a
+single step has.
 
     doubtful_ns(claim, measures)     # may not be saved: the profiler may have made the host that late
     hidden_ns(claim, measures)       # may be saved besides: the profiler may have made the host that hid it
+    recurring(claim, measures)       # the part of its time that comes in more than one step
 
 A live run watches steps without a profiler, and leaves nothing in doubt; a recording alone knows the cost of its
 records to a factor (`diagnose.measure.replay.overhead`).
@@ -9,12 +11,26 @@ records to a factor (`diagnose.measure.replay.overhead`).
 
 from __future__ import annotations
 
+import numpy as np
+
 from diagnose.measure import Measures
 from diagnose.measure.replay.savings import cut_intervals, replayed
 from diagnose.rule import Claim
 
 MUCH = 0.1
 """A claim of which this share is in doubt is a bound, not a measurement, and what it may come to is said."""
+
+LONE = 0.5
+"""The share of a claim that a single step of several has beyond any other: what happened once may never come again."""
+
+
+def recurring(claim: Claim, measures: Measures) -> float:
+    """Return the part (0 to 1) of a claim's time that several steps have, where most of it lies in one; else 1.0."""
+    if measures.step_count < 2 or claim.knows_how_often:
+        return 1.0
+    per_step = np.sort(measures.per_step(claim.claims))
+    lone = (per_step[-1] - per_step[-2]) / max(int(per_step.sum()), 1)
+    return float(1 - lone) if lone > LONE else 1.0
 
 
 def unreplayed(claim: Claim, measures: Measures) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from diagnose.analysis.attribution import AttributedClaim, attribute
-from diagnose.analysis.doubt import MUCH, doubtful_ns, hidden_ns, unreplayed
+from diagnose.analysis.doubt import MUCH, doubtful_ns, hidden_ns, recurring, unreplayed
 from diagnose.analysis.evidence_events import require_rows, with_events
 from diagnose.measure import Measures
 from diagnose.measure.job.rank_record import RankRecord, record_of
@@ -273,10 +273,11 @@ def _length_ns(one: AttributedClaim, measures: Measures) -> int:
 
 
 def _sure_share(one: AttributedClaim, measures: Measures) -> float:
-    """The share that comes back even if the profiler cost the host more than is usual, as far as the rule is sure."""
+    """The share that comes back even if the profiler cost the host more than is usual and what a single step has does
+    not come again, as far as the rule is sure."""
     length = _length_ns(one, measures)
     doubtful = doubtful_ns(one.claim, measures)
-    share = _share(one.recoverable_ns, one, measures) * one.claim.sure
+    share = _share(one.recoverable_ns, one, measures) * min(one.claim.sure, recurring(one.claim, measures))
     return max(share - doubtful / length, 0.0) if doubtful and length else share
 
 
@@ -285,7 +286,9 @@ def _confidence(claim: Claim, measures: Measures) -> Confidence:
     the unchanged recording misses the steps: then what would be without the cause is not known either."""
     if claim.confidence is not Confidence.MEASURED:
         return claim.confidence
-    if unreplayed(claim, measures) or doubtful_ns(claim, measures) > MUCH * claim.recoverable_ns:
+    if unreplayed(claim, measures) or recurring(claim, measures) < 1:
+        return Confidence.BOUND
+    if doubtful_ns(claim, measures) > MUCH * claim.recoverable_ns:
         return Confidence.BOUND
     doubted = (claim.claims & measures.doubt).total_ns
     return Confidence.BOUND if doubted > MUCH * claim.claims.total_ns else Confidence.MEASURED
@@ -300,7 +303,9 @@ def _confirm(one: AttributedClaim, measures: Measures) -> str | None:
         )
     if doubtful_ns(one.claim, measures) > MUCH * one.claim.recoverable_ns or hidden_ns(one.claim, measures):
         said.append("a live run (diagnose run) knows the steps without the profiler, which slowed the host here")
-    if noise is not None and 0 < one.recoverable_ns < noise * measures.step_count:
+    if recurring(one.claim, measures) < 1:
+        said.append(f"one of the {measures.step_count} counted steps has most of this time: trace more steps")
+    elif noise is not None and 0 < one.recoverable_ns < noise * measures.step_count:
         said.append(f"the measured steps vary by ±{format_ns(noise)}, more than this: trace more steps")
     return "; ".join(said) or None
 

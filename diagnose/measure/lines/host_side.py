@@ -13,7 +13,7 @@ from diagnose.measure.lines.line_trace import FollowedLines, followed_lines
 from diagnose.measure.replay.host_waits import HostWaits
 from diagnose.measure.steps.consistency import Violation, check
 from diagnose.measure.steps.idle import ISSUE_NS, LATENCY_NS, REFILL_NS
-from diagnose.measure.views.host_activity import calls_of, loading, on_threads, ops_of, waits_of
+from diagnose.measure.views.host_activity import calls_of, capturing, loading, on_threads, ops_of, waits_of
 from diagnose.measure.views.stacks import saw_library_loader
 from diagnose.model import Place
 from diagnose.trace.intervals import Intervals
@@ -57,7 +57,7 @@ class HostSide(HostWaits):
     @cached_property
     def python_stalls(self) -> Intervals:
         """Idle time in the program's Python, of stretches too long to be the Python around one operator."""
-        long = self.idle["python"].at_least(REFILL_NS)
+        long = (self.idle["python"] - self.capturing).at_least(REFILL_NS)
         return (long - framework_python(self.trace, self.thread, long)).at_least(REFILL_NS)
 
     @cached_property
@@ -66,13 +66,18 @@ class HostSide(HostWaits):
         return host_computing(self)
 
     @cached_property
+    def capturing(self) -> Intervals:
+        """Host time in which a graph is captured, and nothing is issued."""
+        return capturing(self.trace)
+
+    @cached_property
     def issue_gaps(self) -> Intervals:
         """Idle time in which the host was issuing work: dispatch, launch calls, its Python, and the latency after."""
         dependency, launch = self.idle["dependency"], self._brisk(self.idle["launch"])
         follows = np.isin(dependency.starts, launch.ends, assume_unique=True) & (dependency.lengths_ns <= LATENCY_NS)
         latency = Intervals(dependency.starts[follows], dependency.ends[follows])
         python = self._brisk(self.idle["python"] - self.python_stalls)
-        return Intervals.union((self._brisk(self.idle["dispatch"]), launch, python, latency))
+        return Intervals.union((self._brisk(self.idle["dispatch"]), launch, python, latency)) - self.capturing
 
     @cached_property
     def saw_library_loader(self) -> bool:
@@ -103,7 +108,12 @@ class HostSide(HostWaits):
         launchers = set(np.unique(self.trace.calls.thread[self.launches.call[self.launches.linked]]).tolist())
         threads = (launchers | {self.thread}) - {-1}
         calls = calls_of(self.trace, threads, np.ones(len(self.trace.calls), np.bool_))
-        return (ops_of(self.trace, threads) | calls).joined(REFILL_NS) - self.waits - loading(self.trace, threads)
+        return (
+            (ops_of(self.trace, threads) | calls).joined(REFILL_NS)
+            - self.waits
+            - loading(self.trace, threads)
+            - self.capturing
+        )
 
     @cached_property
     def issuing_ns(self) -> Int64:

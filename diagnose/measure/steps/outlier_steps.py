@@ -18,7 +18,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.measure.steps.step_marks import training_thread
 from diagnose.measure.steps.steps import StepSpans, part_of
+from diagnose.measure.views.host_activity import ranges_of
 from diagnose.measure.views.names import named
 from diagnose.measure.views.noise import standard_deviation
 from diagnose.trace import Trace
@@ -252,11 +254,15 @@ def is_spent_in(trace: Trace, kind: RangeKind, log: StepTimes, long: Int64, usua
     median step spends there; not where they take no longer on the host.
     """
     excess_ns = float(log.length_ns[long].sum()) - usual_ns * len(long)
-    rows = trace.ranges.kind == kind
-    ranges = Intervals.of_rows(trace.ranges, rows)
-    spent = ranges.covered(log.start_ns, log.end_ns)
+    spent = training_in(trace, kind).covered(log.start_ns, log.end_ns)
     more = float(spent[long].sum()) - float(np.median(spent[log.usable])) * len(long)
     return excess_ns > 0 and more >= HALF * excess_ns
+
+
+def training_in(trace: Trace, kind: RangeKind) -> Intervals:
+    """The time in which the training thread is in ranges of a kind, or is kept by them: a collection of garbage on any
+    thread holds the interpreter, but what another one loads or writes keeps nobody."""
+    return ranges_of(trace, kind, None if kind is RangeKind.GC else {training_thread(trace)})
 
 
 def begins_pass(trace: Trace, log: StepTimes) -> Bool:

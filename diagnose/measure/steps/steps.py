@@ -16,12 +16,16 @@ from diagnose.measure.views.launches import Launches
 from diagnose.measure.views.names import named
 from diagnose.trace import Trace
 from diagnose.trace.schema import Bool, Int32, Int64, WorkKind
+from diagnose.units import format_ns
 
 _OPENING = 1.1
 """A first step this much longer than every other one pays for opening the profiler, and is left out. In real traces
 with three steps or more, about every fourth has one; it is longer by 10 to 100 % and mostly in launches."""
 
 _LAUNCH = re.compile(r"^(cuda|hip|cu)(Graph|Module)?(Launch|Memcpy|Memset)")
+_UNRECORDED_NS = 1_000_000
+"""Work comes to the device some µs after its launch. Four recordings of serving engines begin with launches whose work
+waits for 8 to 490 ms, before anything else of its stream was recorded."""
 _CUT = 0.8  # a first or last step with fewer launches than this share of the usual is cut by the recording's edge
 
 
@@ -61,7 +65,7 @@ def find_steps(trace: Trace, rows: Bool, launches: Launches) -> StepSpans:
         steps = _without_opening(steps)
         if len(steps):
             return steps
-    return _by_period(trace, rows) or _whole(trace, rows)
+    return _by_period(trace, rows) or _whole(trace, rows, launches)
 
 
 def _projected(trace: Trace, rows: Bool, launches: Launches, border_ns: Int64) -> Int64:
@@ -145,7 +149,7 @@ def _by_period(trace: Trace, rows: Bool) -> StepSpans | None:
     return StepSpans(border[:-1], border[1:], border[:-1], border[1:], "period") if len(border) > 1 else None
 
 
-def _whole(trace: Trace, rows: Bool) -> StepSpans:
+def _whole(trace: Trace, rows: Bool, launches: Launches) -> StepSpans:
     tables = [table for table in (trace.ops, trace.calls) if len(table)]
     starts = [int(table.start_ns.min()) for table in tables]
     ends = [int(table.end_ns.max()) for table in tables]
@@ -156,8 +160,27 @@ def _whole(trace: Trace, rows: Bool) -> StepSpans:
     if not starts or max(ends) <= min(starts):
         nothing = np.empty(0, np.int64)
         return StepSpans(nothing, nothing, nothing, nothing, "none")
-    start, end = np.array([min(starts)], np.int64), np.array([max(ends)], np.int64)
-    return StepSpans(start, end, start, end, "whole trace")
+    begin = _begin_of_recorded_work(trace, rows, launches, min(starts))
+    left_out = f"the first {format_ns(begin - min(starts))} are not counted: launched work waited for what the device "
+    left_out += "had to do before the recording"
+    start, host, end = (np.array([border], np.int64) for border in (begin, min(starts), max(ends)))
+    return StepSpans(start, end, host, end, "whole trace", (left_out,) if begin > min(starts) else ())
+
+
+def _begin_of_recorded_work(trace: Trace, rows: Bool, launches: Launches, opens_ns: int) -> int:
+    """Return when the device came to the first work of its busiest stream, where for most of the time until then it did
+    nothing that is recorded, though the work had been launched; else when the recording opens."""
+    known = np.flatnonzero(rows & launches.linked)
+    if not len(known):
+        return opens_ns
+    streams, which = np.unique(trace.device.stream[known], return_inverse=True)
+    length = trace.device.end_ns[known] - trace.device.start_ns[known]
+    mine = known[which == np.bincount(which, weights=length, minlength=len(streams)).argmax()]
+    first = int(mine[trace.device.start_ns[mine].argmin()])
+    start = int(trace.device.start_ns[first])
+    earlier = trace.device.end_ns[rows & (trace.device.start_ns < start)]
+    idle_since = max(int(launches.end_ns[first]), int(earlier.max(initial=0)))
+    return start if start - idle_since > max(_UNRECORDED_NS, (start - opens_ns) // 2) else opens_ns
 
 
 _FEWEST_PERIODS = 3

@@ -20,6 +20,8 @@ WAITS = re.compile(
     r"|^(cuda|hip)Memcpy(2D|3D|ToSymbol|FromSymbol)$|^cuMemcpy(DtoH|HtoD)_v2$|^(cuda|hip)ThreadSynchronize"
     r"|^ze(EventHost|CommandQueue|Fence)(Synchronize|HostSynchronize)|^ur(QueueFinish|EventWait)$|^zeEventHostSynchronize"
 )
+_CAPTURE_BEGINS = re.compile(r"^(cuda|hip|cu)StreamBeginCapture")
+_CAPTURE_ENDS = re.compile(r"^(cuda|hip|cu)StreamEndCapture")
 ALLOCATIONS = re.compile(
     r"^(cuda|hip)(Malloc|Free|HostAlloc|HostFree|HostMalloc|HostRegister|HostUnregister|HostGetDevicePointer)"
     r"|^cuMem(Alloc|Free|Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree)"
@@ -79,6 +81,16 @@ def calls_of(trace: Trace, threads: Collection[int], chosen: Bool) -> Intervals:
     """The time in those runtime calls that a mask chooses, on some threads."""
     mask = chosen & on_threads(trace.calls.thread, threads)
     return Intervals.of_rows(trace.calls, mask)
+
+
+def capturing(trace: Trace) -> Intervals:
+    """The time in which a graph is captured: what is launched then does not run before the graph does."""
+    calls = trace.calls
+    begins = np.sort(calls.start_ns[named(trace.names, calls.name, _CAPTURE_BEGINS)])
+    ends = np.sort(calls.end_ns[named(trace.names, calls.name, _CAPTURE_ENDS)])
+    place = np.searchsorted(ends, begins)
+    ended = place < len(ends)
+    return Intervals.of(begins[ended], ends[place[ended]])
 
 
 def loading(trace: Trace, threads: Collection[int] | None = None) -> Intervals:

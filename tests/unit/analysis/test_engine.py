@@ -104,9 +104,21 @@ def test_what_will_end_the_run_comes_before_what_costs_little() -> None:
 
 def test_figures_are_per_step() -> None:
     trace = drawn("gpu : kkkkkkkkk.\nstep:           |", repeat=4)
-    diagnosis = diagnose([trace], catalogue(claiming("some", 10, 18)))
+    diagnosis = diagnose([trace], catalogue(claiming("some", 12, 28)))
     assert (diagnosis.steps.count, diagnosis.steps.median_ns) == (3, 10 * MS)
-    assert diagnosis.findings[0].recoverable_ns == 8 * MS // 3
+    assert diagnosis.findings[0].recoverable_ns == 16 * MS // 3
+
+
+def test_what_one_of_several_steps_has_is_a_bound_and_not_sure() -> None:
+    trace = drawn("host: oooooooooo\nstep:           |", repeat=4)
+    (once,) = diagnose([trace], catalogue(claiming("once", 10, 18))).findings
+    assert (once.recoverable_ns, once.possible_ns) == (0, 8 * MS // 3)
+    assert (once.severity, once.confidence) == (Severity.NOTE, Confidence.BOUND)
+    assert once.confirm == "one of the 3 counted steps has most of this time: trace more steps"
+    (uneven,) = diagnose([trace], catalogue(claiming("uneven", 10, 21))).findings
+    assert uneven.recoverable_ns == pytest.approx(2 * MS / 3, rel=0.01), "the second step has 1 ms of it as well"
+    (both,) = diagnose([trace], catalogue(claiming("both", 10, 26))).findings
+    assert (both.possible_ns, both.confidence) == (None, Confidence.MEASURED)
 
 
 def test_the_raw_claims_are_told_beside_the_diagnosis() -> None:

@@ -53,3 +53,18 @@ def test_the_waits_for_input_are_behind_the_finding_that_they_are() -> None:
     assert number.table is EventTable.RANGES
     assert [event.length_ns for event in number.events] == [3 * NS_PER_MS] * number.row_count
     assert sorted(event.step for event in number.events) == list(range(number.row_count))
+
+
+def test_what_another_thread_loads_is_no_wait_of_training() -> None:
+    ahead = drawn(
+        """
+        load  : www
+        host  :    ol  l
+        load 1: wwwwwwww
+        gpu   :      kkk kk
+        step  :           |
+        """,
+        repeat=4,
+    )
+    (finding,) = (one for one in diagnose([ahead], load()).findings if one.rule == "input-bound")
+    assert {event.length_ns for event in finding.evidence[0].events} == {3 * NS_PER_MS}

@@ -82,6 +82,33 @@ def test_once_is_no_habit() -> None:
     assert Measures(trace(DRAWS, repeat=3)).host_computing.by_op == {}
 
 
+COMPILED = """
+    op  : CCCCCCCCCC
+    host: xl      yl
+    gpu :   kk      kkkkk
+    step:                |
+"""
+"""A compiled function that works by itself for 4 ms before it launches the second kernel."""
+
+
+def test_what_an_operator_does_before_the_same_one_that_it_holds_is_computing() -> None:
+    measures = Measures(drawn(COMPILED, repeat=5, ops={"C": "CompiledFunction", "x": "triton_0", "y": "triton_1"}))
+    assert measures.host_computing.by_op == {"CompiledFunction before triton_1": 4 * MS * measures.step_count}
+
+
+def test_an_operator_that_is_held_up_before_another_one_each_time_is_not() -> None:
+    ops = {"C": "CompiledFunction", "x": "triton_0", "y": "triton_1", "z": "triton_2", "w": "triton_3"}
+    varying = """
+        op  : CCCCCCCCCCCC      CCCCCCCCCCCC      CCCCCCCCCCCC      CCCCCCCCCCCC
+        host: xlyl    zlwl      xl    ylzlwl      xlylzl    wl      xlyl    zlwl
+        gpu :   k k     k kkkkk   k     k k kkkkk   k k k     kkkkk   k k     k kkkkk
+        step:                  |                 |                 |                 |
+    """
+    measures = Measures(drawn(varying, repeat=2, ops=ops))
+    assert measures.step_count >= 6
+    assert measures.host_computing.by_op == {}
+
+
 HELD_UP = """
     host: xxxxxxol ol      ol   yyyyyyol ol      ol
     gpu :         kk k       kkk        kk k       kkk

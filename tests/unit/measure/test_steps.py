@@ -183,3 +183,22 @@ def test_the_training_thread_steps_or_loads_or_is_the_busiest() -> None:
     assert thread_of("host  : o\nhost 1: oooo\nload  :  w") == 0
     assert thread_of("host  : o\nhost 1: oooo") == 1
     assert Measures(Trace(source="nothing")).thread == -1
+
+
+def test_a_recording_begins_once_the_device_has_done_what_was_launched_before_it() -> None:
+    """The stream was at work that nobody recorded; another one had a little to do."""
+    picture = """
+        host : l l l
+        gpu 2:  k
+        gpu 3:            kkkkkk
+        gpu 4:                  k
+    """
+    steps = Measures(drawn(picture)).steps
+    assert (steps.start_ns.tolist(), steps.end_ns.tolist()) == ([11 * MS], [18 * MS])
+    (why,) = steps.left_out
+    assert why.startswith("the first 11.0 ms are not counted")
+
+
+def test_a_recording_of_work_that_begins_when_it_is_launched_counts_from_the_host_s_first_call() -> None:
+    steps = Measures(drawn("host: ooooooooool\ngpu :            kkkkkk")).steps
+    assert (steps.start_ns.tolist(), steps.left_out) == ([0], ())

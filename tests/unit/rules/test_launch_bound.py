@@ -8,7 +8,7 @@ import numpy as np
 
 from diagnose import plugins
 from diagnose.measure import Measures
-from diagnose.rule import Claim, drawn
+from diagnose.rule import CannotTell, Claim, drawn
 from diagnose.trace.schema import RangeKind
 
 
@@ -83,3 +83,50 @@ def test_each_claim_tells_what_its_own_launches_take_on_the_host() -> None:
     model, optimizer = (int(one.evidence[1].value) for one in claims)
     assert 25_000 < model <= 35_000
     assert 50_000 <= optimizer < 65_000
+
+
+def test_an_operator_that_is_held_up_is_not_part_of_what_launches_take() -> None:
+    drawing = """
+    host: ol ol ol ol xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx ol
+    gpu :   k  k  k  k                                           kkk
+    step:                                                           |
+    """
+    trace = drawn(drawing, repeat=4, unit_ns=100_000, ops={"x": "aten::view"})
+    (claim,) = (a for a in plugins.load().rules["launch-bound"].check(Measures(trace)) if isinstance(a, Claim))
+    assert claim.evidence[1].measure == "host time per kernel"
+    assert 200_000 <= claim.evidence[1].value <= 300_000, "4 ms of 5.6 ms are no launches"
+
+
+def test_launches_into_a_graph_that_is_captured_are_none_that_the_device_waits_for() -> None:
+    drawing = """
+    host: BnononononoE ol ol
+    gpu :                k  k
+    step:                    |
+    """
+
+    def answers(begins: str, ends: str) -> list[Claim | CannotTell]:
+        trace = drawn(drawing, repeat=4, unit_ns=100_000, calls={"B": begins, "E": ends}, ops={"n": "aten::add"})
+        return list(plugins.load().rules["launch-bound"].check(Measures(trace)))
+
+    (answer,) = answers("hipStreamBeginCapture", "hipStreamEndCapture")
+    assert isinstance(answer, CannotTell)
+    assert "captured" in answer.needs
+    assert any(isinstance(one, Claim) for one in answers("cudaEventQuery", "cudaEventRecord"))
+
+
+def test_an_operator_that_takes_much_of_the_issuing_is_named() -> None:
+    drawing = """
+    host: vv vv vv   ol ol
+    gpu :              k  k
+    step:                  |
+    """
+    trace = drawn(drawing, repeat=4, unit_ns=10_000, ops={"v": "aten::as_strided"})
+    (claim,) = (a for a in plugins.load().rules["launch-bound"].check(Measures(trace)) if isinstance(a, Claim))
+    told = {one.measure: one.value for one in claim.evidence}
+    assert told["aten::as_strided per step"] == 3
+    assert told["aten::as_strided, by itself"] == 60_000
+
+
+def test_a_few_kernels_do_not_tell_how_fast_the_host_issues_them() -> None:
+    few = drawn("host: oooool ol ol\ngpu :       k  k  k", unit_ns=100_000)
+    assert list(plugins.load().rules["launch-bound"].check(Measures(few))) == []

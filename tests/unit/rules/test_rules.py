@@ -63,6 +63,14 @@ def test_what_fires_becomes_a_finding_that_matters(rule: Rule, trace: Trace) -> 
     assert sum(finding.recoverable_ns for finding in diagnosis.findings) <= (diagnosis.steps.mean_ns or 0)
 
 
+@pytest.mark.parametrize(("rule", "trace"), drawings("fires"))
+def test_a_count_counts_the_events_that_it_shows(rule: Rule, trace: Trace) -> None:
+    measures = Measures(trace)
+    claims = [answer for answer in rule.check(measures) if isinstance(answer, Claim)]
+    for number in (one for claim in claims for one in claim.evidence if one.unit == "count" and one.rows):
+        assert round(number.value * measures.step_count) == len(number.rows), number.measure
+
+
 @pytest.mark.parametrize(("rule", "trace"), drawings("silent"))
 def test_a_look_alike_stays_silent(rule: Rule, trace: Trace) -> None:
     assert [answer for answer in rule.check(Measures(trace)) if isinstance(answer, Claim)] == []

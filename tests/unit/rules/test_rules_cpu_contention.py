@@ -8,7 +8,7 @@ from diagnose import plugins
 from diagnose.engine import diagnose
 from diagnose.measure import Measures
 from diagnose.model import Facts, Site
-from diagnose.rule import Claim, Confidence, drawn
+from diagnose.rule import CannotTell, Claim, Confidence, drawn
 
 RULE = plugins.load().rules["cpu-contention"]
 
@@ -78,3 +78,18 @@ def test_fewer_workers_are_offered_only_to_a_run_that_has_some() -> None:
     assert told(workers=6).fixers == told(sites=(loader, model), workers=6).fixers == both
     assert told(workers=0).fixers == told().fixers == threads
     assert told(sites=(model,), workers=6).fixers == threads  # what compiles, for example
+
+
+def test_where_nobody_looked_it_is_told_in_what_the_thread_stands_still_longest() -> None:
+    loading = drawn(
+        """
+        host: xllllllllol       ol
+        gpu :          kk kkkkkk  kkkkkk
+        """,
+        ops={"x": "aten::native_batch_norm"},
+    )
+    (answer,) = RULE.check(Measures(loading))
+    assert isinstance(answer, CannotTell)
+    assert answer.needs.endswith(
+        "for 8.00 ms at once in cudaLaunchKernel in aten::native_batch_norm, as where a kernel's code is loaded first"
+    )

@@ -378,3 +378,16 @@ def test_long_steps_of_a_recording_that_differ_are_told_by_the_shortest_and_the_
     (claim,) = claims(trace)
     assert "2 of the " in claim.summary
     assert "take 61.0 ms to 261 ms instead of 10.0 ms" in claim.summary
+
+
+def test_what_another_thread_loads_meanwhile_is_not_what_a_long_step_waits_for() -> None:
+    trace = drawn(
+        """
+        host  : oooooooo  oooooooo  oooooooo  oooooooo  oooooooo                      oooooooo
+        load 1: wwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwww
+        opt   :         O         O         O         O         O                             O
+        """,
+        repeat=4,
+    )
+    (claim,) = claims(trace)
+    assert claim.summary == "one step in 6 takes 30.0 ms instead of 10.0 ms, 3.48 ms per step on average"
