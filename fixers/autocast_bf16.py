@@ -56,7 +56,7 @@ _FIRST_WITH_BFLOAT16 = (8, 0)
 _ON = "let the program's own autocast be on, in bfloat16"
 _ON_FLOAT16 = "let the program's own autocast be on, in float16 with its GradScaler"
 _PRECISION = re.compile(r"autocast|[Ss]caler|\bamp\b|bfloat16|float16|half")
-"""What lines are about that a switch of the precision may decide on."""
+"""The subjects of lines that a switch of the precision may decide on."""
 _SCALER = re.compile(r"\b\w*(?:GradScaler|NativeScaler)\(")
 
 

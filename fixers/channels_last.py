@@ -50,7 +50,7 @@ _BY_HAND = (
 )
 _LAYOUT = re.compile(r"channels_last|memory_format")
 _CONVOLVES = re.compile(r"[Cc]onv|\bmodels\.\w+\(|\btimm\.")
-"""What the code of a class holds that has convolutions of its own, or takes a model of images from a library."""
+"""The code in a class that has convolutions of its own, or takes a model of images from a library."""
 
 
 def rewrite(request: Request) -> Answer:

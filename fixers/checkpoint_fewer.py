@@ -220,7 +220,7 @@ class _Turn:
 
     loop: cst.For
     number: str | None
-    """What counts the turns; None where nothing does."""
+    """The variable that counts the turns; None where there is none."""
 
 
 def _turn(source: Source, call: cst.Call) -> _Turn | None:

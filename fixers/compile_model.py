@@ -61,7 +61,7 @@ _PADS = re.compile(r"\bpad_sequence\(|padding\s*=\s*(?:True\b|[\"']longest)")
 _GRAPHED = frozenset({"make_graphed_callables", "CUDAGraph"})
 _LOOPS = "CUDA graphs replay it as it is; one kernel for the whole series (nn.LSTM, nn.GRU) is better still."
 _COMPILES = re.compile(r"\bcompile\b|dynamo|inductor")
-"""What lines are about that a switch for it may decide on."""
+"""The subjects of lines that a switch for it may decide on."""
 _BY_HAND = "Compile by hand where it is built: `model.compile()`."
 
 

@@ -33,7 +33,7 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request, lines_with
 from diagnose.source.dataflow.flow import Loop, gate, loops_around, scope_of
-from diagnose.source.device.deferral import Deferral, LeftAlone
+from diagnose.source.device.deferral import Deferred, LeftAlone
 from diagnose.source.device.deferred_reads import filled_by, keep_on_device, put_off, read_at_once
 from diagnose.source.device.deferred_writes import puts_off
 from diagnose.source.device.device_reads import has_training_loops, is_read, training_reads, trains, trains_within
@@ -58,7 +58,7 @@ def rewrite(request: Request) -> Answer:
         source = parse(text) if ".item()" in text or lines else None
         if source is None or not (lines or has_training_loops(source) or any(logged_reads(source))):
             continue
-        plan = Deferral(source, list(parse_all(request.sources).values()))
+        plan = Deferred(source, list(parse_all(request.sources).values()))
         plan.torch, imports = ensure_import(source, "torch")
         _plan(plan, lines)
         if any(f"{plan.torch}." in edit.text for edit in plan.splices):
@@ -119,7 +119,7 @@ def _depends(source: Source, node: cst.CSTNode) -> bool:
     return number_kind(source, index.value) is None
 
 
-def _plan(plan: Deferral, lines: set[int]) -> None:
+def _plan(plan: Deferred, lines: set[int]) -> None:
     source = plan.source
     for read, tensor in logged_reads(source):
         plan.splices.append(replace(source, read, source.code(tensor)))
@@ -156,7 +156,7 @@ def _plan(plan: Deferral, lines: set[int]) -> None:
             plan.reasons.append(f"{source.lines_of(statement)[0]} is left alone: {reason}")
 
 
-def _plan_read(plan: Deferral, read: cst.Call, steps: set[Loop], done: set[tuple[cst.CSTNode, str]]) -> None:
+def _plan_read(plan: Deferred, read: cst.Call, steps: set[Loop], done: set[tuple[cst.CSTNode, str]]) -> None:
     """Put one read off, or leave it where it is; what the lists in `done` collect stays on the device already.
 
     Raises LeftAlone.
@@ -195,7 +195,7 @@ def _step_of(source: Source, read: cst.Call, steps: set[Loop]) -> Loop | None:
     return batch if gate(source, read, batch) is None else None
 
 
-def _keep(plan: Deferral, read: cst.Call, batch: Loop, name: str) -> None:
+def _keep(plan: Deferred, read: cst.Call, batch: Loop, name: str) -> None:
     """Keep a variable on the device; where that would compute it otherwise, put its statement off. Raises LeftAlone."""
     before = len(plan.splices)
     try:
@@ -211,7 +211,7 @@ def _keep(plan: Deferral, read: cst.Call, batch: Loop, name: str) -> None:
             raise LeftAlone("; ".join(dict.fromkeys([str(reason), str(second)]))) from second
 
 
-def _show_less_often(plan: Deferral, shown: cst.Expr, batch: Loop) -> None:
+def _show_less_often(plan: Deferred, shown: cst.Expr, batch: Loop) -> None:
     if does_more(plan.source, shown):
         raise LeftAlone("what it shows is made by a call that may do more; show every n-th step only")
     splices = show_less_often(plan.source, shown, batch)

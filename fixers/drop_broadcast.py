@@ -50,7 +50,7 @@ _ALIKE = frozenset(
     | {"item", "detach", "print", "len", "float", "int", "append", "format", "get_last_lr", "size", "range", "barrier"}
     | {"set_postfix", "set_description", "all_reduce", "log", "info", "add_scalar", "perf_counter", "time"}
 )
-"""What a step may call after its backward pass: it does the same to the weights of all ranks, or nothing."""
+"""The calls that a step may make after its backward pass: it does the same to the weights of all ranks, or nothing."""
 _WRITES = frozenset({"step", "load_state_dict", "copy_", "mul_", "add_", "lerp_", "fill_", "zero_", "apply"})
 
 

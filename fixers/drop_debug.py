@@ -57,7 +57,7 @@ class _Plan:
     statements: list[cst.BaseSmallStatement | cst.BaseCompoundStatement] = field(default_factory=list)
     splices: list[Splice] = field(default_factory=list)
     removed: dict[str, None] = field(default_factory=dict)
-    """What was switched off, for the summary."""
+    """The settings that were switched off, for the summary."""
     reasons: list[str] = field(default_factory=list)
 
 

@@ -44,7 +44,7 @@ _CLOCKS = re.compile(
     r"\b(?:perf_counter|monotonic|process_time|default_timer|elapsed_time|time|utcnow|now|today)(?:_ns)?\b"
     r"|memory_(?:allocated|reserved|stats|summary)|mem_get_info|utilization"
 )
-"""What a file holds that reads one of them."""
+"""The words in a file that reads one of them."""
 _WATCHED = re.compile(
     r"\.elapsed_time\(|\.query\(\)|\bprofiler?\.(?:profile|record_function|start)\b|\bemit_nvtx\b|\bcudart\("
 )

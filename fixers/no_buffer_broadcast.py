@@ -41,7 +41,7 @@ _FORMER = "broadcast_buffers"
 _OF_ACCELERATE = "DistributedDataParallelKwargs"
 """A dataclass with fields of its own, which knows the former name alone."""
 _DIFFERS = re.compile(r"rand|normal|uniform|bernoulli|rank")
-"""What may give each rank another buffer."""
+"""Code that may give each rank another buffer."""
 
 
 def rewrite(request: Request) -> Answer:

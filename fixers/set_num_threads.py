@@ -23,7 +23,7 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, Site, example_request
 from diagnose.program.environment import before_imports
-from diagnose.source.settings.process_settings import why_not_set
+from diagnose.source.settings.process_settings import setting_read
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import (
     Source,
@@ -47,9 +47,9 @@ def rewrite(request: Request) -> Answer:
     """Limit the threads of libraries at the top, and give the rest to torch."""
     if any_matches(_SETS, request.sources.values()):
         return None
-    read = why_not_set(request.sources, "the number of threads", "torch.get_num_threads")
-    if read is not None:
-        return Advice(read)
+    where = setting_read(request.sources, "torch.get_num_threads")
+    if where is not None:
+        return Advice(f"{where} reads the number of threads, which the program may show: set it there.")
     workers = _workers(request)
     if not workers:
         return Advice(

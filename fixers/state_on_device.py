@@ -50,9 +50,9 @@ class _State:
     name: str
     """The tensor's name as code: `self.kept`."""
     fetched: list[str] = field(default_factory=list)
-    """What a step calls the tensors, or a list of them, once they are on the device."""
+    """The name that a step has for the tensors, or a list of them, once they are on the device."""
     taken_back: list[str] = field(default_factory=list)
-    """What it copies into the list."""
+    """The tensors that it copies into the list."""
     operands: list[cst.Call] = field(default_factory=list)
     """`x.cpu()` that is added to it."""
 

@@ -57,7 +57,7 @@ class _Masked:
     root: cst.Call
     mask: cst.BaseExpression
     picked: list[cst.BaseExpression]
-    """What is indexed with the mask, in the order of the operands."""
+    """The tensors that are indexed with the mask, in the order of the operands."""
     steps: list[cst.SimpleStatementLine] = field(default_factory=list)
     """The statements that name what is selected."""
 

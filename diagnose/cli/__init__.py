@@ -105,7 +105,7 @@ _OUTSIDE = {
     errno.EIO: "the storage fails, or it is not to be reached; the system's log says more (`dmesg`)",
     errno.EMFILE: "allow more open files (`ulimit -n`)",
 }
-"""What the machine refuses at a place where nobody expects it, and what its user can do. Other errors are ours."""
+"""Refusals of the machine at a place where nobody expects them, and what its user can do. Other errors are ours."""
 
 
 def _parsed(words: list[str]) -> argparse.Namespace:

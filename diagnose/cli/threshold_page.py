@@ -33,7 +33,7 @@ class Threshold:
     value: str
     """The expression in the source."""
     basis: str
-    """What is written beside the constant; empty where nothing is."""
+    """The text beside the constant; empty where there is none."""
 
 
 def thresholds(root: Path) -> Iterator[Threshold]:

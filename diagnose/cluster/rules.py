@@ -15,7 +15,7 @@ from diagnose.errors import EnvironmentLacks
 from diagnose.plugins import Catalogue, load_rules
 
 _DECIDE = ("trace", "measure", "model", "units.py", "rule.py", "plugins.py", "attribution.py", "rank_digest.py")
-"""What a digest depends on, beside the rules."""
+"""The files that a digest depends on, beside the rules."""
 _LOADING = Lock()
 
 

@@ -23,7 +23,7 @@ class Piece:
     part: Part
     number: int
     warnings: tuple[str, ...] = ()
-    """What was to be said of it beyond what its reader said."""
+    """Warnings about it beyond those of its reader."""
 
 
 @dataclass(frozen=True, slots=True)

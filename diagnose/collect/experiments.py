@@ -24,7 +24,7 @@ class Probe:
     bounds: tuple[str, ...]
     """Rules of which it takes away more than the cause."""
     settings: tuple[Mapping[str, Any], ...] = ({},)
-    """What is tried one after the other."""
+    """The settings that are tried one after the other."""
     compiles: bool = False
     """Whether a start of it waits for a compiler."""
 

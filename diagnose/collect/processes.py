@@ -24,7 +24,7 @@ _NOTICE_S = 0.005
 _STARTED = re.compile(r"\bmultiprocessing\.(?:spawn|forkserver)\b")
 _MASKS = ("SigCgt", "SigIgn")
 _OF_TORCHRUN = "TORCHELASTIC_RUN_ID"
-"""What torch's launcher (torchrun, `accelerate launch`) puts into the environment of each rank."""
+"""The variable that torch's launcher (torchrun, `accelerate launch`) puts into the environment of each rank."""
 
 
 def of_run(root: int | None, folder: Path) -> list[psutil.Process]:

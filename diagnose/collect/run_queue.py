@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _BACKWARD = "pt_autograd_"
-"""What the names of autograd's threads begin with; the device's number follows."""
+"""The beginning of the names of autograd's threads; the device's number follows."""
 
 
 class _Spent(NamedTuple):

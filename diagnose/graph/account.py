@@ -28,7 +28,7 @@ class SiteRecord:
     estimated_for_check_bytes: int = 0
     """The estimate for that share."""
     found_ns: int | None = None
-    """What a forward and a backward pass took as found, in eager code; None where that was not timed."""
+    """The time of a forward and a backward pass as found, in eager code; None where that was not timed."""
     fused_ns: int | None = None
     """The time with the fused operator."""
 
@@ -55,9 +55,9 @@ class GraphRecord:
     inner: str
     sites: tuple[SiteRecord, ...]
     note: str = ""
-    """What is to be said of the whole graph."""
+    """A note on the whole graph."""
     peak_bytes: int | None = None
-    """What the process held at its peak in the first calls of the compiled graph; None before, and on a CPU."""
+    """The memory of the process at its peak in the first calls of the compiled graph; None before, and on a CPU."""
 
     def __str__(self) -> str:
         count = f"{sum(site.rewritten for site in self.sites)} of {_sites(len(self.sites))}"

@@ -35,7 +35,7 @@ class Decision:
     checked: Equivalence | None = None
     share: float = 1.0
     sizes: Sequence[torch.Tensor] = ()
-    """What it was checked on, without the values."""
+    """The inputs that it was checked on, without the values."""
     times: Times | None = None
 
     def record(self, options: Options) -> SiteRecord:

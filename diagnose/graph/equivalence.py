@@ -40,7 +40,7 @@ class Equivalence:
     refused: str
     """Why the site stays as it is; empty where the two are equivalent."""
     peaks_bytes: tuple[int, int] | None = None
-    """What forward and backward held at their peak, as found and fused; None where the device does not count."""
+    """The memory of forward and backward at their peak, as found and fused; None where the device does not count."""
 
 
 def affordable(site: Site, values: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], float]:

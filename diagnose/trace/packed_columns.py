@@ -36,7 +36,7 @@ class _Column(msgspec.Struct, array_like=True):
     at: int = 0
     """The offset of its bytes behind the head."""
     value: int | float | None = None
-    """What every row says; None where they differ."""
+    """The value of every row; None where they differ."""
 
 
 def pack(data: Any) -> Iterator[bytes | memoryview]:

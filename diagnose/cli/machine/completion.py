@@ -22,7 +22,7 @@ class Option:
 
     names: tuple[str, ...]
     values: tuple[str, ...]
-    """What it may be followed by; empty where that is a file, anything, or nothing."""
+    """The words that may follow it; empty where that is a file, anything, or nothing."""
     takes_value: bool
     help: str
 
@@ -34,7 +34,7 @@ class Command:
     help: str
     options: tuple[Option, ...]
     words: tuple[str, ...] = ()
-    """What may stand in it besides options and files."""
+    """The words that may stand in it besides options and files."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -26,9 +26,9 @@ class Check:
 
     name: str
     found: str | None
-    """What is there; None when it is not."""
+    """The version or device that is there; None when it is not."""
     without: str
-    """What cannot be done without it."""
+    """The work that cannot be done without it."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

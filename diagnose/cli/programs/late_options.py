@@ -13,7 +13,7 @@ from diagnose.program.reached_files import read_reached
 from diagnose.program.source import read_source
 
 _HELP = "--help"
-"""What parsers of all kinds take, unnamed."""
+"""The option that parsers of all kinds take, unnamed."""
 
 
 def late_options(command: Sequence[str], words: Split, known: Collection[str]) -> Iterator[str]:

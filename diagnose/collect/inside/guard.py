@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 failures: list[str] = []
-"""What went wrong in the watcher itself; told in facts.json, so that a gap in the recording has its reason."""
+"""The errors of the watcher itself; told in facts.json, so that a gap in the recording has its reason."""
 
 _KEPT = 20
 

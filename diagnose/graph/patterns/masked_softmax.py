@@ -33,7 +33,7 @@ class MaskedScores:
     scores: fx.Node
     mask: fx.Node
     filling: float | None
-    """What stands where the mask is true; None where the mask is added."""
+    """The value where the mask is true; None where the mask is added."""
     allows: bool
     """Whether a boolean mask is true where scores stay."""
     node: fx.Node

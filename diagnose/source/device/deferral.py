@@ -15,7 +15,7 @@ class LeftAlone(Exception):
 
 
 @dataclass
-class Deferral:
+class Deferred:
     """The edits of one file while they are found."""
 
     source: Source

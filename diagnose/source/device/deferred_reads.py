@@ -25,21 +25,21 @@ from diagnose.source.dataflow.flow import (
 from diagnose.source.dataflow.purity import only_computes
 from diagnose.source.dataflow.reaching_definitions import names_in
 from diagnose.source.device.class_attributes import uses_of_attribute
-from diagnose.source.device.deferral import Deferral, LeftAlone
+from diagnose.source.device.deferral import Deferred, LeftAlone
 from diagnose.source.device.deferred_writes import NotPending, put_off_statement, puts_off
 from diagnose.source.device.device_reads import is_read, log_branch, tensor_of
 from diagnose.source.device.kept_values import keep_list, keep_sum
 from diagnose.source.tree.edits import call_name, free_name, insert_above, insert_after, insert_before, replace
 from diagnose.source.tree.syntax import Source, Splice
 
-__all__ = ["Deferral", "LeftAlone", "filled_by", "keep_on_device", "put_off", "read_at_once"]
+__all__ = ["Deferred", "LeftAlone", "filled_by", "keep_on_device", "put_off", "read_at_once"]
 
 _PARAMETERS = frozenset({"parameters", "named_parameters"})
 _CHANGES = _PARAMETERS | {"backward", "step"}
 _LEAVES = cst.Break | cst.Return | cst.Yield | cst.Raise
 
 
-def put_off(plan: Deferral, read: cst.Call, batch: Loop) -> None:
+def put_off(plan: Deferred, read: cst.Call, batch: Loop) -> None:
     """Run the statement that takes the value when somebody looks at what it fills."""
     try:
         plan.splices += put_off_statement(plan.source, plan.others, read, batch)
@@ -69,7 +69,7 @@ def filled_by(source: Source, read: cst.Call) -> str:
     raise LeftAlone("where its value goes is not understood")
 
 
-def keep_on_device(plan: Deferral, read: cst.Call, batch: Loop, name: str) -> None:
+def keep_on_device(plan: Deferred, read: cst.Call, batch: Loop, name: str) -> None:
     """Let a variable of the training loop hold tensors, and read it where it is used. Raises LeftAlone."""
     source = plan.source
     uses = _followed(plan, read, name)
@@ -113,7 +113,7 @@ def _until_another_value(source: Source, uses: Uses, batch: Loop) -> Uses:
     return dataclasses.replace(uses, assigned=uses.assigned[:1], reads=reads)
 
 
-def _followed(plan: Deferral, read: cst.Call, name: str) -> Uses:
+def _followed(plan: Deferred, read: cst.Call, name: str) -> Uses:
     """Every use of the variable. Raises LeftAlone where the read itself may fail, or code sees it without its name."""
     source, scope = plan.source, scope_of(plan.source, read)
     for above in source.ancestors(read):
@@ -132,7 +132,7 @@ def _followed(plan: Deferral, read: cst.Call, name: str) -> Uses:
     return uses_of(source, scope, name)
 
 
-def read_at_once(plan: Deferral, read: cst.Call, loop: cst.For) -> None:
+def read_at_once(plan: Deferred, read: cst.Call, loop: cst.For) -> None:
     """Collect the tensors of a loop, and run the statement that wanted their values afterwards."""
     source = plan.source
     statement = source.statement(read)
@@ -184,7 +184,7 @@ def read_at_once(plan: Deferral, read: cst.Call, loop: cst.For) -> None:
     plan.moved.append(f"`{name}`")
 
 
-def _read_ahead(plan: Deferral, read: cst.Call, loop: cst.For, name: str) -> bool:
+def _read_ahead(plan: Deferred, read: cst.Call, loop: cst.For, name: str) -> bool:
     """Let a loop of its own, before this one, collect the tensors of all parameters, to be read together."""
     source = plan.source
     assign = source.parent(read)

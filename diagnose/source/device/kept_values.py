@@ -21,7 +21,7 @@ from diagnose.source.dataflow.flow import (
     updates,
     within,
 )
-from diagnose.source.device.deferral import Deferral, LeftAlone
+from diagnose.source.device.deferral import Deferred, LeftAlone
 from diagnose.source.device.device_reads import is_read, tensor_of, tensor_read
 from diagnose.source.device.value_kinds import Kind, is_number, is_reduced, kind_of, number_kind
 from diagnose.source.tree.attributes import is_attribute_name
@@ -36,7 +36,7 @@ _CONSUMES = frozenset(
 )
 
 
-def keep_sum(plan: Deferral, name: str, uses: Uses, batch: Loop) -> None:
+def keep_sum(plan: Deferred, name: str, uses: Uses, batch: Loop) -> None:
     """A sum or a moving average: float64 on the device, as Python's own floats are; counts stay integers."""
     source = plan.source
     values = [*(value for _, value in uses.assigned), *(each.value for _, each in uses.augmented)]
@@ -150,7 +150,7 @@ def _is_formatted(source: Source, use: Variable, none: bool) -> bool:
 
 
 def _convert(
-    plan: Deferral, name: str, uses: Uses, batch: Loop, into: str, formulas: Sequence[cst.BaseExpression]
+    plan: Deferred, name: str, uses: Uses, batch: Loop, into: str, formulas: Sequence[cst.BaseExpression]
 ) -> None:
     """Let every use read the value: each of its own, or one statement after the loop for all that follow."""
     source = plan.source
@@ -196,7 +196,7 @@ def _is_passed(source: Source, uses: Uses, batch: Loop) -> bool:
     return not handled and not any(_start(value) is None for _, value in uses.assigned)
 
 
-def keep_list(plan: Deferral, name: str, uses: Uses, batch: Loop) -> None:
+def keep_list(plan: Deferred, name: str, uses: Uses, batch: Loop) -> None:
     """A list of values: it holds tensors, and each use reads those that it needs."""
     source = plan.source
     if "." in name:
@@ -228,7 +228,7 @@ def keep_list(plan: Deferral, name: str, uses: Uses, batch: Loop) -> None:
     _read_whole(plan, name, uses, batch, whole)
 
 
-def _read_whole(plan: Deferral, name: str, uses: Uses, batch: Loop, whole: Sequence[Variable]) -> None:
+def _read_whole(plan: Deferred, name: str, uses: Uses, batch: Loop, whole: Sequence[Variable]) -> None:
     source = plan.source
     each = "value" if name != "value" else "each"
     numbers = f"[{each}.item() for {each} in {name}]"
@@ -262,7 +262,7 @@ def _added(statement: cst.AugAssign) -> Sequence[cst.BaseElement]:
     return statement.value.elements if written and isinstance(statement.value, cst.List) else ()
 
 
-def _read_part(plan: Deferral, part: cst.Subscript, name: str) -> Splice:
+def _read_part(plan: Deferred, part: cst.Subscript, name: str) -> Splice:
     source = plan.source
     parent = source.parent(part)
     if isinstance(parent, cst.AssignTarget | cst.AugAssign | cst.Del | cst.AnnAssign | cst.Attribute):

@@ -52,7 +52,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class CallContext:
+class Known:
     """The facts that tell which dictionaries a run took."""
 
     sources: Mapping[str, str]
@@ -62,9 +62,7 @@ class CallContext:
     """Whether there was an accelerator: a dictionary that serves the CPU alone is then not the one to change."""
 
 
-def layers_of(
-    node: cst.BaseExpression, path: str, source: Source, known: CallContext, depth: int = 0
-) -> list[Layer] | None:
+def layers_of(node: cst.BaseExpression, path: str, source: Source, known: Known, depth: int = 0) -> list[Layer] | None:
     """The dictionaries that an expression is made of, those that win last; None where it is not known for certain."""
     if isinstance(node, cst.Dict):
         inner: list[Layer] = []
@@ -104,7 +102,7 @@ def _agreement(layers: list[Layer], recorded: Mapping[str, Scalar]) -> int:
     return count
 
 
-def _of_name(node: cst.Name, path: str, source: Source, known: CallContext, depth: int) -> list[Layer] | None:
+def _of_name(node: cst.Name, path: str, source: Source, known: Known, depth: int) -> list[Layer] | None:
     bound = binding_of(source, node)
     if bound is None or bound.imported is not None:
         return None
@@ -134,7 +132,7 @@ def _of_name(node: cst.Name, path: str, source: Source, known: CallContext, dept
 
 
 def _is_passed_by(
-    update: cst.Call, use: cst.Name, source: Source, before: list[Layer], after: list[Layer], known: CallContext
+    update: cst.Call, use: cst.Name, source: Source, before: list[Layer], after: list[Layer], known: Known
 ) -> bool:
     """Whether the run did not come to an update under a condition."""
     if not _is_optional(update, use, source):

@@ -9,7 +9,7 @@ import libcst as cst
 
 from diagnose.model import Scalar
 from diagnose.source.settings.defaults import keys_of
-from diagnose.source.settings.mappings import CallContext, Layer, clashes, is_overridden, layers_of, name_of, set_keys
+from diagnose.source.settings.mappings import Known, Layer, clashes, is_overridden, layers_of, name_of, set_keys
 from diagnose.source.settings.other_readers import has_other_readers
 from diagnose.source.settings.setting import Setting
 from diagnose.source.settings.shown_options import shows_mapping, shows_options
@@ -22,7 +22,7 @@ from diagnose.source.tree.syntax import Source, Splice
 
 
 @dataclass(frozen=True)
-class PlacedValue:
+class Placed:
     """Edits by file. Without a `reason` none means that the argument has the value already."""
 
     edits: Mapping[str, Sequence[Splice]] = field(default_factory=dict)
@@ -52,8 +52,8 @@ class CallOptions:
     """Whether the run had an accelerator."""
 
     @property
-    def _context(self) -> CallContext:
-        return CallContext(self.sources, self.recorded, self.accelerated)
+    def _known(self) -> Known:
+        return Known(self.sources, self.recorded, self.accelerated)
 
     def its(self, name: str) -> str:
         """Return the call's own name for the argument."""
@@ -106,13 +106,13 @@ class CallOptions:
         setting = self.setting(name, trusted=False)
         return setting.value if setting is not None else self.recorded.get(name)
 
-    def place(self, name: str, value: Scalar, *, code: str | None = None) -> PlacedValue:
+    def place(self, name: str, value: Scalar, *, code: str | None = None) -> Placed:
         """Set an argument. `code` is written instead of the value where the call or its dictionary says it itself."""
         expression = self.given(name)
         if expression is None:
             kept = self.setting(name)
             if kept is not None:
-                return PlacedValue({kept.path: [kept.to(value)]} if kept.value != value else {}, kept.fixed)
+                return Placed({kept.path: [kept.to(value)]} if kept.value != value else {}, kept.fixed)
             return self._added(name, python_literal(value) if code is None else code)
         layer = self._layer_with(name) if self._argument(name) is None else None
         if layer is not None and self._shows_layer(layer[0]):
@@ -122,16 +122,16 @@ class CallOptions:
         if code is not None and literal(expression) is not None:
             path, source = (layer[0].path, layer[0].source) if layer is not None else (self.path, self.source)
             same = source.code(expression) == code
-            return PlacedValue({} if same else {path: [replace(source, expression, code)]})
+            return Placed({} if same else {path: [replace(source, expression, code)]})
         return self._replaced(name, expression, value)
 
-    def place_all(self, values: Mapping[str, Scalar]) -> list[PlacedValue]:
+    def place_all(self, values: Mapping[str, Scalar]) -> list[Placed]:
         """Set several; those that are nowhere yet by one edit."""
         absent = [name for name in values if self.given(name) is None and self.setting(name) is None]
         unsure = [name for name in absent if self._may_be_given(name)]
         added = self.add({name: python_literal(values[name]) for name in absent if name not in unsure})
         present = [self.place(name, values[name]) for name in values if name not in absent]
-        return [PlacedValue(added), *present, *(self._elsewhere(name) for name in unsure)]
+        return [Placed(added), *present, *(self._elsewhere(name) for name in unsure)]
 
     def _may_be_given(self, name: str) -> bool:
         """Whether one of several dictionaries that the call may take has a value from elsewhere."""
@@ -141,16 +141,16 @@ class CallOptions:
         values = (value for each in made for value in keys_of(self.source, self.its(name), each))
         return len(made) > 1 and any(literal(value) is None for value in values)
 
-    def _added(self, name: str, code: str) -> PlacedValue:
+    def _added(self, name: str, code: str) -> Placed:
         """Give a parameter that has no argument yet one: what needs workers, beside what says how many there are."""
         elsewhere = self._argument("num_workers") is None and self._layer_with("num_workers") is not None
         if name in _NEED_WORKERS and elsewhere and not (self._layer_of_workers or self.options_with_workers):
             return self._elsewhere(name)
-        return PlacedValue(self.add({name: code}))
+        return Placed(self.add({name: code}))
 
-    def _elsewhere(self, name: str) -> PlacedValue:
+    def _elsewhere(self, name: str) -> Placed:
         line = self.source.lines_of(self.node)[0]
-        return PlacedValue(reason=f"{self.path}:{line} takes num_workers from elsewhere: set {self.its(name)} there.")
+        return Placed(reason=f"{self.path}:{line} takes num_workers from elsewhere: set {self.its(name)} there.")
 
     def add(self, codes: Mapping[str, str]) -> dict[str, list[Splice]]:
         """Give parameters that have no argument yet one each: in the call, or in the dictionary that it takes."""
@@ -158,7 +158,7 @@ class CallOptions:
         own = {self.its(name): code for name, code in codes.items()}
         if not own:
             return {}
-        layers = layers_of(stars[-1].value, self.path, self.source, self._context) if stars else []
+        layers = layers_of(stars[-1].value, self.path, self.source, self._known) if stars else []
         layer = self._home(stars[-1].value, layers, codes) if layers else None
         if layer is not None and not clashes(layer, self.node, own) and not self._shows_layer(layer):
             return {layer.path: set_keys(layer, own)}
@@ -195,7 +195,7 @@ class CallOptions:
         text = layer.source.text
         return named and empty and not any(f"'{name}'" in text or f'"{name}"' in text for name in keys)
 
-    def _replaced(self, name: str, expression: cst.BaseExpression, value: Scalar) -> PlacedValue:
+    def _replaced(self, name: str, expression: cst.BaseExpression, value: Scalar) -> Placed:
         setting = self.setting(name)
         layer = self._layer_with(name) if self._argument(name) is None else None
         path, source = (layer[0].path, layer[0].source) if layer is not None else (self.path, self.source)
@@ -207,11 +207,11 @@ class CallOptions:
             return self._shown(name)
         if setting is not None and not shown and not steers:
             edits = {setting.path: [setting.to(value)]} if setting.value != value else {}
-            return PlacedValue(edits, setting.fixed)
+            return Placed(edits, setting.fixed)
         code = source.code(expression)
         if not counts:
             line = self.source.lines_of(self.node)[0]
-            return PlacedValue(
+            return Placed(
                 reason=f"{self.path}:{line} gives {self.its(name)}={code}, which comes from elsewhere: set it there."
             )
         assert isinstance(value, int)  # it counts
@@ -220,16 +220,16 @@ class CallOptions:
         if isinstance(expression, cst.Call) and source.code(expression.func) in {"max", "min"}:
             limit = expression.args[-1].value
             if number(limit) == value:
-                return PlacedValue()
+                return Placed()
             if number(limit) is not None and source.code(expression.func) == bound:
-                return PlacedValue({path: [replace(source, limit, str(value))]})
+                return Placed({path: [replace(source, limit, str(value))]})
         # It comes from outside (a command line, a file), or is shown with other options, or the program makes more of
         # it: what is asked for there still counts beyond this value.
-        return PlacedValue({path: [replace(source, expression, f"{bound}({code}, {value})")]})
+        return Placed({path: [replace(source, expression, f"{bound}({code}, {value})")]})
 
-    def _shown(self, name: str) -> PlacedValue:
+    def _shown(self, name: str) -> Placed:
         line = self.source.lines_of(self.node)[0]
-        return PlacedValue(
+        return Placed(
             reason=f"{self.path}:{line} takes {self.its(name)} from options that the program shows: set it there."
         )
 
@@ -262,7 +262,7 @@ class CallOptions:
 
     def _layer_with(self, name: str) -> tuple[Layer, cst.BaseExpression] | None:
         for star in reversed([arg for arg in self.node.args if arg.star == "**"]):
-            layers = layers_of(star.value, self.path, self.source, self._context)
+            layers = layers_of(star.value, self.path, self.source, self._known)
             for layer in reversed(layers or []):
                 value = layer.value(self.its(name))
                 if value is not None:

@@ -12,15 +12,16 @@ from diagnose.source.tree.syntax import Source
 
 
 def why_not_set(sources: Mapping[str, str], what: str, *names: str) -> str | None:
-    """Return why a fixer leaves a setting alone: the program reads it, and may show it; None where it reads none.
-
-    `names` are the ends of dotted names, `cudnn.benchmark`, or names of environment variables.
-    """
-    where = _reads(sources, names)
+    """Return why a fixer leaves a setting alone: the program reads it, and may show it; None where it reads none."""
+    where = setting_read(sources, *names)
     return f"{where} reads {what}, which the program may show: decide there." if where is not None else None
 
 
-def _reads(sources: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+def setting_read(sources: Mapping[str, str], *names: str) -> str | None:
+    """The file and line where a program reads one of these attributes, functions or environment variables, else None.
+
+    `names` are the ends of dotted names, `cudnn.benchmark`, or names of environment variables.
+    """
     for name in names:
         last = name.rpartition(".")[2]
         for path, source in files_with(sources, last):

@@ -18,7 +18,7 @@ from diagnose.model import Scalar
 from diagnose.source.settings.command_line import CommandLine
 from diagnose.source.settings.configs import entries, form_of
 from diagnose.source.settings.option_parsers import Option, setting_of_option
-from diagnose.source.settings.options import CallOptions, PlacedValue
+from diagnose.source.settings.options import CallOptions, Placed
 from diagnose.source.settings.setting import Setting
 from diagnose.source.settings.values import setting_of
 from diagnose.source.tree.arguments import argument, set_keywords
@@ -185,31 +185,31 @@ class _Parsed(CallOptions):
         recorded = self.recorded.get(name) if trusted else None
         return setting_of(asked, self.path, self.source, self.sources, recorded, configs=self.configs, words=self.words)
 
-    def place(self, name: str, value: Scalar, *, code: str | None = None, beside: str | None = None) -> PlacedValue:
+    def place(self, name: str, value: Scalar, *, code: str | None = None, beside: str | None = None) -> Placed:
         """Set it where it is set, else in the file that is read, else as the parser's default."""
         del code, beside  # the parser knows nothing of other arguments
         return self.place_all({name: value})[0]
 
-    def place_all(self, values: Mapping[str, Scalar]) -> list[PlacedValue]:
+    def place_all(self, values: Mapping[str, Scalar]) -> list[Placed]:
         """Set several; those that are nowhere yet by one edit."""
-        placed: list[PlacedValue] = []
+        placed: list[Placed] = []
         new: dict[str, str] = {}
         for name, value in values.items():
             if (word := self._word(name, value)) is not None:
-                placed.append(PlacedValue({word.path: [word.to(value)]} if word.value != value else {}, word.fixed))
+                placed.append(Placed({word.path: [word.to(value)]} if word.value != value else {}, word.fixed))
                 continue
             reason, kept = self._why_not(name, value), self.setting(name)
             if reason is not None:
-                placed.append(PlacedValue(reason=reason))
+                placed.append(Placed(reason=reason))
             elif kept is not None:
-                placed.append(PlacedValue({kept.path: [kept.to(value)]} if kept.value != value else {}, kept.fixed))
+                placed.append(Placed({kept.path: [kept.to(value)]} if kept.value != value else {}, kept.fixed))
             else:
                 new[name] = python_literal(value)
         edits = self.add(new) if new else {}
         if new and not edits:
             listed = " ".join(f"--{self.its(name)} {value}" for name, value in new.items())
-            placed.append(PlacedValue(reason=f"{self.where} parses the options: add {listed} to them."))
-        return [*placed, PlacedValue(edits, False)] if edits else placed
+            placed.append(Placed(reason=f"{self.where} parses the options: add {listed} to them."))
+        return [*placed, Placed(edits, False)] if edits else placed
 
     def _word(self, name: str, value: Scalar) -> Setting | None:
         """Return where the command line sets it, or would; None where a file is read instead, or there is no other

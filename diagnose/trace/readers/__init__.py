@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 Ahead = dict[Path, list[Trace]]
-"""What other processes have read already."""
+"""The traces that other processes have read already."""
 
 
 def open_traces(paths: Sequence[Path], progress: Progress = no_progress) -> list[Trace]:

@@ -25,7 +25,7 @@ _RESUMED = re.compile(r"^torch_dynamo_resume_in_(\w+)_at_\d+$")
 _GUARD = re.compile(r"^\d+/\d+(?:_\d+)?: ")
 _BRANCH = re.compile(r"^generic_jump")
 _LIMIT = re.compile(r"(?:recompile|cache[_ ]size)[_ ]limit", re.IGNORECASE)
-"""What Dynamo says of a compilation that it refuses because there were too many; others fail of what they compile."""
+"""Dynamo's words for a compilation that it refuses because there were too many; others fail of what they compile."""
 
 
 class CompilerLog:

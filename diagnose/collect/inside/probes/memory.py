@@ -45,7 +45,7 @@ class MemoryReadings:
         self.peak_bytes: int | None = None
         """The most that tensors were ever read to hold: the program may reset the allocator's own peak."""
         self.held_bytes: int | None = None
-        """What tensors held when last read."""
+        """The bytes that tensors held when last read."""
         self.step_ended: Callable[[int], None] = guarded(self._step_ended)
 
     def _step_ended(self, end_ns: int) -> None:

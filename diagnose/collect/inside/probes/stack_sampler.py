@@ -37,7 +37,7 @@ DEPTH = 64
 _REVIEW_EVERY = 64
 OURS = str(Path(__file__).parent.parent) + os.sep
 _WATCHING = OURS + os.path.join("modes", "watch.py")  # noqa: PTH118 - beside `OURS`, which is text
-"""What runs below a function of this file is the watcher's doing, such as opening its profiler, not the program's."""
+"""Below a function of this file runs the watcher's own work, such as opening its profiler, not the program's."""
 _NOT_THE_PROGRAM = -1
 _STACKS_KEPT = 20_000
 _COLLECTS_WHILE_LOOKING = sys.version_info < (3, 12)
@@ -53,7 +53,7 @@ class Sampler:
         self.period_s = self._base_s = period_s
         self.enabled = True
         self.cost_ns: int | None = None
-        """What one sample takes; None before the first review."""
+        """The time that one sample takes; None before the first review."""
         self._watched = thread
         self._ids: dict[tuple[int, ...], int] = {}
         self._lines: dict[tuple[Any, ...], int] = {}

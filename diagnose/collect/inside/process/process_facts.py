@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _PRECISION = {"ieee": "highest", "tf32": "high"}
-"""What the settings of torch 2.9 and newer are called by `torch.get_float32_matmul_precision`."""
+"""The names that `torch.get_float32_matmul_precision` has for the settings of torch 2.9 and newer."""
 
 _JOB = {"run": "TORCHELASTIC_RUN_ID", "slurm": "SLURM_JOB_ID", "port": "MASTER_PORT"}
 """Environment of launchers, alike on all ranks of a job; torchrun's `run` is `none` unless one was named."""
@@ -23,7 +23,7 @@ _RANKS = (
     ("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
     ("SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS"),
 )
-"""What launchers (torchrun, mpirun, srun) call the number of ranks on a host, and that of all ranks."""
+"""The variables of launchers (torchrun, mpirun, srun) for the number of ranks on a host, and of all ranks."""
 _ALIKE = re.compile(r"(\d+)(?:\(x\d+\))?")
 """A number of ranks that each host has: `4`, and Slurm's `4(x2)`; not its `4,2`."""
 

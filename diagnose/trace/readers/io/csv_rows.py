@@ -19,7 +19,7 @@ class CsvRows:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.damage: str | None = None
-        """What ended the reading too early."""
+        """The error that ended the reading too early."""
 
     def __iter__(self) -> Iterator[list[list[str]]]:
         batch: list[list[str]] = []

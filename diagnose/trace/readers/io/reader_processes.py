@@ -25,7 +25,7 @@ from typing import Any
 import diagnose
 
 START_BYTES = 50 << 20
-"""What could be read in the time that a process takes to start."""
+"""The bytes that could be read in the time that a process takes to start."""
 MOST_PROCESSES = 16
 GZIP_RATIO = 13
 """Traces compress about so many times."""

@@ -11,7 +11,7 @@ from diagnose.errors import InputError
 T = TypeVar("T")
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises where JSON is broken, not of the expected shape, not UTF-8, or nested without end."""
+"""The errors of decoding where JSON is broken, not of the expected shape, not UTF-8, or nested without end."""
 _TRIES = 16
 """How many closing braces from the end are tried: more than a record has."""
 

@@ -31,7 +31,7 @@ class Losses:
     cut_off: bool = False
     """The document ends before its array does."""
     damage: str | None = None
-    """What was wrong with the compression."""
+    """The fault of the compression."""
 
 
 @dataclass

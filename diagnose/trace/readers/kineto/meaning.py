@@ -28,7 +28,7 @@ class Lane(enum.IntEnum):
     RANGE = 8
     DEVICE_RANGE = 9
     MEMORY = 10
-    """What the allocator did: instants, which no other table has."""
+    """The allocator's events: instants, which no other table has."""
     WAIT = 11
 
 

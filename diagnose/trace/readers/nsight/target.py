@@ -48,7 +48,7 @@ class Target:
     thread_names: Mapping[int, str] = field(default_factory=dict)
     """The names of threads by global thread id."""
     diagnostics: tuple[tuple[int, str], ...] = ()
-    """What nsys says was not recorded, each with the global process id that it is said of; -1 where of none."""
+    """Nsight Systems' words on what was not recorded, each with the global process id that it is about, or -1."""
 
     @classmethod
     def of(cls, database: Database) -> Target:

@@ -32,7 +32,7 @@ class Header:
     counters: tuple[str, ...] = ()
     """Columns of hardware counters in a table of kernels."""
     sentence: str = ""
-    """What the file is, where it is no timeline."""
+    """The kind of the file, where it is no timeline."""
 
     def place(self, *names: str) -> int | None:
         """Return the index of the first of these columns that the table has."""
@@ -65,7 +65,7 @@ archvgpr vgprcount accumvgpr accumvgprcount sgpr sgprcount wavesize sig obj
 dispatchns beginns endns completens durationns duration starttimestamp endtimestamp
 """
 _KNOWN = frozenset(_WORDS.split())
-"""What any generation writes of a kernel; other columns are hardware counters."""
+"""The columns that any generation writes of a kernel; others are hardware counters."""
 
 _ROCPROF_1 = """
 index kernelname gpuid queueid queueindex pid tid grd wgr lds scr archvgpr accumvgpr sgpr wavesize sig obj

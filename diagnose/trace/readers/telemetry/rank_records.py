@@ -37,7 +37,7 @@ _LARGEST = 1 << 62
 _Whole = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)]
 """What a column holds, and what the difference of two of them does not overrun."""
 _Narrow = Annotated[int, Meta(ge=MISSING, lt=1 << 31)]
-"""What a column of 32 bits holds."""
+"""The range of a column of 32 bits."""
 _LONGEST_LINE_BYTES = 16 << 20
 _LONGEST_OBJECT_BYTES = 16 << 20
 
@@ -248,7 +248,7 @@ _Line = TypeVar("_Line", bound=Struct)
 
 _INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python\d(?:\.\d+)?)[/\\]", re.IGNORECASE)
 _OURS = re.compile(r"[/\\]diagnose[/\\](?:api|callbacks|collect[/\\]inside|kernels)[/\\]")
-"""What of this package runs in training processes, wherever it was installed from."""
+"""The part of this package that runs in training processes, wherever it was installed from."""
 _CELL = "<ipython-input-"
 """How IPython in a terminal names the files of its cells. Other generated code is in angle brackets, too."""
 

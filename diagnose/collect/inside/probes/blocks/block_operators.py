@@ -26,7 +26,7 @@ _RUN_UP_CYCLES = 40_000_000
 """Cycles (some 20 ms) for which the device waits at first, so that it finds all operators of a block waiting: the
 time between two events is then the device's, not the host's."""
 _AUTOCAST = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
-"""What torch calls the casting of a kind of device."""
+"""Torch's name for the casting of a kind of device."""
 _CAST = "aten._to_copy.default"
 _NOT_OURS = ("c10d", "_c10d_functional", "fsdp", "_dtensor", "profiler")
 

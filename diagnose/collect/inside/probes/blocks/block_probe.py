@@ -67,7 +67,7 @@ class Blocks:
         """The block that was looked into and what it does, by line."""
         self._rest_peak = 0
         self._fragments: int | None = None
-        """What the allocator could not give back, at the end of the forward pass."""
+        """The bytes that the allocator could not give back, at the end of the forward pass."""
         self._between = 0
         """The peak while blocks were computed again, since the last block's backward pass began."""
         self._turns: list[int] = []
