@@ -23,7 +23,7 @@ from diagnose.report.wording.health import is_healthy, is_quiet, quiet_news, une
 from diagnose.report.wording.mean_vs_median import on_average
 from diagnose.report.wording.phrases import arithmetic, final
 from diagnose.session import State
-from diagnose.tui.drawing.finding_line import finding_line, place_width
+from diagnose.tui.drawing.finding_line import finding_lines
 from diagnose.tui.header import INTERRUPTED
 from diagnose.tui.panels.overview_panels import KernelsPanel, LanesPanel, MemoryPanel, OutputPanel
 from diagnose.tui.panels.ranks import RankPanel, has_ranks
@@ -71,8 +71,7 @@ class FirstFindings(Choices):
         root = self.state.started.cwd if self.state.started else None
         findings = diagnosis.findings if diagnosis else ()
         width = (self.size.width or self.app.size.width - 4) - self.scrollbar_size_vertical
-        spots = place_width(findings, root)
-        self.show([(str(index), finding_line(finding, root, width, spots)) for index, finding in enumerate(findings)])
+        self.show([(str(index), line) for index, line in enumerate(finding_lines(findings, root, width))])
         self.display = bool(findings)
 
     def on_resize(self) -> None:

@@ -17,7 +17,7 @@ from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import SEVERITIES, named_count
 from diagnose.report.wording.phrases import gain
 from diagnose.session import State
-from diagnose.tui.drawing.finding_line import finding_line
+from diagnose.tui.drawing.finding_line import finding_lines
 from diagnose.tui.drawing.gauges import gauges
 from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT
@@ -87,12 +87,12 @@ class RanksTab(Tab):
             if pace is not None:
                 yield _paced(pace)
             yield from gauges(self.state, rank, width)
-        for finding in diagnosis.findings if diagnosis else ():
-            if finding.rank == rank:
-                root = self.state.started.cwd if self.state.started else None
-                yield Text()
-                yield finding_line(finding, root, width)
-                yield styled(f"{SEVERITIES[finding.severity].mark} gives back {gain(finding)}", FAINT)
+        found = [finding for finding in diagnosis.findings if finding.rank == rank] if diagnosis else []
+        root = self.state.started.cwd if self.state.started else None
+        for finding, line in zip(found, finding_lines(found, root, width), strict=True):
+            yield Text()
+            yield line
+            yield styled(f"{SEVERITIES[finding.severity].mark} gives back {gain(finding)}", FAINT)
 
     def _traced(self, one: RankAccounting, width: int) -> Iterator[Text]:
         solid, count = not self.app.no_color, one.steps.count
