@@ -13,12 +13,11 @@ from textual.message import Message
 from textual.widgets import OptionList
 
 from diagnose.model import Diagnosis, Finding, Place, TraceEvent
-from diagnose.report.sections.event_table import events_in_words
 from diagnose.report.sections.verdict_table import without_edit
-from diagnose.report.style.line_wrapping import wrap
+from diagnose.report.style.line_wrapping import NARROWEST, wrap
 from diagnose.report.style.paths import clip, clipped_path, place
 from diagnose.report.style.styled_text import styled
-from diagnose.report.style.vocabulary import GOOD, MUTED, SEVERITIES
+from diagnose.report.style.vocabulary import GOOD, MUTED, SEVERITIES, named_count
 from diagnose.report.wording.cannot_tell import unsure
 from diagnose.report.wording.health import is_healthy
 from diagnose.report.wording.phrases import gain, measure, sentence, value
@@ -246,8 +245,8 @@ def _evidence(finding: Finding, width: int) -> list[Text]:
     beside = [styled(value(item)) for item in finding.evidence]
     for item, figure in zip(finding.evidence, beside, strict=True):
         if item.events:
-            figure.append(f"   {events_in_words(item)}", FAINT)
-    column = min(max(map(len, names)), max(width - 2 - max(map(len, beside)), width // 3))
+            figure.append(f"   {named_count(item.row_count, 'event')}", FAINT)
+    column = min(max(map(len, names)), max(width - 2 - max(map(len, beside)), NARROWEST))
     lines = []
     for name, figure in zip(names, beside, strict=True):
         first, *more = wrap(name, column)
