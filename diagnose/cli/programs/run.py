@@ -67,6 +67,10 @@ def run(args: argparse.Namespace) -> int:
     named = names_in(args.probe)
     if named and args.fix:
         raise UsageError("--probe and --fix each want the whole budget: run one after the other")
+    if args.budget and not (named or args.fix):
+        raise UsageError(
+            "--budget bounds --fix and --probe, and neither is given; without them the program runs to its end"
+        )
     check_names(named, ["auto", *load_probes()], "probe (`diagnose probe --list` shows all)")
     watched = watching(args, "fix" if args.fix else "run")
     if named:

@@ -87,12 +87,11 @@ def _pair(args: argparse.Namespace) -> tuple[Portrait, Portrait] | None:
 
 def _portrait(path: Path) -> Portrait:
     """A run by its folder or name, or a recording."""
-    from diagnose.cli.recordings.target import run_of
+    from diagnose.cli.recordings.target import open_runs, run_of
     from diagnose.comparison import portrait_of
     from diagnose.engine import diagnose
     from diagnose.measure import Measures
     from diagnose.plugins import load_rules
-    from diagnose.trace.readers import open_traces
 
-    traces = open_traces([run_of(path) or path])
+    traces = open_runs([run_of(path) or path])
     return portrait_of([Measures(trace) for trace in traces], diagnose(traces, load_rules()))
