@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--group", type=_members, action="append", metavar="0,1", help="ranks to measure together; may be repeated"
     )
     parser.add_argument("--like", type=Path, metavar="RUN", help="measure the groups of ranks that a recorded job uses")
-    parser.add_argument("--time", default="60s", metavar="TIME", help="how long to measure, about (60s)")
+    parser.add_argument("--time", default="60s", metavar="TIME", help="measure for about this long (default: 60s)")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="keep it in this folder")
     parser.add_argument("--json", action="store_true", help="print what was measured as one JSON object")
 

@@ -29,7 +29,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="a trace, a folder of traces, a run")
     parser.add_argument("--json", action="store_true", help="print the diagnosis as one JSON object")
-    parser.add_argument("--fail-on", choices=("high", "medium", "low"), help="exit 1 when a finding is this severe")
+    parser.add_argument(
+        "--fail-on", choices=("high", "medium", "low"), help="exit 1 when a finding is at least this severe"
+    )
     add_calibration_option(parser)
     parser.add_argument("--rules", type=Path, metavar="DIR", help="a folder of further rules, one a file")
     parser.add_argument(

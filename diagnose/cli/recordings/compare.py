@@ -32,7 +32,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--fail-on", metavar="5%", type=percent, help="exit 1 when the step became longer by more than this, and noise"
+        "--fail-on",
+        metavar="5%",
+        type=percent,
+        help="exit 1 when the step is longer by more than this, and by more than the noise",
     )
 
 
