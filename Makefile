@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .PHONY: help demo test test-all lint types imports check format snapshots picture reference docs overhead nightly bench-ingest bench-rules bench-fixers bench-kernels accuracy sickbay safety mutation matrix clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 demo: $(VENV)/ready-to-run ## find, fix and re-measure a slow program that ships with the package
 	$(BIN)/diagnose demo

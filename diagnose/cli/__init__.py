@@ -59,6 +59,9 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser whose mistakes are `UsageError`s, so that every wrong call ends the same way."""
 
     def error(self, message: str) -> None:  # type: ignore[override]  # argparse declares NoReturn; raising is that
+        missing = message.removeprefix("the following arguments are required: ")
+        if missing != message:
+            message = f"{missing} {'are' if ', ' in missing else 'is'} missing"
         raise UsageError(f"{message}; see `{self.prog} --help`")
 
 
@@ -108,6 +111,9 @@ _OUTSIDE = {
 """Refusals of the machine at a place where nobody expects them, and what its user can do. Other errors are ours."""
 
 
+_WITHOUT_COMMAND = ("-h", "--help", "-V", "--version")
+
+
 def _parsed(words: list[str]) -> argparse.Namespace:
     """The options. Raises UsageError for what is no command or no option of it, naming the nearest that there is."""
     if not words:
@@ -117,6 +123,8 @@ def _parsed(words: list[str]) -> argparse.Namespace:
         )
     if not words[0].startswith("-") and words[0] not in COMMANDS:
         raise UsageError(f"{words[0]} is no command; {_meant(words[0])}`diagnose --help` lists all")
+    if words[0].startswith("-") and not any(known.startswith(words[0]) for known in _WITHOUT_COMMAND):
+        raise UsageError(f"{words[0]} is no command: that comes first, its options after it; see `diagnose --help`")
     args, unknown = _parser().parse_known_args(_without_program(words))
     if unknown:
         what = "option" if unknown[0].startswith("-") else "argument"

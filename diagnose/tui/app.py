@@ -284,14 +284,19 @@ class DiagnoseApp(RunCommands):
             found = self.query_one(f"#{self.active}", Tab).search(event.words)
             self.query_one(SearchBar).tell(found)
 
+    @on(SortableTable.RowSelected, "#kernels SortableTable")
+    @on(SortableTable.RowSelected, "#operators SortableTable")
     def action_in_time(self) -> None:
-        """Show the finding under the cursor on the timeline."""
-        index = self.query_one(FindingsPane).current_index
-        findings = self.state.diagnosis.findings if self.state.diagnosis else ()
-        if index is not None and self.query_one(TimelineView).show(findings[index], index):
+        """Show the finding, kernel or operator under the cursor on the timeline."""
+        view, index = self.query_one(TimelineView), self.query_one(FindingsPane).current_index
+        if self.active in ("kernels", "operators"):
+            shown = view.show_longest(self.query_one(f"#{self.active}", ProfileTab).row_text())
+        else:
+            shown = index is not None and view.show(self.findings[index], index)
+        if shown:
             self.active = "timeline"
         else:
-            self.notify("This finding has no time on the timeline.", timeout=2)
+            self.notify("The timeline shows nothing of this by itself.", timeout=3)
 
     @on(FindingsPane.EventChosen)
     def _event_in_time(self, chosen: FindingsPane.EventChosen) -> None:
@@ -305,9 +310,8 @@ class DiagnoseApp(RunCommands):
         """Go from the finding under the cursor to its fix; from a fix, or the finding on the timeline, to the
         finding."""
         fixes, index = self.query_one(FixesPane), self.query_one(FindingsPane).current_index
-        findings = self.state.diagnosis.findings if self.state.diagnosis else ()
         if self.active in ("overview", "findings"):
-            if index is not None and fixes.select(findings[index].fixers):
+            if index is not None and fixes.select(self.findings[index].fixers):
                 self.active = "fixes"
                 return
             index = None
@@ -315,7 +319,7 @@ class DiagnoseApp(RunCommands):
             index = self.query_one(TimelineView).finding
         else:
             name = fixes.current.name if self.active == "fixes" and fixes.current else ""
-            index = next((number for number, one in enumerate(findings) if name in one.fixers), None)
+            index = next((number for number, one in enumerate(self.findings) if name in one.fixers), None)
         if index is None:
             self.notify("Nothing belongs to this: no fix of it was tried, or no finding asked for it.", timeout=3)
         else:

@@ -35,7 +35,7 @@ class Command:
 
 def _with_profile(state: State, tab: str) -> bool:
     timed = state.profile is not None and state.profile.timeline is not None
-    return timed and tab in ("overview", "findings") and _has_findings(state)
+    return timed and (tab in ("kernels", "operators") or (tab in ("overview", "findings") and _has_findings(state)))
 
 
 def _has_findings(state: State) -> bool:
@@ -86,7 +86,7 @@ COMMANDS = (
     Command("revert", "u", "Revert", "take the patch back, byte for byte", offered=_never),
     Command("report", "o", "Report", "open the report as a page", offered=_never),
     Command("edit", "e", "Edit", "open the line in $EDITOR", offered=_has_place),
-    Command("in_time", "t", "In time", "show a finding on the timeline", offered=_with_profile),
+    Command("in_time", "t", "In time", "show a finding, kernel or operator on the timeline", offered=_with_profile),
     Command("cross", "v", "Finding/fix", "from a finding to its fix, and back", offered=_has_counterpart),
     Command("search", "slash", "Search", "search findings, kernels, operators, output", "/", _can_search),
     Command("copy", "y", "Copy", "copy: the place of a finding, a kernel's name, a diff", offered=_can_copy),

@@ -14,7 +14,7 @@ from textual.reactive import reactive
 from textual.screen import Screen
 
 from diagnose.errors import DiagnoseError
-from diagnose.model import Place
+from diagnose.model import Finding, Place
 from diagnose.session import State
 from diagnose.tui.actions import Actions
 from diagnose.tui.browser import open_page
@@ -54,6 +54,11 @@ class RunCommands(App[int]):
         """Whether it goes on in another one."""
         self.wants_fix = False
         """Whether the user left to have fixes tried on the program that was shown."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of the run."""
+        return self.state.diagnosis.findings if self.state.diagnosis else ()
 
     @property
     def place(self) -> Place | None:

@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--group", type=_members, action="append", metavar="0,1", help="ranks to measure together; may be repeated"
     )
     parser.add_argument("--like", type=Path, metavar="RUN", help="measure the groups of ranks that a recorded job uses")
-    parser.add_argument("--time", default="60s", metavar="TIME", help="how long to measure, about (60s)")
+    parser.add_argument("--time", default="60s", metavar="TIME", help="measure for about this long (default: 60s)")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="keep it in this folder")
     parser.add_argument("--json", action="store_true", help="print what was measured as one JSON object")
 
@@ -139,10 +139,9 @@ def _measure(args: argparse.Namespace, budget_ns: int) -> int:
 
 def _groups_of(recording: Path) -> tuple[tuple[int, ...], ...]:
     """The groups of ranks that a recorded job's collectives name."""
-    from diagnose.cli.recordings.target import run_of
-    from diagnose.trace.readers import open_traces
+    from diagnose.cli.recordings.target import open_runs, run_of
 
-    traces = open_traces([run_of(recording) or recording])
+    traces = open_runs([run_of(recording) or recording])
     named = {one.members for trace in traces for one in trace.collectives if one.members and len(one.members) > 1}
     if not named:
         raise UsageError(f"{recording} names no group of ranks; name them with --group 0,1")

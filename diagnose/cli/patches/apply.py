@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+from diagnose.cli.recordings.target import names_of_runs
 from diagnose.cli.streams import result, talk
 from diagnose.errors import InputError, PatchConflict, UsageError
 from diagnose.program import patch
@@ -195,8 +196,10 @@ def _chosen(name: str | None) -> tuple[Path, Patch]:
         return folder, patch.load(folder)
     try:
         data = Path(name).read_bytes()
+    except FileNotFoundError:
+        raise InputError(name, f"no such file, and no run of that name below {RUNS}{names_of_runs()}") from None
     except OSError as error:
-        raise InputError(name, f"no run and no diff ({error.strerror})") from error
+        raise InputError(name, f"no run, and no diff that can be read ({error.strerror})") from error
     return FOREIGN / hashlib.sha256(data).hexdigest()[:12], _foreign(data, name)
 
 

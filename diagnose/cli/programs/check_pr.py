@@ -27,8 +27,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "by line, and says what became worse without a change of the model or the batch. Nothing is timed, and "
         "nothing is written to your files. In the place of a commit, `.` stands for the files as they are.",
     )
-    parser.add_argument("--steps", type=int, metavar="N", help="count so many steps, after the first two (default: 4)")
-    parser.add_argument("--budget", metavar="TIME", help="end a program that takes longer for them (default: 2m)")
+    parser.add_argument("--steps", type=int, metavar="N", help="steps to count, after the first two (default: 4)")
+    parser.add_argument(
+        "--budget", metavar="TIME", help="end a program that takes longer than this for them (default: 2m)"
+    )
     parser.add_argument(
         "--format", choices=FORMATS, default="text", help="github: annotations of a pull request; sarif: code scanning"
     )

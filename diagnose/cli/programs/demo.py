@@ -33,6 +33,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Copy, watch, fix, answer. The folder stays: what the answer says to type next is typed there."""
+    from diagnose.cli.programs.preconditions import require_torch
+
+    require_torch()
     if args.keep is not None:
         args.keep.mkdir(parents=True, exist_ok=True)
         folder = args.keep.resolve()

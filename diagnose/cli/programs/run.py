@@ -24,7 +24,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="measure what parts of the step cost, as `diagnose probe` does; `auto` takes the probes that would settle "
         "the top findings, cheapest first",
     )
-    parser.add_argument("--fail-on", choices=("high", "medium", "low"), help="exit 1 when a finding is this severe")
+    parser.add_argument(
+        "--fail-on", choices=("high", "medium", "low"), help="exit 1 when a finding is at least this severe"
+    )
     parser.add_argument(
         "--budget", metavar="TIME", help="with --fix or --probe: end within this long, for example 1h (default: 10m)"
     )
@@ -37,16 +39,18 @@ def add_watch_options(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=4,
         metavar="N",
-        help="steps to trace (4; fewer where each has thousands of operators)",
+        help="steps to trace (default: 4, fewer where a step has thousands of operators)",
     )
-    parser.add_argument("--warmup", type=_positive, default=10, metavar="N", help="steps before that at least (10)")
+    parser.add_argument(
+        "--warmup", type=_positive, default=10, metavar="N", help="steps to wait before that, at least (default: 10)"
+    )
     parser.add_argument(
         "--trace-ranks",
         type=_ranks,
         default="some",
         metavar="WHICH",
-        help="of a job's ranks, which to trace: all, some (up to four all, of more the first, the last and the slowest "
-        "one), or for example 0,3 (some); all are watched",
+        help="the ranks of a job to trace: all, some, or a list such as 0,3 (default: some, which is all of up to four "
+        "ranks, and of more the first, the last and the slowest); all ranks are watched",
     )
     parser.add_argument("--plain", action="store_true", help="lines instead of a screen, also on a terminal")
     parser.add_argument(
@@ -67,6 +71,10 @@ def run(args: argparse.Namespace) -> int:
     named = names_in(args.probe)
     if named and args.fix:
         raise UsageError("--probe and --fix each want the whole budget: run one after the other")
+    if args.budget and not (named or args.fix):
+        raise UsageError(
+            "--budget bounds --fix and --probe, and neither is given; without them the program runs to its end"
+        )
     check_names(named, ["auto", *load_probes()], "probe (`diagnose probe --list` shows all)")
     watched = watching(args, "fix" if args.fix else "run")
     if named:

@@ -17,13 +17,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "data, code, clocks, neighbours, or one rank. Memory that grows and ranks that hang are told too.",
     )
     parser.add_argument(
-        "--keep", type=_megabytes, default=512, metavar="MIB", help="keep traces up to this size, the newest ones (512)"
+        "--keep",
+        type=_megabytes,
+        default=512,
+        metavar="MIB",
+        help="keep the newest traces, up to this size together (default: 512)",
     )
     parser.add_argument(
         "--prometheus", type=Path, metavar="FILE", help="write metrics for the textfile collector of node_exporter"
     )
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object a notice; the program's own output goes to stderr"
+        "--json",
+        action="store_true",
+        help="print one JSON object for each notice; the program's own output goes to stderr",
     )
 
 

@@ -299,12 +299,15 @@ def probing_of(args: argparse.Namespace, names: tuple[str, ...], words: Split | 
 
 
 def budget_of(args: argparse.Namespace, default: str = NO_BUDGET) -> int | None:
-    """The value of --budget in ns, or the default's; None for `none`. Raises UsageError for what is no duration."""
+    """The value of --budget in ns, or the default's; None for `none`. Raises UsageError for what is no duration, or an
+    empty one."""
     said = args.budget or default
     try:
         budget_ns = parse_duration_ns(said) if said != NO_BUDGET else None
     except ValueError as error:
         raise UsageError(f"--budget: {error}") from error
+    if budget_ns == 0:
+        raise UsageError(f"--budget {said} leaves no time for anything; write for example 10m, or `none` for no limit")
     if budget_ns is not None and not said.strip()[-1].isalpha():
         talk(f"diagnose: --budget {said} is taken as {format_ns(budget_ns)}; write {said}m for minutes")
     return budget_ns

@@ -29,7 +29,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="a trace, a folder of traces, a run")
     parser.add_argument("--json", action="store_true", help="print the diagnosis as one JSON object")
-    parser.add_argument("--fail-on", choices=("high", "medium", "low"), help="exit 1 when a finding is this severe")
+    parser.add_argument(
+        "--fail-on", choices=("high", "medium", "low"), help="exit 1 when a finding is at least this severe"
+    )
     add_calibration_option(parser)
     parser.add_argument("--rules", type=Path, metavar="DIR", help="a folder of further rules, one a file")
     parser.add_argument(
@@ -80,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _opened(paths: list[Path]) -> list[Trace]:
     """The recordings; where a path is none, of the run that it names, or of the latest one of that project."""
-    from diagnose.cli.recordings.target import run_of
+    from diagnose.cli.recordings.target import open_runs, run_of, without_recording
     from diagnose.trace.readers import open_traces
 
     try:
@@ -91,25 +93,11 @@ def _opened(paths: list[Path]) -> list[Trace]:
         except InputError:  # neither a file nor a run
             raise error from None
         if runs == paths:
-            raise _without_recording(paths) or error from None
+            raise without_recording(paths) or error from None
     for path, run in zip(paths, runs, strict=True):
         if run != path:
             talk(f"diagnose: {path} is no recording; this reads {run}")
-    try:
-        return open_traces(runs, show_progress)
-    except InputError as error:
-        raise _without_recording(runs) or error from None
-
-
-def _without_recording(runs: list[Path]) -> InputError | None:
-    """Return the error for a program that ended before anything of it was recorded."""
-    from diagnose.session import JOURNAL
-    from diagnose.trace.readers.run_folder import is_run_folder
-
-    for run in runs:
-        if (run / JOURNAL).is_file() and not is_run_folder(run):
-            return InputError(run, f"nothing was recorded in this run; `diagnose report {run}` says how it ended")
-    return None
+    return open_runs(runs, show_progress)
 
 
 _CELLS = 24

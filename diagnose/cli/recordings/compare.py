@@ -32,7 +32,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--fail-on", metavar="5%", type=percent, help="exit 1 when the step became longer by more than this, and noise"
+        "--fail-on",
+        metavar="5%",
+        type=percent,
+        help="exit 1 when the step is longer by more than this, and by more than the noise",
     )
 
 
@@ -87,12 +90,11 @@ def _pair(args: argparse.Namespace) -> tuple[Portrait, Portrait] | None:
 
 def _portrait(path: Path) -> Portrait:
     """A run by its folder or name, or a recording."""
-    from diagnose.cli.recordings.target import run_of
+    from diagnose.cli.recordings.target import open_runs, run_of
     from diagnose.comparison import portrait_of
     from diagnose.engine import diagnose
     from diagnose.measure import Measures
     from diagnose.plugins import load_rules
-    from diagnose.trace.readers import open_traces
 
-    traces = open_traces([run_of(path) or path])
+    traces = open_runs([run_of(path) or path])
     return portrait_of([Measures(trace) for trace in traces], diagnose(traces, load_rules()))

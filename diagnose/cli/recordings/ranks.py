@@ -36,16 +36,15 @@ def add_calibration_option(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, compare, print."""
     from diagnose.cli.recordings.findings import terminal_width
-    from diagnose.cli.recordings.target import run_of
+    from diagnose.cli.recordings.target import open_runs, run_of
     from diagnose.errors import InputError
     from diagnose.measure import Measures
     from diagnose.measure.job.job_report import between_ranks
     from diagnose.measure.roofline.calibrations import with_calibrations
     from diagnose.report.terminal import ranks as report
-    from diagnose.trace.readers import open_traces
 
     paths = [run_of(path) or path for path in (args.paths or [None])]
-    traces = open_traces([path.parent if path.is_file() and path.name == "journal.jsonl" else path for path in paths])
+    traces = open_runs(paths)
     if args.calibration is not None:
         traces = with_calibrations(traces, args.calibration)
     between = between_ranks([Measures(trace) for trace in traces])

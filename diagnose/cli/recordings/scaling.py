@@ -25,15 +25,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Read all runs, compare, print."""
+    from diagnose.cli.recordings.target import open_runs
     from diagnose.cli.recordings.target import run_of as run_folder_of
     from diagnose.comparison.scaling import run_of, scaling_of
     from diagnose.measure import Measures
     from diagnose.report.terminal import scaling as report
-    from diagnose.trace.readers import open_traces
 
     runs = []
     for path in args.runs:
-        traces = open_traces([run_folder_of(path) or path])
+        traces = open_runs([run_folder_of(path) or path])
         runs.append(run_of([Measures(trace) for trace in traces]))
     scaling = scaling_of(runs, args.kind)
     result(report.to_json(scaling) if args.json else report.render(scaling))

@@ -4,6 +4,7 @@ the spot.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,11 +41,11 @@ def run_of(target: Path | None) -> Path | None:
     if target.name.isdecimal() and not target.exists() and (watched := _of_process(target.name)) is not None:
         return watched
     if not target.exists():
-        raise InputError(target, f"no such file, and no run of that name below {session.RUNS}{_names_of_runs()}")
+        raise InputError(target, f"no such file, and no run of that name below {session.RUNS}{names_of_runs()}")
     return None
 
 
-def _names_of_runs() -> str:
+def names_of_runs() -> str:
     """The newest runs by name, as the end of a sentence; empty where there is none."""
     names = [run.name for run in session.run_folders()]
     if not names:
@@ -93,16 +94,36 @@ def explore(target: Path) -> State:
     return State(diagnosis=diagnosis, profile=slowest_profile(traces, diagnosis))
 
 
+def open_runs(paths: Sequence[Path], progress: Callable[[int, int], None] = lambda _done, _total: None) -> list[Trace]:
+    """The ranks of runs and recordings. Raises InputError, also for a run that ended before anything was recorded."""
+    from diagnose.trace.readers import open_traces
+
+    folders = [path.parent if path.name == session.JOURNAL else path for path in paths]
+    try:
+        return open_traces(folders, progress)
+    except InputError as error:
+        raise without_recording(folders) or error from None
+
+
+def without_recording(runs: Sequence[Path]) -> InputError | None:
+    """Return the error for a program that ended before anything of it was recorded."""
+    from diagnose.trace.readers.run_folder import is_run_folder
+
+    for run in runs:
+        if (run / session.JOURNAL).is_file() and not is_run_folder(run):
+            return InputError(run, f"nothing was recorded in this run; `diagnose report {run}` says how it ended")
+    return None
+
+
 def diagnose_ranks(target: Path) -> tuple[list[Trace], Diagnosis]:
     """The ranks of a recording, and their diagnosis without what the project ignores."""
     # Readers, measures and rules bring numpy, 0.15 s that a report of a run does not need.
     from diagnose.engine import diagnose
     from diagnose.plugins import load_rules
     from diagnose.program.settings import drop_ignored, settings_of
-    from diagnose.trace.readers import open_traces
 
     catalogue = load_rules()
     for problem in catalogue.problems:
         talk(f"diagnose: {problem.module} was left out: {problem.message}")
-    traces = open_traces([target])
+    traces = open_runs([target])
     return traces, drop_ignored(diagnose(traces, catalogue), settings_of(Path.cwd()))

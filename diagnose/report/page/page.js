@@ -73,7 +73,8 @@
     pen.fillStyle = ink("--muted"); pen.strokeStyle = ink("--line");
     for (let at = zero + Math.ceil((begin - zero) / tick) * tick; at < begin + length; at += tick) {
       pen.beginPath(); pen.moveTo(x(at), 10); pen.lineTo(x(at), height); pen.stroke();
-      pen.fillText(time(at - zero), x(at) + 3, 8);
+      const said = time(at - zero);
+      if (x(at) + 3 + pen.measureText(said).width <= width) pen.fillText(said, x(at) + 3, 8);
     }
     data.steps.slice(0, -1).forEach((from, number) => {
       const to = data.steps[number + 1], left = Math.max(x(from), names), right = Math.min(x(to), width);

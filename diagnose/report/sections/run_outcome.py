@@ -28,7 +28,8 @@ def found_without_edits(state: State) -> bool:
     if state.started is None or state.started.command != "fix" or not all(map(is_idle, state.verdicts)):
         return False
     ended_well = state.ended is not None and state.ended.exit_code == 0
-    return ended_well and state.diagnosis is not None and not is_quiet(state.diagnosis)
+    found = state.diagnosis is not None and bool(state.diagnosis.findings) and not is_quiet(state.diagnosis)
+    return ended_well and found
 
 
 def nothing_kept(state: State) -> str:

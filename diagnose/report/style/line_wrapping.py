@@ -6,7 +6,7 @@ import re
 import textwrap
 import unicodedata
 
-_NARROWEST = 20
+NARROWEST = 20
 _NO_BREAK = "\u00a0"
 _SECOND_HALF = "\u2060"
 """Stands behind a letter that takes two columns while lines are counted out; prose has none of its own."""
@@ -17,7 +17,7 @@ _BETWEEN = re.compile(rf"{_UNIT}|(?<=\d min) (?=\d+ s\b)|(?<=\d h) (?=\d+ min\b)
 def wrap(words: str, width: int) -> list[str]:
     """Lines of at most `width` columns (never asked for fewer than 20); at least one, which may be empty."""
     kept = _BETWEEN.sub(_NO_BREAK, words if words.isascii() else _in_columns(words))
-    lines = textwrap.wrap(kept, max(width, _NARROWEST), break_on_hyphens=False)
+    lines = textwrap.wrap(kept, max(width, NARROWEST), break_on_hyphens=False)
     return [line.replace(_NO_BREAK, " ").replace(_SECOND_HALF, "") for line in lines] or [""]
 
 

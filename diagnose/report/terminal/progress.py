@@ -48,6 +48,7 @@ class Progress:
         self._seen: dict[int, int] = {}
         self._pairs = 0
         self._phase = PhaseChanged(at_ns=0, phase="")
+        self._phases: set[str] = set()
         self._diagnosed: str | None = None
         self._dry = False
         self._verdicts: dict[str, str] = {}
@@ -70,6 +71,8 @@ class Progress:
             return self._reached(event.verdict)
         if isinstance(event, ControlMeasured):
             self._known = State(control=event)
+        if isinstance(event, TrialStarted | TrialBlock):
+            self._phases.clear()
         if isinstance(event, TrialStarted):
             self._pairs = 0
             self._verdicts.pop(event.fixer, None)
@@ -118,12 +121,16 @@ class Progress:
         return line
 
     def _entered(self, event: PhaseChanged) -> str | None:
-        """A phase's first line at once; how far it has come (`…, pair 3`) only now and then."""
+        """A phase's first line at once, and once until a trial goes on; how far it has come (`…, pair 3`) only now and
+        then."""
         if event.phase == self._phase.phase and event.detail.startswith(f"{self._phase.detail}, "):
             return None if self._too_soon(f"phase {event.phase}", event.at_ns) else _line(event)
         self._phase = event
         self._said_ns[f"phase {event.phase}"] = event.at_ns
-        return _line(event)
+        line = _line(event) or ""
+        said = line in self._phases
+        self._phases.add(line)
+        return None if said else line
 
     def _too_soon(self, kind: str, now_ns: int) -> bool:
         said = self._said_ns.get(kind)

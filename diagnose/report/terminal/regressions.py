@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 
 from diagnose.regressions import Checked, Difference
-from diagnose.units import format_bytes, format_flops
+from diagnose.units import format_bytes, format_count, format_flops
 
 
 def as_text(checked: Checked) -> str:
@@ -17,9 +17,9 @@ def as_text(checked: Checked) -> str:
     lines += [_line(one) for one in checked.differences]
     head = checked.costs[1]
     parts = [
-        f"{head.count('launch'):.0f} kernels",
-        f"{head.count('sync'):.3g} waits of the host",
-        f"{head.count('copy to device'):.3g} copies to the device",
+        _counted(head.count("launch"), "kernel", "kernels"),
+        _counted(head.count("sync"), "wait of the host", "waits of the host"),
+        _counted(head.count("copy to device"), "copy to the device", "copies to the device"),
         f"{format_flops(sum(head.flops.values()))} of matrix products",
         f"{format_bytes(head.peak_bytes)} at the peak",
     ]
@@ -38,6 +38,11 @@ def as_json(checked: Checked) -> str:
         "information": [_fields(one) for one in checked.differences if not one.is_regression],
     }
     return json.dumps(found, indent=2, ensure_ascii=False)
+
+
+def _counted(number: float, one: str, several: str) -> str:
+    """Return a mean number of things in a step."""
+    return f"{format_count(number)} {one if number == 1 else several}"
 
 
 def place(one: Difference) -> str:

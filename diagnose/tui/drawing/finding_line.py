@@ -18,6 +18,7 @@ from diagnose.units import format_ns, format_share
 _OF_STEP = re.compile(r" of each [a-z ]*step of [^()]*(?=\()")
 """The words of `diagnose.measure.steps.step_share` that name the step: where there is one line, its end says more."""
 _PLACE = 32  # columns; a longer place pushes what follows it aside
+_NAME = 23  # columns; as the longest name of a rule that ships with the project
 
 
 def cost(finding: Finding) -> Text:
@@ -35,16 +36,18 @@ def cost(finding: Finding) -> Text:
     return styled(f"{time:>8}").append(f" {share(finding):>6}", FAINT)
 
 
-def place_width(findings: Sequence[Finding], root: str | None) -> int:
-    """Columns in which the places of all `findings` have room, so that what follows them stands in one column."""
-    return max((min(len(_spot(finding, root)), _PLACE) for finding in findings), default=0)
+def finding_lines(findings: Sequence[Finding], root: str | None, width: int) -> list[Text]:
+    """Return one line for each finding, their parts in columns no wider than the widest entry."""
+    name_width = max((len(finding.rule) for finding in findings), default=0)
+    place_width = max((min(len(_spot(finding, root)), _PLACE) for finding in findings), default=0)
+    return [_finding_line(finding, root, width, min(name_width, _NAME), place_width) for finding in findings]
 
 
-def finding_line(finding: Finding, root: str | None, width: int, place_width: int = 0) -> Text:
-    """Severity, name, what it gives back, where: in one line of `width` columns, the place in `place_width` of them."""
+def _finding_line(finding: Finding, root: str | None, width: int, name_width: int, place_width: int) -> Text:
+    """Severity, name, what it gives back, where, and why: what has room in `width` columns."""
     look = SEVERITIES[finding.severity]
     line = styled(f"{look.mark} {look.label:<7}", look.colour)
-    line.append(f"{clip(finding.rule, 20):<21}", "bold")
+    line.append(f"{clip(finding.rule, name_width):<{name_width + 1}}", "bold")
     line.append_text(cost(finding))
     room = width - len(line) - 3
     spot = _spot(finding, root)

@@ -1,12 +1,13 @@
-"""The steps on the first tab: one step span by span, and the kernels that take most."""
+"""The steps on the first tab: one step span by span, and the kernels or operators that take most."""
 
 from __future__ import annotations
 
 from rich.text import Text
 
+from diagnose.model import KernelRow, OperatorRow, StepProfile
 from diagnose.report.sections.memory import headline, memory_lines, title
 from diagnose.report.style.kernel_names import short_kernel
-from diagnose.report.style.paths import clip
+from diagnose.report.style.paths import clip, place
 from diagnose.report.style.span_looks import span_look
 from diagnose.report.style.styled_text import styled
 from diagnose.report.wording.run_title import of_rank
@@ -19,6 +20,7 @@ from diagnose.units import format_ns, format_share
 _NAMES = 20
 _MOST_LANES = 4
 _OUTPUT_LINES, _OUTPUT_TAIL = 8, 4_000  # lines, characters
+_FEWEST_COSTLY = 3
 _LOW = 40
 """Rows of the terminal below which lanes are one row high."""
 
@@ -48,26 +50,41 @@ class LanesPanel(Panel):
         return lines
 
 
-class KernelsPanel(Panel):
-    """The kernels that take most of a step."""
+class CostliestPanel(Panel):
+    """The kernels that take most of a step; without a device, the operators."""
 
     def draw(self, width: int, height: int | None) -> list[Text]:
         profile = self.state.profile
-        if profile is None or not profile.kernels:
+        if profile is None or not (profile.kernels or profile.operators):
             return []
-        beside = styled(f"of each step{of_rank(self.state)}", FAINT)
-        lines = [spread(styled("Kernels that take most", "bold"), beside, width)]
-        for row in profile.kernels[: max((height or 3) - 1, 0)]:
-            look = span_look(row.kind)
-            line = styled("■ ", look.colour).append(f"{format_ns(row.total_ns / max(profile.step_count, 1)):>8} ")
-            line.append(f"{format_share(row.total_ns / profile.total_ns if profile.total_ns else 0.0):>6}  ", FAINT)
-            line.append(f"{clip(look.label, 14):<15}", FAINT)
-            line.append(short_kernel(row.name))
-            if row.operator:
-                line.append(f"  {row.operator}", FAINT)
+        rows = (height or 0) - 2  # an empty line, and the title
+        if rows < _FEWEST_COSTLY:
+            return []
+        root = self.state.started.cwd if self.state.started else None
+        lines = [_kernel_line(row, profile) for row in profile.kernels[:rows]]
+        lines = lines or [_operator_line(row, profile, root) for row in profile.operators[:rows]]
+        for line in lines:
             line.truncate(width, overflow="ellipsis")
-            lines.append(line)
-        return lines
+        title = styled(f"{'Kernels' if profile.kernels else 'Operators'} that take most", "bold")
+        return [Text(), spread(title, styled(f"of each step{of_rank(self.state)}", FAINT), width), *lines]
+
+
+def _kernel_line(row: KernelRow, profile: StepProfile) -> Text:
+    look = span_look(row.kind)
+    line = styled("■ ", look.colour).append_text(_taken(row.total_ns, profile))
+    line.append(f"{clip(look.label, 14):<15}", FAINT).append(short_kernel(row.name))
+    return line.append(f"  {row.operator}" if row.operator else "", FAINT)
+
+
+def _operator_line(row: OperatorRow, profile: StepProfile, root: str | None) -> Text:
+    line = _taken(row.host_ns, profile).append(row.name)
+    return line.append(f"  {place(row.place, root)}" if row.place else "", FAINT)
+
+
+def _taken(total_ns: int, profile: StepProfile) -> Text:
+    """Return the time of a mean step that something takes, and its share."""
+    time = styled(f"{format_ns(total_ns / max(profile.step_count, 1)):>8} ")
+    return time.append(f"{format_share(total_ns / profile.total_ns if profile.total_ns else 0.0):>6}  ", FAINT)
 
 
 class OutputPanel(Panel):

@@ -18,7 +18,7 @@ from diagnose.tui.theme import FAINT
 KEYS = (
     ("1 – 9, tab", "the tabs: those that have something to say"),
     ("↑ ↓  j k", "move in a list, scroll a text; h l sideways"),
-    ("enter", "open a finding; its details; the events behind its numbers"),
+    ("enter", "open a finding, then its events; a kernel on the timeline"),
     ("esc", "back to the list"),
     ("← → + − 0", "timeline: move, zoom, all; [ ] by step, w b by span"),
     ("n N", "timeline: the next finding, the one before"),

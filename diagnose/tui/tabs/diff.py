@@ -37,9 +37,15 @@ class DiffTitle(Panel):
         accepted = self.state.patch is not None and bool(self.state.patch.diff)
         line = styled("✓ " if accepted else "· ", GOOD if accepted else FAINT).append(words, "bold")
         still = "not kept" if self.state.ended is not None else "not accepted yet"
-        line.append("   diagnose apply" if accepted else f"   {still}", ACCENT if accepted else FAINT)
-        tail = " writes it to your files"
-        line.append(tail if accepted and line.cell_len + len(tail) <= width else "", FAINT)
+        parts = (
+            (("   diagnose apply", ACCENT), (" writes it to your files", FAINT))
+            if accepted
+            else ((f"   {still}", FAINT),)
+        )
+        for tail, style in parts:
+            if line.cell_len + len(tail) > width:
+                break
+            line.append(tail, style)
         line.truncate(width, overflow="ellipsis")
         return [line, Text()]
 

@@ -13,18 +13,17 @@ from textual.message import Message
 from textual.widgets import OptionList
 
 from diagnose.model import Diagnosis, Finding, Place, TraceEvent
-from diagnose.report.sections.event_table import events_in_words
 from diagnose.report.sections.verdict_table import without_edit
-from diagnose.report.style.line_wrapping import wrap
+from diagnose.report.style.line_wrapping import NARROWEST, wrap
 from diagnose.report.style.paths import clip, clipped_path, place
 from diagnose.report.style.styled_text import styled
-from diagnose.report.style.vocabulary import GOOD, MUTED, SEVERITIES
+from diagnose.report.style.vocabulary import GOOD, MUTED, SEVERITIES, named_count
 from diagnose.report.wording.cannot_tell import unsure
 from diagnose.report.wording.health import is_healthy
 from diagnose.report.wording.phrases import gain, measure, sentence, value
 from diagnose.session import State
 from diagnose.tui.drawing.code import AROUND, ReadSource, context, read_source
-from diagnose.tui.drawing.finding_line import cost, finding_line, place_width
+from diagnose.tui.drawing.finding_line import cost, finding_lines
 from diagnose.tui.screens.evidence import EvidenceScreen
 from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT
@@ -134,8 +133,7 @@ class FindingsPane(Tab):
         beside = self.app.size.width >= _SIDE_BY_SIDE
         width = self.room.width - (len(diagnosis.findings) + 2 > _SCROLLS_FROM)  # the bar takes a column
         findings = diagnosis.findings
-        spots = place_width(findings, root)
-        lines = (_entry(finding) if beside else finding_line(finding, root, width, spots) for finding in findings)
+        lines = [_entry(finding) for finding in findings] if beside else finding_lines(findings, root, width)
         return [(str(index), line) for index, line in enumerate(lines) if self._holds(findings[index])]
 
     def search(self, words: str) -> str:
@@ -244,14 +242,15 @@ def _shown_before(where: Place, earlier: Sequence[Place]) -> bool:
 
 def _evidence(finding: Finding, width: int) -> list[Text]:
     names = [measure(item.measure) for item in finding.evidence]
-    column = min(max(map(len, names)), width - 14)
-    lines = []
-    for name, item in zip(names, finding.evidence, strict=True):
-        first, *more = wrap(name, column)
-        line = styled(f"{first:<{column}}  ", MUTED)
-        line.append(value(item))
+    beside = [styled(value(item)) for item in finding.evidence]
+    for item, figure in zip(finding.evidence, beside, strict=True):
         if item.events:
-            line.append(f"   {events_in_words(item)}", FAINT)
+            figure.append(f"   {named_count(item.row_count, 'event')}", FAINT)
+    column = min(max(map(len, names)), max(width - 2 - max(map(len, beside)), NARROWEST))
+    lines = []
+    for name, figure in zip(names, beside, strict=True):
+        first, *more = wrap(name, column)
+        line = styled(f"{first:<{column}}  ", MUTED).append_text(figure)
         line.truncate(width, overflow="ellipsis")
         lines += [line, *(styled(words, MUTED) for words in more)]
     return lines

@@ -16,7 +16,7 @@ from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.paths import clip
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import ACCENT, Look
-from diagnose.report.wording.phrases import interval, signed_percent
+from diagnose.report.wording.phrases import interval, saves, signed_percent
 from diagnose.report.wording.resolution import band, resolution_in_words
 from diagnose.session import State, TrialState
 from diagnose.tui.drawing.chart import Scale, interval_line
@@ -209,7 +209,9 @@ class FixesPane(Tab):
         line.append(f"{words:<{_DECISION}}", fix.look.colour)
         saving = fix.saving
         if saving is None:
-            if fix.verdict is not None and fix.verdict.predicted_ns:
+            if fix.verdict is not None and fix.verdict.decision is Decision.KEPT:
+                line.append(saves(fix.verdict), FAINT)
+            elif fix.verdict is not None and fix.verdict.predicted_ns:
                 line.append(f"predicted {format_ns(fix.verdict.predicted_ns)}", FAINT)
             return line
         if width < names + _DECISION + _SAVING:

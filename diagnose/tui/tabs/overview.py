@@ -23,9 +23,9 @@ from diagnose.report.wording.health import is_healthy, is_quiet, quiet_news, une
 from diagnose.report.wording.mean_vs_median import on_average
 from diagnose.report.wording.phrases import arithmetic, final
 from diagnose.session import State
-from diagnose.tui.drawing.finding_line import finding_line, place_width
+from diagnose.tui.drawing.finding_line import finding_lines
 from diagnose.tui.header import INTERRUPTED
-from diagnose.tui.panels.overview_panels import KernelsPanel, LanesPanel, MemoryPanel, OutputPanel
+from diagnose.tui.panels.overview_panels import CostliestPanel, LanesPanel, MemoryPanel, OutputPanel
 from diagnose.tui.panels.ranks import RankPanel, has_ranks
 from diagnose.tui.panels.steps import StepPanel
 from diagnose.tui.tabs.present import present
@@ -46,8 +46,10 @@ class AccountingPanel(Panel):
         title = styled("Where a step goes", "bold")
         if diagnosis is None or not parts:
             return [title, styled("known once a few steady steps were traced", FAINT)]
-        slowest = ", slowest rank" if diagnosis.ranks > 1 else ""
-        beside = styled(format_ns(diagnosis.accounting.total_ns), "bold").append(f" median traced step{slowest}", FAINT)
+        what = "median traced step, slowest rank" if diagnosis.ranks > 1 else "median traced step"
+        beside = styled(format_ns(diagnosis.accounting.total_ns), "bold").append(f" {what}", FAINT)
+        if len(title) + 2 + len(beside) > width:
+            title = styled("A step", "bold")
         solid, thick = not self.app.no_color, 2 if self.app.size.height >= _TALL else 1
         told = beneath_the_bar(diagnosis, tall=thick > 1)
         said = [styled(line, style) for words, style in told if words for line in wrap(words, width)]
@@ -71,8 +73,7 @@ class FirstFindings(Choices):
         root = self.state.started.cwd if self.state.started else None
         findings = diagnosis.findings if diagnosis else ()
         width = (self.size.width or self.app.size.width - 4) - self.scrollbar_size_vertical
-        spots = place_width(findings, root)
-        self.show([(str(index), finding_line(finding, root, width, spots)) for index, finding in enumerate(findings)])
+        self.show([(str(index), line) for index, line in enumerate(finding_lines(findings, root, width))])
         self.display = bool(findings)
 
     def on_resize(self) -> None:
@@ -170,7 +171,7 @@ class Overview(Vertical):
         yield Outcome(id="outcome").data_bind(Overview.state)
         yield OutputPanel(id="last-output").data_bind(Overview.state)
         yield MemoryPanel(id="memory-peak").data_bind(Overview.state)
-        yield KernelsPanel(id="first-kernels").data_bind(Overview.state)
+        yield CostliestPanel(id="costliest").data_bind(Overview.state)
 
     def watch_state(self) -> None:
         """Show what there is, and no empty room for what is not."""
@@ -199,8 +200,8 @@ class Overview(Vertical):
         self.query_one(OutputPanel).display = live and not lost and bool(state.output) and rows >= _VERY_TALL
         timed = profile is not None and profile.timeline is not None and bool(profile.timeline.lanes)
         self.query_one(LanesPanel).display = timed and not stepless and rows >= (_HIGH if live else _MIDDLE)
-        kernels = profile is not None and bool(profile.kernels) and not stepless
-        self.query_one(KernelsPanel).display = kernels and rows >= (_VERY_TALL if live else _TALL)
+        known = profile is not None and bool(profile.kernels or profile.operators) and not stepless
+        self.query_one(CostliestPanel).display = known and (rows >= _VERY_TALL or not live)
 
 
 def is_stepless(diagnosis: Diagnosis | None) -> bool:

@@ -12,12 +12,13 @@ from textual.widgets import OptionList
 
 from diagnose.model import RankAccounting
 from diagnose.report.sections.side_by_side import Pace, live_lines, paces, traced_lines
+from diagnose.report.style.line_wrapping import wrap
 from diagnose.report.style.step_bar import bar, legend, slices
 from diagnose.report.style.styled_text import styled
 from diagnose.report.style.vocabulary import SEVERITIES, named_count
 from diagnose.report.wording.phrases import gain
 from diagnose.session import State
-from diagnose.tui.drawing.finding_line import finding_line
+from diagnose.tui.drawing.finding_line import finding_lines
 from diagnose.tui.drawing.gauges import gauges
 from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT
@@ -26,7 +27,7 @@ from diagnose.tui.widgets.lines import Lines
 from diagnose.units import format_ns, format_share
 
 _NARROWEST = 20
-_NAME = 13  # columns
+_NAME, _FIGURE = 13, 9  # columns
 
 
 def rank_numbers(state: State) -> list[int | None]:
@@ -85,14 +86,14 @@ class RanksTab(Tab):
         if rank is not None:
             pace = next((one for one in paces(self.state.steps) if one.rank == rank), None)
             if pace is not None:
-                yield _paced(pace)
+                yield from _paced(pace, width)
             yield from gauges(self.state, rank, width)
-        for finding in diagnosis.findings if diagnosis else ():
-            if finding.rank == rank:
-                root = self.state.started.cwd if self.state.started else None
-                yield Text()
-                yield finding_line(finding, root, width)
-                yield styled(f"{SEVERITIES[finding.severity].mark} gives back {gain(finding)}", FAINT)
+        found = [finding for finding in diagnosis.findings if finding.rank == rank] if diagnosis else []
+        root = self.state.started.cwd if self.state.started else None
+        for finding, line in zip(found, finding_lines(found, root, width), strict=True):
+            yield Text()
+            yield line
+            yield styled(f"{SEVERITIES[finding.severity].mark} gives back {gain(finding)}", FAINT)
 
     def _traced(self, one: RankAccounting, width: int) -> Iterator[Text]:
         solid, count = not self.app.no_color, one.steps.count
@@ -105,11 +106,12 @@ class RanksTab(Tab):
         yield from legend(parts, width, solid)
         yield Text()
         for wait in one.waits:
-            about = f" of each step for rank {wait.rank}, {format_share(wait.time_ns / mean_ns)} of it"
-            yield _named("waits", format_ns(wait.time_ns), about)
+            about = f"of each step for rank {wait.rank}, {format_share(wait.time_ns / mean_ns)} of it"
+            yield from _named("waits", format_ns(wait.time_ns), about, width)
         waited_ns = self._waited_for(one.rank)
         if waited_ns:
-            yield _named("waited for", format_ns(waited_ns), " of each step, by the rank that waits longest")
+            about = "of each step, by the rank that waits longest"
+            yield from _named("waited for", format_ns(waited_ns), about, width)
 
     def _waited_for(self, rank: int | None) -> int:
         """Return what the others wait for a rank, at most, per step."""
@@ -117,11 +119,15 @@ class RanksTab(Tab):
         return max((wait.time_ns for one in others for wait in one.waits if wait.rank == rank), default=0)
 
 
-def _paced(pace: Pace) -> Text:
+def _paced(pace: Pace, width: int) -> Iterator[Text]:
     behind = f"ends {format_ns(pace.behind_ns)} after the first" if pace.behind_ns else "ends first"
     waited = f", {format_share(pace.input_share)} of it in the loader" if pace.input_share else ""
-    return _named("while it ran", format_ns(pace.step_ns), f" median step{waited}, {behind}")
+    return _named("while it ran", format_ns(pace.step_ns), f"median step{waited}, {behind}", width)
 
 
-def _named(name: str, figure: str, about: str) -> Text:
-    return styled(f"{name:<{_NAME}}", FAINT).append(f"{figure:>9}", "bold").append(about, FAINT)
+def _named(name: str, figure: str, about: str, width: int) -> Iterator[Text]:
+    """A name, a figure, and beside them words in as many lines as they take."""
+    first, *more = wrap(about, width - _NAME - _FIGURE - 1)
+    yield styled(f"{name:<{_NAME}}", FAINT).append(f"{figure:>{_FIGURE}} ", "bold").append(first, FAINT)
+    for line in more:
+        yield styled(" " * (_NAME + _FIGURE + 1)).append(line, FAINT)

@@ -33,7 +33,9 @@ class SortableTable(DataTable[Text]):
     ]
 
     def __init__(self) -> None:
-        super().__init__(cursor_type="row", zebra_stripes=False, cell_padding=1)
+        super().__init__(
+            cursor_type="row", zebra_stripes=False, cell_padding=1, cursor_foreground_priority="renderable"
+        )
         self._drawn: ProfileTable | None = None
         self._width = 0
         self._holds: Callable[[TableRow], bool] = lambda _row: True
@@ -121,11 +123,14 @@ def _widths(table: ProfileTable, width: int) -> list[int]:
         shown.discard(max(droppable, key=lambda at: table.columns[at].weight))
     widths = [least(at) if at in shown else 0 for at in range(len(table.columns))]
     spare = width - sum(one + _GAP for one in widths if one)
-    for at in sorted(shown, key=lambda at: table.columns[at].weight):  # the name first
-        if spare > 0 and widths[at] < natural[at]:
-            given = min(spare, natural[at] - widths[at])
-            widths[at] += given
-            spare -= given
+    name, *others = sorted(
+        (at for at in shown if not table.columns[at].is_figure), key=lambda at: table.columns[at].weight
+    )
+    # The name has its share first, and at the end what the others leave.
+    for at, most in ((name, width // 3), *((at, width) for at in (*others, name))):
+        given = max(min(spare, min(natural[at], most) - widths[at]), 0)
+        widths[at] += given
+        spare -= given
     return widths
 
 

@@ -113,6 +113,24 @@ class TimelineView(Widget, can_focus=True):
         self._look_at(self._cursor_ns - length / 2, length)
         return True
 
+    def show_longest(self, name: str) -> bool:
+        """Bring the longest call of a kernel or an operator into view; False where the timeline tells none apart."""
+        timeline = self.timeline
+        lanes = timeline.lanes if timeline is not None else ()
+        found = [
+            (length, start, number)
+            for number, lane in enumerate(lanes)
+            for start, length, label in zip(lane.start_ns, lane.length_ns, lane.label, strict=True)
+            if timeline is not None and timeline.labels[label] == name
+        ]
+        if not found:
+            return False
+        length, start, self._lane = max(found)
+        self.finding, self._cursor_ns = None, start + length / 2
+        window = max(length * _AROUND, _CLOSEST_NS)
+        self._look_at(self._cursor_ns - window / 2, window)
+        return True
+
     def action_whole(self) -> None:
         """Show all of it."""
         if self.timeline is not None:

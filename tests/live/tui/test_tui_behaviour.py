@@ -10,6 +10,7 @@ import pytest
 import tinygpt
 from screens import Tell, asked, drawn_at_once, driven, settled, view  # noqa: F401 - `drawn_at_once` holds for each test here
 from textual.widgets import ContentSwitcher
+from textual.widgets._footer import FooterKey
 from watching import LIMIT_S
 
 from diagnose.errors import ProgramFailed
@@ -23,6 +24,7 @@ from diagnose.tui.tabs.findings import FindingsPane, detail
 from diagnose.tui.tabs.fixes import TRYING, FixesPane
 from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.widgets.choices import Choices
+from diagnose.tui.widgets.key_bar import KeyBar
 from diagnose.tui.widgets.lines import Lines
 
 
@@ -307,3 +309,17 @@ def test_details_keep_to_their_width(width: int) -> None:
     without_diff = replace(trial, started=msgspec.structs.replace(trial.started, diff=""))
     drawn = trial_lines(without_diff, None, TRYING, 0.01, width, None)
     assert [line.plain for line in (*said, *drawn) if line.cell_len > width] == []
+
+
+@driven
+async def test_no_key_of_the_last_line_is_cut_and_those_that_lead_on_come_first() -> None:
+    app = view(journals.diagnosed())
+    async with app.run_test(size=(60, 24)) as pilot:
+        await pilot.press("2")
+        await settled(pilot, lambda: len(app.query(FooterKey)) > 3)
+        keys = list(app.query_one(KeyBar).query(FooterKey))
+        assert [key.description for key in keys[:3]] == ["Quit", "Help", "Tabs"]
+        assert max(key.region.right for key in keys) <= 60
+        few = len(keys)
+        await pilot.resize_terminal(90, 24)
+        await settled(pilot, lambda: len(app.query_one(KeyBar).query(FooterKey)) > few)

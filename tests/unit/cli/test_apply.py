@@ -172,7 +172,7 @@ def test_of_two_applied_patches_the_last_is_taken_back_first(here: Path) -> None
     ("words", "error", "says"),
     [
         (["apply"], UsageError, "no run with a patch"),
-        (["apply", "nothing"], InputError, "no run and no diff"),
+        (["apply", "nothing"], InputError, "no such file, and no run of that name"),
         (["apply", "train.py"], InputError, "holds no unified diff"),
         (["apply", "."], InputError, "holds no patch"),
         (["revert"], UsageError, "no patch is applied"),

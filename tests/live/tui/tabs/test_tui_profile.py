@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import journals
 import pytest
-from screens import drawn_at_once, driven  # noqa: F401 - `drawn_at_once` holds for each test here
+from screens import drawn_at_once, driven, settled  # noqa: F401 - `drawn_at_once` holds for each test here
 from textual.widgets import DataTable
 
 from diagnose import plugins
 from diagnose.engine import diagnose
 from diagnose.measure.profile.step_profile import slowest_profile
+from diagnose.report.style.kernel_names import short_kernel
 from diagnose.session import State, fold
 from diagnose.trace.drawn import drawn
 from diagnose.tui.app import DiagnoseApp
@@ -185,3 +186,31 @@ async def test_a_rule_whose_name_looks_like_markup_has_its_events_opened() -> No
         await pilot.press("2", "enter", "enter")
         assert isinstance(app.screen, EvidenceScreen)
         assert "x[/nope]: events behind a number" in seen(app)
+
+
+@pytest.mark.parametrize("key", ["enter", "t"])
+@driven
+async def test_a_kernel_leads_to_its_longest_call_on_the_timeline(key: str) -> None:
+    app = DiagnoseApp(Feed(state()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("4", key)
+        await settled(pilot, lambda: app.active == "timeline")
+        name = app.query_one("#kernels SortableTable", SortableTable).table_rows[0].full_name
+        view = app.query_one(TimelineView)
+        assert short_kernel(name) in seen(app)
+        begin, end = view.shown_ns
+        assert view.timeline is not None
+        assert end - begin < view.timeline.steps_ns[-1]
+
+
+@driven
+async def test_what_the_timeline_joins_with_others_is_said_to_have_no_call_of_its_own() -> None:
+    shown = state()
+    assert shown.profile is not None
+    assert shown.profile.timeline is not None
+    alike = replace(shown.profile.timeline, labels=tuple(f"{one} and 9 more" for one in shown.profile.timeline.labels))
+    app = DiagnoseApp(Feed(replace(shown, profile=replace(shown.profile, timeline=alike))))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("4", "t")
+        await settled(pilot, lambda: "The timeline shows nothing of this" in seen(app))
+        assert app.active == "kernels"

@@ -26,6 +26,12 @@ def test_text_has_a_line_for_each_difference_and_one_for_the_step() -> None:
     assert as_text(checked(SIZE)).startswith("no regression from")
 
 
+def test_one_wait_is_no_plural() -> None:
+    costs = Costs(4, {"launch": {("train.py", 3): 4}, "sync": {("train.py", 5): 4}}, peak_bytes=2048)
+    said = as_text(Checked("a" * 40, ".", "/home/u/project", "train.py", (costs, costs), ()))
+    assert "A step now: 1 kernel, 1 wait of the host, 0 copies to the device" in said
+
+
 def test_json_tells_regressions_and_information_apart() -> None:
     found = json.loads(as_json(checked(SYNC, SIZE)))
     assert found["regressions"] == [{"kind": "sync", "message": SYNC.message, "file": "src/train.py", "line": 12}]

@@ -199,6 +199,7 @@ def test_paper_shows_what_a_verdict_rests_on_and_a_narrow_screen_what_was_measur
     style = page.split("<style>")[1].split("</style>")[0]
     on_paper = style.split("@media print")[1]
     assert re.search(r"details::details-content \{[^}]*content-visibility: visible", on_paper)
+    assert ".tall { max-height: none; }" in on_paper  # a table that scrolls would end within a row
     narrow = style.split("@media (max-width: 34rem)")[1].split("@media print")[0]
     assert re.search(r"\.lesser \{ display: none; \}", narrow)
     assert '<th class="figure lesser">predicted</th>' in page

@@ -169,3 +169,11 @@ def test_of_the_words_of_a_program_that_failed_the_command_says_the_rest() -> No
     ended = RunEnded(returncode=-15, exit_code=3, message="the program fails in a copy\nValueError: x\nwhat to do")
     assert lines([ended]) == ["the program fails in a copy"]
     assert lines([RunEnded(returncode=0, exit_code=0, message="")]) == []
+
+
+def test_a_phase_that_comes_again_before_a_trial_goes_on_is_not_told_again() -> None:
+    progress = Progress()
+    looking = [PhaseChanged(phase="looking at each fix", detail=fix) for fix in ("a", "b", "a", "b")]
+    assert [progress(event) for event in looking] == ["looking at each fix: a", "looking at each fix: b", None, None]
+    progress(TrialStarted(fixer="a", setting={}, predicted_ns=None, summary="", diff=""))
+    assert progress(looking[0]) == "looking at each fix: a"

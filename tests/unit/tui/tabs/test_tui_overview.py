@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from diagnose.compose.journal import NOTHING_TO_CHANGE
-from diagnose.model import Accounting, Decision, Diagnosis, Steps, Verdict
+from diagnose.model import Accounting, Decision, Diagnosis, OperatorRow, StepProfile, Steps, Verdict
 from diagnose.session import PatchAccepted, RunEnded, RunStarted, State, TrialStarted, TrialState
 from diagnose.tui.header import TabStrip
+from diagnose.tui.panels.overview_panels import CostliestPanel
 from diagnose.tui.tabs.overview import Outcome, beneath_the_bar
 
 STARTED = TrialStarted(fixer="drop-debug", setting={}, predicted_ns=None, summary="no checks", diff="")
@@ -50,3 +51,13 @@ def test_what_bounds_the_compute_is_said_where_there_is_room() -> None:
     bounds = "Of the compute, by what bounds it: 90 % kernels that wait for memory, 10 % matrix products."
     for tall in (True, False):
         assert (bounds in [words for words, _ in beneath_the_bar(diagnosis, tall=tall)]) == tall
+
+
+def test_without_a_device_the_operators_that_take_most_stand_where_the_kernels_would() -> None:
+    panel = CostliestPanel()
+    operators = tuple(OperatorRow(f"aten::op{number}", 4_000_000, 0, 2) for number in range(9))
+    panel.state = State(profile=StepProfile(None, step_count=2, total_ns=20_000_000, operators=operators))
+    lines = [line.plain for line in panel.draw(40, 6)]
+    assert lines[1].startswith("Operators that take most")
+    assert lines[2:] == [f" 2.00 ms   20 %  aten::op{number}" for number in range(4)]
+    assert panel.draw(40, 4) == []  # fewer than three rows tell little
