@@ -1,26 +1,42 @@
-"""Finds writes of training into what may be a batch, and what a collate function may do to the list that it is given.
+"""Finds objects of a dataset that code which changes them in place gets without a copy: transforms, a collate function,
+training.
 
-A worker process sends its samples to the training process, and pinning copies them: what training then writes into a
-batch no longer changes what the dataset holds.
+Where samples are made in the training process, what is changed is the dataset's own, and the next epoch finds it so. A
+worker process changes a copy that it has of the dataset, sends its samples to the training process, and pinning copies
+them once more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.dataflow.iteration import NUMBERS
 from diagnose.source.dataflow.mutations import written_in_place
-from diagnose.source.samples.object_identity import bound_names, parameters, parts_of, root_of
+from diagnose.source.samples.object_identity import (
+    attribute_values,
+    bound_names,
+    changes_object,
+    is_alias,
+    is_own,
+    is_part,
+    parameters,
+    parts_of,
+    root_of,
+)
 from diagnose.source.samples.sample_code import SampleCode
+from diagnose.source.samples.sample_effects import Trace, changed_by, changes_element, gathered, is_made_anew
 from diagnose.source.samples.shared_objects import is_of_model
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
 
+Function = cst.FunctionDef | cst.Lambda
+_MAKE_SAMPLES = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__"})
+"""Methods of a dataset that return its samples to the loader."""
 _IDENTITIES = frozenset(
     {"builtins.list", "builtins.tuple", "operator.itemgetter", "torch.utils.data.default_convert"}
     | {"torch.utils.data._utils.collate.default_convert"}
@@ -100,3 +116,164 @@ def _taken(source: Source, scope: cst.CSTNode) -> set[str]:
         elif isinstance(node, cst.Assign) and isinstance(node.value, cst.Call) and call_name(node.value) == "next":
             found |= {each.value for target in node.targets for each in bound_names(target.target)}
     return found
+
+
+def changed_on_the_way(code: SampleCode, collating: Sequence[tuple[str, Function]] | None) -> Iterator[Trace]:
+    """Yield objects that are kept and that code for samples gets as they are and changes in place.
+
+    `collating`: the functions that put samples together, with their files; None where it is not seen which those are.
+    """
+    changers = _changers(code)
+    if not changers:
+        return
+    for node, path in code.sampling.items():
+        yield from (_handed(code, path, each, "code that") for each in _given_to(code, path, node, changers))
+    if collating is None or any(_changes_what_it_gets(code, path, each, changers) for path, each in collating):
+        for path, alias in returned(code):
+            yield _handed(code, path, alias, "code that")
+
+
+def handed_to_training(code: SampleCode) -> Iterator[Trace]:
+    """Yield objects that are kept and that samples consist of, where a loader hands on samples as they are."""
+    yield from (_handed(code, path, alias, "training, which") for path, alias in returned(code))
+
+
+def _handed(code: SampleCode, path: str, node: cst.BaseExpression, to: str) -> Trace:
+    source = code.sources[path]
+    rows = "rows of " if isinstance(node, cst.Call) and _makes_rows(source, node) else ""
+    may = "may change" if to.startswith("training") else "changes"
+    words = f"hands on {rows}`{source.code(node)}` itself, no copy, to {to} {may} it in place"
+    return Trace(words, path, source.lines_of(node)[0])
+
+
+def returned(code: SampleCode) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """Yield what datasets return to the loader as it is kept, or gather in what they return; with its file.
+
+    Of a dataset of torch's own, whose samples are views of tensors, that is the call that makes it.
+    """
+    for function, path in code.sampling.items():
+        if not isinstance(function, cst.FunctionDef) or function.name.value not in _MAKE_SAMPLES:
+            continue
+        for node in code.sources[path].walk(function, cst.Return, cst.Yield):
+            if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
+                yield from ((path, each) for each, _ in _kept(code, path, function, node.value))
+    for made, path in code.building.items():
+        yield from ((path, call) for call in code.calls(path, made) if _makes_rows(code.sources[path], call))
+
+
+def _makes_rows(source: Source, call: cst.Call) -> bool:
+    return "torch.utils.data.TensorDataset" in source.names(call.func)
+
+
+def _kept(
+    code: SampleCode, path: str, function: Function, node: cst.BaseExpression
+) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    """Yield an expression if it is an object that is kept, and such as it gathers; with whether it gathers them."""
+    source = code.sources[path]
+    if _is_kept(code, path, function, node):
+        yield node, False
+    elif isinstance(node, cst.Tuple | cst.List | cst.Dict):
+        for element in node.elements:
+            yield from ((each, True) for each, _ in _kept(code, path, function, element.value))
+    elif isinstance(node, cst.ListComp | cst.GeneratorExp):
+        yield from ((each, True) for each, _ in _kept(code, path, function, node.elt))
+    elif isinstance(node, cst.Name):
+        found = gathered(source, function, node.value)
+        yield from ((each, True) for each in found if _is_kept(code, path, function, each))
+
+
+def _is_kept(code: SampleCode, path: str, function: Function, node: cst.BaseExpression) -> bool:
+    """Whether an expression may be an object that is kept, and no variable that is given a new one before."""
+    root = root_of(node)
+    if isinstance(root, cst.Name) and is_made_anew(
+        code.sources[path], function, root, lambda value: is_alias(code, path, function, value)
+    ):
+        return False
+    return is_alias(code, path, function, node)
+
+
+def _changers(code: SampleCode) -> set[str]:
+    """Names of the functions for samples that change in place what they are given, or give it to one that does."""
+    names: set[str] = set()
+    before = -1
+    while len(names) > before:
+        before = len(names)
+        for node, path in code.sampling.items():
+            name = node.name.value if isinstance(node, cst.FunctionDef) else ""
+            if name not in names and _changes_what_it_gets(code, path, node, names):
+                names.add(name)
+    return names
+
+
+def _changes_what_it_gets(
+    code: SampleCode,
+    path: str,
+    function: Function,
+    changers: set[str],
+    given: set[str] | None = None,
+    *,
+    elements: bool = False,
+) -> bool:
+    """Whether a function changes in place what it gets for any of its parameters, or for those that are `given`.
+
+    `elements`: whether it changes objects that those hold, and not only which objects they hold.
+    """
+    source = code.sources[path]
+    names = parameters(source, function) if given is None else given
+    parts = parts_of(source, function, names)
+    for target in changed_by(source, function):
+        root = root_of(target)
+        if not isinstance(root, cst.Name) or root.value not in parts or orders_a_batch(source, function, target):
+            continue
+        if elements and root.value in names and not changes_element(source, target):
+            continue
+        if is_made_anew(source, function, root, lambda value: is_part(value, parts)):
+            continue
+        if root is not target or changes_object(source, root):
+            return True
+    calls = _calls_of_changers(code, path, function, changers)
+    return any(is_part(arg.value, parts) for call in calls for arg in call.args)
+
+
+def _given_to(code: SampleCode, path: str, function: Function, changers: set[str]) -> Iterator[cst.BaseExpression]:
+    """Yield what a function gives functions that change it, as far as it is an object that is kept."""
+    for call in _calls_of_changers(code, path, function, changers):
+        for arg in call.args:
+            for each, inside in _kept(code, path, function, arg.value):
+                if _is_changed_by(code, call, arg, changers, elements=inside):
+                    yield each
+
+
+def _is_changed_by(code: SampleCode, call: cst.Call, arg: cst.Arg, changers: set[str], *, elements: bool) -> bool:
+    """Whether what is called may change what it gets by an argument, or the elements of that."""
+    called = {call_name(call)} if call_name(call) in changers else changers
+    for node, path in code.sampling.items():
+        if not isinstance(node, cst.FunctionDef) or node.name.value not in called:
+            continue
+        listed = [each.name.value for each in node.params.params]
+        listed = listed[1:] if listed[:1] in (["self"], ["cls"]) else listed
+        at = call.args.index(arg)
+        plain = not any(each.star for each in call.args) and arg.keyword is None and at < len(listed)
+        given = {listed[at]} if plain else None
+        if _changes_what_it_gets(code, path, node, changers, given, elements=elements):
+            return True
+    return "" in called  # functions without a name
+
+
+def _calls_of_changers(code: SampleCode, path: str, function: Function, changers: set[str]) -> Iterator[cst.Call]:
+    """Yield the calls of functions with these names, and of objects that may be any of them, where there are any."""
+    for call in code.calls(path, function):
+        if call_name(call) in changers or (changers and _is_kept_callable(code, path, function, call.func)):
+            yield call
+
+
+def _is_kept_callable(code: SampleCode, path: str, function: Function, callee: cst.BaseExpression) -> bool:
+    """Whether what is called is an object that the dataset or the program keeps, such as a transform."""
+    source = code.sources[path]
+    if isinstance(callee, cst.Attribute):
+        methods = (node for node in code.sampling if isinstance(node, cst.FunctionDef))
+        if any(node.name.value == callee.attr.value for node in methods):
+            return False
+        if not is_own(source, callee.value) and not any(attribute_values(code.sources, callee)):
+            return False  # a method of a library's object
+    return is_alias(code, path, function, callee)

@@ -218,8 +218,9 @@ def is_alias(code: SampleCode, path: str, function: cst.CSTNode, node: cst.BaseE
                 ]
     values += [
         loop.iter
-        for loop in source.every(cst.For, function)
-        if any(each.value == root.value for each in source.every(cst.Name, loop.target))
+        for loop in source.walk(function, cst.For, cst.CompFor)
+        if isinstance(loop, cst.For | cst.CompFor)
+        and any(each.value == root.value for each in source.every(cst.Name, loop.target))
     ]
     return any(not within(source, root, value) and is_alias(code, path, function, value, depth - 1) for value in values)
 
@@ -275,33 +276,6 @@ def _is_global(source: Source, name: cst.Name) -> bool:
     return any(not isinstance(each, cst.FunctionDef | cst.ClassDef) for each in found)
 
 
-def handed_on(source: Source, function: cst.FunctionDef | cst.Lambda) -> Iterator[cst.BaseExpression]:
-    """Objects of the dataset or of the module that a function returns or passes to a call as they are."""
-    owner = source.inside(function, cst.ClassDef)
-    if owner is None or not isinstance(function, cst.FunctionDef):
-        return
-    if function.name.value not in {"__getitem__", "__iter__"}:
-        return
-    aliases = {
-        target.target.value: assign.value
-        for assign in source.every(cst.Assign, function)
-        for target in assign.targets
-        if isinstance(target.target, cst.Name) and _is_kept_item(source, function, assign.value)
-    }
-    handed: list[cst.BaseExpression] = []
-    for node in source.walk(function):
-        if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
-            value = node.value
-            handed += [each.value for each in value.elements] if isinstance(value, cst.Tuple | cst.List) else [value]
-            if isinstance(value, cst.Dict):
-                handed += [each.value for each in value.elements]
-        elif isinstance(node, cst.Call) and is_own(source, root_of(node.func)) and isinstance(node.func, cst.Attribute):
-            handed += [arg.value for arg in node.args]
-    for each in handed:
-        if (isinstance(each, cst.Name) and each.value in aliases) or _is_kept_item(source, function, each):
-            yield each
-
-
 def is_own(source: Source, node: cst.BaseExpression) -> bool:
     """Whether a name is that of the object whose method it stands in, or of its class: `self`, however it is called."""
     if not isinstance(node, cst.Name):
@@ -314,13 +288,6 @@ def is_own(source: Source, node: cst.BaseExpression) -> bool:
             first = next(iter((*above.params.posonly_params, *above.params.params)), None)
             return not static and first is not None and first.name.value == node.value
     return node.value in {"self", "cls"}
-
-
-def _is_kept_item(source: Source, function: cst.FunctionDef, node: cst.BaseExpression) -> bool:
-    root = root_of(node)
-    if root is node or not isinstance(root, cst.Name):
-        return False
-    return is_own(source, root) or (root.value not in local_names(source, function) and _is_global(source, root))
 
 
 def hands_on(source: Source, function: cst.FunctionDef | cst.Lambda) -> bool:

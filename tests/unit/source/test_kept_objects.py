@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from dataset_programs import asked, program, refused
 
@@ -42,4 +44,66 @@ def test_an_object_that_is_kept_is_changed(sample: str) -> None:
 )
 def test_an_object_of_the_samples_own_is_changed(sample: str) -> None:
     answer = asked("loader-workers", program(sample, "self.pool = torch.zeros(3)", top=TOP))
+    assert isinstance(answer, Edits), answer
+
+
+CODE = {
+    "Halve": "class Halve:\n    def __call__(self, x):\n        x /= 2\n        return x\nHALVE = Halve()\n",
+    "HalveEntry": "class HalveEntry:\n    def __call__(self, sample):\n        sample['x'] /= 2\n"
+    "        return sample\n",
+    "ReplaceEntry": "class ReplaceEntry:\n    def __call__(self, sample):\n        sample['x'] = sample['x'] / 2\n"
+    "        return sample\n",
+    "collate": "def collate(samples):\n    for x, y in samples:\n        x += 1\n"
+    "    return torch.stack([x for x, _ in samples]), 0\n",
+    "entries": "def entries(samples):\n    for each in samples:\n        each['x'] += 1\n"
+    "    return torch.stack([each['x'] for each in samples]), 0\n",
+    "stack": "def stack(samples):\n    return torch.stack([x for x, _ in samples]), 0\n",
+}
+
+
+def given(sample: str, transform: str, collate: str | None) -> str:
+    """A program with a transform and a collate function of these names."""
+    used = f"{sample} {transform} {collate}".replace("HALVE", "Halve")
+    top = "".join(code for name, code in CODE.items() if re.search(rf"\b{name}\b", used))
+    options = f", collate_fn={collate}" if collate else ""
+    return program(sample, ROWS, dataset=f"Images(paths, {transform})", options=options, top=top)
+
+
+ROWS = "self.rows = [(torch.zeros(3), 0)]\nself.x = torch.zeros(9, 3)"
+
+
+@pytest.mark.parametrize(
+    ("sample", "transform", "collate"),
+    [
+        ("row = self.rows[i]\nreturn row[0], row[1]  # !", "None", "collate"),
+        ("x, y = self.rows[i]\nreturn x, y  # !", "None", "collate"),
+        ("row = self.rows[i]\npart = row[0]\nreturn (part.view(-1), 1)  # !", "None", "collate"),
+        ("sample = {'x': self.x[i], 'y': i}  # !\nreturn sample", "None", "entries"),
+        ("sample = {}\nsample['x'] = self.x[i]  # !\nreturn sample", "None", "entries"),
+        ("row = self.rows[i]\nreturn self.transform(row[0]), row[1]  # !", "Halve()", None),
+        ("x = self.x[i]\nfor change in self.transform:\n    x = change(x)  # !\nreturn x, i", "[Halve()]", None),
+        ("return self.transform['train'](self.x[i]), i  # !", "{'train': Halve()}", None),
+        ("return HALVE(self.x[i]), i  # !", "None", None),
+        ("sample = {'x': self.x[i]}  # !\nreturn self.transform(sample)['x'], i", "HalveEntry()", None),
+    ],
+)
+def test_an_object_that_is_kept_is_handed_on_to_code_that_changes_it(
+    sample: str, transform: str, collate: str | None
+) -> None:
+    refused("loader-workers", given(sample, transform, collate), "# !")
+
+
+@pytest.mark.parametrize(
+    ("sample", "transform", "collate"),
+    [
+        ("row = self.rows[i]\nx = torch.load(row[0])\nreturn self.transform(x), row[1]", "Halve()", None),
+        ("x = torch.load(self.paths[i])\nreturn self.transform(x), self.x[i]", "Halve()", "stack"),
+        ("x = self.x[i]\nx = Image.fromarray(x)\nreturn self.transform(x), i", "Halve()", None),
+        ("x, y = self.rows[i]\nx = x * 2\nreturn x, y * 2", "None", "collate"),
+        ("sample = {'x': self.x[i]}\nreturn self.transform(sample)['x'], i", "ReplaceEntry()", None),
+        ("sample = {'x': self.x[i].clone()}\nreturn self.transform(sample)['x'], self.x[i]", "HalveEntry()", None),
+    ],
+)
+def test_what_is_changed_is_another_object(sample: str, transform: str, collate: str | None) -> None:
+    answer = asked("loader-workers", given(sample, transform, collate))
     assert isinstance(answer, Edits), answer
