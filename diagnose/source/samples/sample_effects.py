@@ -22,7 +22,7 @@ from diagnose.source.samples.object_identity import (
     root_of,
 )
 from diagnose.source.samples.sample_code import SampleCode, is_read
-from diagnose.source.samples.temporary_attributes import is_temporary
+from diagnose.source.samples.temporary_objects import is_temporary
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string

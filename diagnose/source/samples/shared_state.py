@@ -26,13 +26,14 @@ from diagnose.source.samples.dataset_rng import draws_of_order
 from diagnose.source.samples.given_attributes import follow_given
 from diagnose.source.samples.hidden_changes import hidden_changes, seeds
 from diagnose.source.samples.main_process import MainProcess
-from diagnose.source.samples.object_identity import attribute_values, hands_on, is_made_within, root_of
+from diagnose.source.samples.object_identity import attribute_values, hands_on, root_of
 from diagnose.source.samples.open_handles import held_handles
 from diagnose.source.samples.process_memory import stays_in_process
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, changed_by, traces
 from diagnose.source.samples.shared_objects import SharedObjects
 from diagnose.source.samples.statement_order import StatementOrder, When
+from diagnose.source.samples.temporary_objects import is_made_within
 from diagnose.source.tree.arguments import argument, has_star
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string

@@ -107,3 +107,35 @@ def test_an_object_that_is_kept_is_handed_on_to_code_that_changes_it(
 def test_what_is_changed_is_another_object(sample: str, transform: str, collate: str | None) -> None:
     answer = asked("loader-workers", given(sample, transform, collate))
     assert isinstance(answer, Edits), answer
+
+
+WRAP = """class Wrap(Dataset):
+    def __init__(self, base, change):
+        self.base, self.change = base, change
+    def __len__(self):
+        return len(self.base)
+    def __getitem__(self, i):
+        x, y = self.base[i]  # wraps
+        return self.change(x), y  # !
+"""
+WRAPPED = "Wrap(random_split(Images(paths), [8, 1])[0], Halve())"
+
+
+@pytest.mark.parametrize("sample", ["return self.rows[i]", "row = self.rows[i]\nreturn row[0], row[1]"])
+def test_a_dataset_around_another_changes_what_that_one_keeps(sample: str) -> None:
+    refused("loader-workers", program(sample, ROWS, dataset=WRAPPED, top=CODE["Halve"] + WRAP), "# !")
+    changes = WRAP.replace("self.base[i]  # wraps", "self.base[i]\n        x += 1  # also")
+    refused("loader-workers", program(sample, ROWS, dataset=WRAPPED, top=CODE["Halve"] + changes), "# also")
+
+
+@pytest.mark.parametrize("dataset", ["Images(paths)", "CIFAR10('data')", "random_split(Images(paths), [8, 1])[0]"])
+def test_a_dataset_around_another_changes_what_that_one_has_loaded(dataset: str) -> None:
+    top = "from torchvision.datasets import CIFAR10\n" + CODE["Halve"] + WRAP
+    sample = "return torch.load(self.paths[i]), self.rows[i][1]"
+    answer = asked("loader-workers", program(sample, ROWS, dataset=f"Wrap({dataset}, Halve())", top=top))
+    assert isinstance(answer, Edits), answer
+
+
+def test_one_of_several_results_is_an_object_that_is_kept() -> None:
+    get = "def get(self, i):\n    return self.x[i], i"
+    refused("loader-workers", program("x, y = self.get(i)\nx += 1  # !\nreturn x, y", ROWS, get), "# !")
