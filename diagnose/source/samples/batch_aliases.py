@@ -16,6 +16,7 @@ from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.dataflow.iteration import NUMBERS
 from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.samples.object_identity import (
+    GATHER,
     attribute_values,
     bound_names,
     changes_object,
@@ -175,11 +176,28 @@ def _kept(
     elif isinstance(node, cst.Tuple | cst.List | cst.Dict):
         for element in node.elements:
             yield from ((each, True) for each, _ in _kept(code, path, function, element.value))
+    elif isinstance(node, cst.Call) and _gathers(code, node):
+        for arg in node.args:
+            yield from ((each, True) for each, _ in _kept(code, path, function, arg.value))
     elif isinstance(node, cst.ListComp | cst.GeneratorExp):
         yield from ((each, True) for each, _ in _kept(code, path, function, node.elt))
     elif isinstance(node, cst.Name):
-        found = gathered(source, function, node.value)
+        found = [*gathered(source, function, node.value)]
+        for each in source.every(cst.Assign, function):
+            if isinstance(each.value, cst.Call) and _gathers(code, each.value) and _binds(each, node.value):
+                found += [arg.value for arg in each.value.args]
         yield from ((each, True) for each in found if _is_kept(code, path, function, each))
+
+
+def _binds(assign: cst.Assign, name: str) -> bool:
+    return any(isinstance(each.target, cst.Name) and each.target.value == name for each in assign.targets)
+
+
+def _gathers(code: SampleCode, call: cst.Call) -> bool:
+    """Whether a call makes an object that holds what it is given: a list, or one of a class of the program's."""
+    name = call_name(call)
+    builtin = isinstance(call.func, cst.Name) and name in GATHER
+    return builtin or any(isinstance(each, cst.ClassDef) for _, each in code.defined.named(name))
 
 
 def _is_kept(code: SampleCode, path: str, function: Function, node: cst.BaseExpression) -> bool:
@@ -238,9 +256,10 @@ def _changes_what_it_gets(
 def _given_to(code: SampleCode, path: str, function: Function, changers: set[str]) -> Iterator[cst.BaseExpression]:
     """Yield what a function gives functions that change it, as far as it is an object that is kept."""
     for call in _calls_of_changers(code, path, function, changers):
+        passed = any(_names_changer(arg, changers) for arg in call.args)  # `map` gives it the elements
         for arg in call.args:
-            for each, inside in _kept(code, path, function, arg.value):
-                if _is_changed_by(code, call, arg, changers, elements=inside):
+            for each, inside in () if _names_changer(arg, changers) else _kept(code, path, function, arg.value):
+                if _is_changed_by(code, call, arg, changers, elements=inside and not passed):
                     yield each
 
 
@@ -263,8 +282,15 @@ def _is_changed_by(code: SampleCode, call: cst.Call, arg: cst.Arg, changers: set
 def _calls_of_changers(code: SampleCode, path: str, function: Function, changers: set[str]) -> Iterator[cst.Call]:
     """Yield the calls of functions with these names, and of objects that may be any of them, where there are any."""
     for call in code.calls(path, function):
-        if call_name(call) in changers or (changers and _is_kept_callable(code, path, function, call.func)):
+        known = call_name(call) in changers or any(_names_changer(arg, changers) for arg in call.args)
+        if known or (changers and _is_kept_callable(code, path, function, call.func)):
             yield call
+
+
+def _names_changer(arg: cst.Arg, changers: set[str]) -> bool:
+    """Whether an argument is a function of one of these names, as in `map(self.shift, rows)`."""
+    named = arg.value.attr if isinstance(arg.value, cst.Attribute) else arg.value
+    return isinstance(named, cst.Name) and named.value in changers
 
 
 def _is_kept_callable(code: SampleCode, path: str, function: Function, callee: cst.BaseExpression) -> bool:

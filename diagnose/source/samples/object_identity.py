@@ -24,10 +24,12 @@ SAME_MEMORY = frozenset(
     | {"asarray", "narrow", "select", "unfold", "get", "setdefault", "swapaxes", "movedim", "items", "values"}
 )
 """Calls whose result may lie in the memory of what they are called on."""
+_ATTRIBUTES = frozenset({"getattr", "vars"})
+"""Builtins that hand out attributes of what they are given."""
 _MODULES = frozenset({"np", "numpy", "torch"})
 _UNLESS_COPIED = frozenset({"astype", "array"})
 """Calls whose result is the memory itself where they are told not to copy."""
-_GATHER = frozenset({"tuple", "list", "dict", "zip", "sorted", "reversed", "enumerate", "iter", "next", "filter"})
+GATHER = frozenset({"tuple", "list", "dict", "zip", "sorted", "reversed", "enumerate", "iter", "next", "filter"})
 """Builtins whose results hold the objects that they are given."""
 FACTS = frozenset({"shape", "dtype", "device", "ndim", "size", "width", "height", "mode", "name"})
 """Attributes that tell of an object and are no part of it."""
@@ -57,6 +59,8 @@ def _same_memory(call: cst.Call) -> cst.BaseExpression | None:
     filled = argument(call, "out")
     if filled is not None:
         return filled.value
+    if isinstance(call.func, cst.Name) and call.func.value in _ATTRIBUTES and call.args:
+        return call.args[0].value
     copies = argument(call, "copy")
     uncopied = copies is not None and isinstance(copies.value, cst.Name) and copies.value.value == "False"
     if call_name(call) not in SAME_MEMORY and not (uncopied and call_name(call) in _UNLESS_COPIED):
@@ -339,7 +343,7 @@ def is_part(node: cst.BaseExpression, names: set[str]) -> bool:
             pending.append(each.elt)
         elif isinstance(each, cst.DictComp):
             pending.append(each.value)
-        elif isinstance(each, cst.Call) and isinstance(each.func, cst.Name) and each.func.value in _GATHER:
+        elif isinstance(each, cst.Call) and isinstance(each.func, cst.Name) and each.func.value in GATHER:
             pending += [arg.value for arg in each.args]
         elif isinstance(each, cst.Call) and (inner := _same_memory(each)) is not None:
             pending.append(inner)
