@@ -129,14 +129,17 @@ def changed_on_the_way(code: SampleCode, collating: Sequence[tuple[str, Function
         return
     for node, path in code.sampling.items():
         yield from (_handed(code, path, each, "code that") for each in _given_to(code, path, node, changers))
-    if collating is None or any(_changes_what_it_gets(code, path, each, changers) for path, each in collating):
-        for path, alias in returned(code):
+    for path, alias, inside in returned(code):
+        level = 2 if inside else 0  # a batch is a list of samples
+        if collating is None or any(
+            _changes_what_it_gets(code, file, each, changers, level=level) for file, each in collating
+        ):
             yield _handed(code, path, alias, "code that")
 
 
 def handed_to_training(code: SampleCode) -> Iterator[Trace]:
     """Yield objects that are kept and that samples consist of, where a loader hands on samples as they are."""
-    yield from (_handed(code, path, alias, "training, which") for path, alias in returned(code))
+    yield from (_handed(code, path, alias, "training, which") for path, alias, _ in returned(code))
 
 
 def _handed(code: SampleCode, path: str, node: cst.BaseExpression, to: str) -> Trace:
@@ -147,8 +150,9 @@ def _handed(code: SampleCode, path: str, node: cst.BaseExpression, to: str) -> T
     return Trace(words, path, source.lines_of(node)[0])
 
 
-def returned(code: SampleCode) -> Iterator[tuple[str, cst.BaseExpression]]:
-    """Yield what datasets return to the loader as it is kept, or gather in what they return; with its file.
+def returned(code: SampleCode) -> Iterator[tuple[str, cst.BaseExpression, bool]]:
+    """Yield what datasets return to the loader as it is kept, with its file, and whether it is gathered in what they
+    return.
 
     Of a dataset of torch's own, whose samples are views of tensors, that is the call that makes it.
     """
@@ -157,9 +161,9 @@ def returned(code: SampleCode) -> Iterator[tuple[str, cst.BaseExpression]]:
             continue
         for node in code.sources[path].walk(function, cst.Return, cst.Yield):
             if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
-                yield from ((path, each) for each, _ in _kept(code, path, function, node.value))
+                yield from ((path, *each) for each in _kept(code, path, function, node.value))
     for made, path in code.building.items():
-        yield from ((path, call) for call in code.calls(path, made) if _makes_rows(code.sources[path], call))
+        yield from ((path, call, True) for call in code.calls(path, made) if _makes_rows(code.sources[path], call))
 
 
 def _makes_rows(source: Source, call: cst.Call) -> bool:
@@ -230,20 +234,22 @@ def _changes_what_it_gets(
     changers: set[str],
     given: set[str] | None = None,
     *,
-    elements: bool = False,
+    level: int = 0,
 ) -> bool:
     """Whether a function changes in place what it gets for any of its parameters, or for those that are `given`.
 
-    `elements`: whether it changes objects that those hold, and not only which objects they hold.
+    `level`: 0 counts any change; 1, those of objects that these hold, and not of which objects they hold; 2, those of
+    objects that samples hold, where these are lists of samples.
     """
     source = code.sources[path]
     names = parameters(source, function) if given is None else given
     parts = parts_of(source, function, names)
+    holders = {*(names if level else ()), *(_gone_through(source, function, names) if level == 2 else ())}
     for target in changed_by(source, function):
         root = root_of(target)
         if not isinstance(root, cst.Name) or root.value not in parts or orders_a_batch(source, function, target):
             continue
-        if elements and root.value in names and not changes_element(source, target):
+        if root.value in holders and not changes_element(source, target):
             continue
         if is_made_anew(source, function, root, lambda value: is_part(value, parts)):
             continue
@@ -253,17 +259,29 @@ def _changes_what_it_gets(
     return any(is_part(arg.value, parts) for call in calls for arg in call.args)
 
 
+def _gone_through(source: Source, function: Function, names: set[str]) -> set[str]:
+    """The variables of loops over objects of these names, one variable each: `for sample in samples`."""
+    return {
+        loop.target.value
+        for loop in source.walk(function, cst.For, cst.CompFor)
+        if isinstance(loop, cst.For | cst.CompFor)
+        and isinstance(loop.target, cst.Name)
+        and isinstance(loop.iter, cst.Name)
+        and loop.iter.value in names
+    }
+
+
 def _given_to(code: SampleCode, path: str, function: Function, changers: set[str]) -> Iterator[cst.BaseExpression]:
     """Yield what a function gives functions that change it, as far as it is an object that is kept."""
     for call in _calls_of_changers(code, path, function, changers):
         passed = any(_names_changer(arg, changers) for arg in call.args)  # `map` gives it the elements
         for arg in call.args:
             for each, inside in () if _names_changer(arg, changers) else _kept(code, path, function, arg.value):
-                if _is_changed_by(code, call, arg, changers, elements=inside and not passed):
+                if _is_changed_by(code, call, arg, changers, level=int(inside and not passed)):
                     yield each
 
 
-def _is_changed_by(code: SampleCode, call: cst.Call, arg: cst.Arg, changers: set[str], *, elements: bool) -> bool:
+def _is_changed_by(code: SampleCode, call: cst.Call, arg: cst.Arg, changers: set[str], *, level: int) -> bool:
     """Whether what is called may change what it gets by an argument, or the elements of that."""
     called = {call_name(call)} if call_name(call) in changers else changers
     for node, path in code.sampling.items():
@@ -274,7 +292,7 @@ def _is_changed_by(code: SampleCode, call: cst.Call, arg: cst.Arg, changers: set
         at = call.args.index(arg)
         plain = not any(each.star for each in call.args) and arg.keyword is None and at < len(listed)
         given = {listed[at]} if plain else None
-        if _changes_what_it_gets(code, path, node, changers, given, elements=elements):
+        if _changes_what_it_gets(code, path, node, changers, given, level=level):
             return True
     return "" in called  # functions without a name
 

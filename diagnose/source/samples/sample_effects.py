@@ -225,7 +225,7 @@ def changes_element(source: Source, target: cst.BaseExpression) -> bool:
     if isinstance(target, cst.Name):  # of `rows[0].add_(1)`, whose memory is seen as that of `rows`
         part = source.parent(target)
     if not isinstance(part, cst.Subscript | cst.Attribute):
-        return False
+        return isinstance(part, cst.Call)
     inner = part is target and isinstance(part.value, cst.Subscript | cst.Attribute)
     return inner or isinstance(source.parent(part), cst.AugAssign | cst.Attribute | cst.Arg | cst.Subscript)
 

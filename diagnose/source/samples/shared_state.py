@@ -128,10 +128,12 @@ class SharedState:
     def _collating(self) -> Sequence[tuple[str, Function]] | None:
         """The program's functions that put samples together; None where it is not seen which those are."""
         collate = argument(self.loader, "collate_fn", 6)
+        if self._has_single_samples:
+            return None  # it gets no lists of samples, if there is one
         if collate is not None:
             return self._meant_by(collate.value) or None
         plain = self.code.sources[self.path].is_called(self.loader.func, "torch.utils.data.DataLoader")
-        return () if plain and not has_star(self.loader) and not self._has_single_samples else None
+        return () if plain and not has_star(self.loader) else None
 
     def _meant_by(self, collate: cst.BaseExpression) -> Sequence[tuple[str, Function]]:
         """The functions for samples that an expression names or holds, with their files."""

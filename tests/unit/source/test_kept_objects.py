@@ -61,6 +61,8 @@ CODE = {
     "parts": "def parts(samples):\n    for each in samples:\n        each.part += 1\n"
     "    return torch.stack([each.part for each in samples]), 0\n",
     "shift": "def shift(x):\n    x += 1\n    return x\n",
+    "pops": "def pops(samples):\n    y = [each.pop('y') for each in samples]\n    for each in samples:\n"
+    "        each['x'] = each['x'] + 1\n    return torch.stack([each['x'] for each in samples]), torch.tensor(y)\n",
     "stack": "def stack(samples):\n    return torch.stack([x for x, _ in samples]), 0\n",
 }
 
@@ -88,6 +90,7 @@ ROWS = "self.rows = [(torch.zeros(3), 0)]\nself.x = torch.zeros(9, 3)"
         ("return Wrapped(self.x[i], i)  # !", "None", "parts"),
         ("x, y = map(shift, (self.x[i], self.x[0]))  # !\nreturn x, y", "None", None),
         ("return shift(getattr(self, 'x')[i]), i  # !", "None", None),
+        ("return self.rows[i]  # !", "None", "pops"),
         ("row = self.rows[i]\nreturn self.transform(row[0]), row[1]  # !", "Halve()", None),
         ("x = self.x[i]\nfor change in self.transform:\n    x = change(x)  # !\nreturn x, i", "[Halve()]", None),
         ("return self.transform['train'](self.x[i]), i  # !", "{'train': Halve()}", None),
@@ -106,6 +109,8 @@ def test_an_object_that_is_kept_is_handed_on_to_code_that_changes_it(
     [
         ("row = self.rows[i]\nx = torch.load(row[0])\nreturn self.transform(x), row[1]", "Halve()", None),
         ("x = torch.load(self.paths[i])\nreturn self.transform(x), self.x[i]", "Halve()", "stack"),
+        ("sample = {'x': self.x[i], 'y': i}\nreturn sample", "None", "pops"),
+        ("return {'x': self.x[i], 'y': self.rows[i][1]}", "None", "pops"),
         ("x, y = map(shift, (self.x[i] * 2, self.x[0] * 2))\nreturn x, y", "None", None),
         ("x = self.x[i]\nx = Image.fromarray(x)\nreturn self.transform(x), i", "Halve()", None),
         ("x, y = self.rows[i]\nx = x * 2\nreturn x, y * 2", "None", "collate"),
