@@ -21,6 +21,8 @@ from diagnose.source.samples.object_identity import (
     bound_names,
     changes_object,
     is_alias,
+    is_kept,
+    is_made_anew,
     is_own,
     is_part,
     parameters,
@@ -28,7 +30,7 @@ from diagnose.source.samples.object_identity import (
     root_of,
 )
 from diagnose.source.samples.sample_code import SampleCode
-from diagnose.source.samples.sample_effects import Trace, changed_by, changes_element, gathered, is_made_anew
+from diagnose.source.samples.sample_effects import Trace, changed_by, changes_element, gathered
 from diagnose.source.samples.shared_objects import is_of_model
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
@@ -175,7 +177,7 @@ def _kept(
 ) -> Iterator[tuple[cst.BaseExpression, bool]]:
     """Yield an expression if it is an object that is kept, and such as it gathers; with whether it gathers them."""
     source = code.sources[path]
-    if _is_kept(code, path, function, node):
+    if is_kept(code, path, function, node):
         yield node, False
     elif isinstance(node, cst.Tuple | cst.List | cst.Dict):
         for element in node.elements:
@@ -190,7 +192,7 @@ def _kept(
         for each in source.every(cst.Assign, function):
             if isinstance(each.value, cst.Call) and _gathers(code, each.value) and _binds(each, node.value):
                 found += [arg.value for arg in each.value.args]
-        yield from ((each, True) for each in found if _is_kept(code, path, function, each))
+        yield from ((each, True) for each in found if is_kept(code, path, function, each))
 
 
 def _binds(assign: cst.Assign, name: str) -> bool:
@@ -202,16 +204,6 @@ def _gathers(code: SampleCode, call: cst.Call) -> bool:
     name = call_name(call)
     builtin = isinstance(call.func, cst.Name) and name in GATHER
     return builtin or any(isinstance(each, cst.ClassDef) for _, each in code.defined.named(name))
-
-
-def _is_kept(code: SampleCode, path: str, function: Function, node: cst.BaseExpression) -> bool:
-    """Whether an expression may be an object that is kept, and no variable that is given a new one before."""
-    root = root_of(node)
-    if isinstance(root, cst.Name) and is_made_anew(
-        code.sources[path], function, root, lambda value: is_alias(code, path, function, value)
-    ):
-        return False
-    return is_alias(code, path, function, node)
 
 
 def _changers(code: SampleCode) -> set[str]:

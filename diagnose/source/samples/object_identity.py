@@ -6,7 +6,7 @@ themselves; what an operation computes is another object.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import libcst as cst
 
@@ -146,6 +146,40 @@ def is_alias(
     )
 
 
+def is_made_anew(
+    source: Source, function: cst.FunctionDef | cst.Lambda, name: cst.Name, keeps: Callable[[cst.BaseExpression], bool]
+) -> bool:
+    """Whether a statement of the function's own body binds a name before it is met, to a value that `keeps` no object
+    from before: `x = x / 2`.
+    """
+    if isinstance(function, cst.Lambda):
+        return False
+    bound = [
+        each
+        for each in source.every(cst.Assign, function)
+        if any(one.value == name.value for target in each.targets for one in bound_names(target.target))
+    ]
+    last_kept = max((source.span(each)[1] for each in bound if keeps(each.value)), default=0)
+    before, outermost = source.span(name)[0], {*function.body.body}
+    return any(
+        source.statement(each) in outermost and last_kept <= source.span(each)[1] <= before and not keeps(each.value)
+        for each in bound
+    )
+
+
+def is_kept(
+    code: SampleCode, path: str, function: cst.FunctionDef | cst.Lambda, node: cst.BaseExpression, depth: int = 4
+) -> bool:
+    """Whether an expression may be an object that is kept, and no variable that is given a new one before."""
+
+    def is_one(value: cst.BaseExpression) -> bool:
+        return is_alias(code, path, function, value, depth)
+
+    root = root_of(node)
+    anew = isinstance(root, cst.Name) and is_made_anew(code.sources[path], function, root, is_one)
+    return not anew and is_one(node)
+
+
 def _is_new_sample(code: SampleCode, node: cst.BaseExpression, at: int | None) -> bool:
     """Whether an expression is a sample, or a part of one, of another dataset that hands out no object of its own."""
     owner = node
@@ -198,7 +232,7 @@ def _returns_alias(code: SampleCode, path: str, function: cst.FunctionDef, at: i
             pending += [each.value for each in node.elements[at : at + 1]]
         elif isinstance(node, cst.Tuple | cst.List | cst.Dict):
             pending += [each.value for each in node.elements]
-        elif node is not None and is_alias(code, path, function, node, depth):
+        elif node is not None and is_kept(code, path, function, node, depth):
             return True
     return False
 

@@ -6,7 +6,7 @@ early, and the clock, the environment and the number of the process are its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -14,9 +14,9 @@ import libcst as cst
 from diagnose.source.dataflow.flow import within
 from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.samples.object_identity import (
-    bound_names,
     changes_object,
     is_alias,
+    is_made_anew,
     is_own,
     local_names,
     root_of,
@@ -235,27 +235,6 @@ def _is_mutable_default(source: Source, function: cst.FunctionDef | cst.Lambda, 
     return any(
         param.name.value == name and isinstance(param.default, kinds)
         for param in source.every(cst.Param, function.params)
-    )
-
-
-def is_made_anew(
-    source: Source, function: cst.FunctionDef | cst.Lambda, name: cst.Name, keeps: Callable[[cst.BaseExpression], bool]
-) -> bool:
-    """Whether a statement of the function's own body binds a name before it is met, to a value that `keeps` no object
-    from before: `x = x / 2`.
-    """
-    if isinstance(function, cst.Lambda):
-        return False
-    bound = [
-        each
-        for each in source.every(cst.Assign, function)
-        if any(one.value == name.value for target in each.targets for one in bound_names(target.target))
-    ]
-    last_kept = max((source.span(each)[1] for each in bound if keeps(each.value)), default=0)
-    before, outermost = source.span(name)[0], {*function.body.body}
-    return any(
-        source.statement(each) in outermost and last_kept <= source.span(each)[1] <= before and not keeps(each.value)
-        for each in bound
     )
 
 

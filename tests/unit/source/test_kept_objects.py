@@ -143,9 +143,10 @@ def test_a_dataset_around_another_changes_what_that_one_keeps(sample: str) -> No
 
 
 @pytest.mark.parametrize("dataset", ["Images(paths)", "CIFAR10('data')", "random_split(Images(paths), [8, 1])[0]"])
-def test_a_dataset_around_another_changes_what_that_one_has_loaded(dataset: str) -> None:
+@pytest.mark.parametrize("made", ["torch.load(self.paths[i])", "self.x[i]\nx = x - x.mean()"])
+def test_a_dataset_around_another_changes_what_that_one_has_made(dataset: str, made: str) -> None:
     top = "from torchvision.datasets import CIFAR10\n" + CODE["Halve"] + WRAP
-    sample = "return torch.load(self.paths[i]), self.rows[i][1]"
+    sample = f"x = {made}\nreturn x, self.rows[i][1]"
     answer = asked("loader-workers", program(sample, ROWS, dataset=f"Wrap({dataset}, Halve())", top=top))
     assert isinstance(answer, Edits), answer
 
