@@ -8,7 +8,7 @@ them once more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import libcst as cst
 
@@ -25,6 +25,7 @@ from diagnose.source.samples.object_identity import (
     is_made_anew,
     is_own,
     is_part,
+    pairs,
     parameters,
     parts_of,
     root_of,
@@ -38,6 +39,8 @@ from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
 
 Function = cst.FunctionDef | cst.Lambda
+Changers = Mapping[Function, set[str]]
+"""Functions that change in place what they get for some of their parameters, with the names of those."""
 _MAKE_SAMPLES = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__"})
 """Methods of a dataset that return its samples to the loader."""
 _IDENTITIES = frozenset(
@@ -134,7 +137,8 @@ def changed_on_the_way(code: SampleCode, collating: Sequence[tuple[str, Function
     for path, alias, inside in returned(code):
         level = 2 if inside else 0  # a batch is a list of samples
         if collating is None or any(
-            _changes_what_it_gets(code, file, each, changers, level=level) for file, each in collating
+            _changes(code, file, each, changers, parameters(code.sources[file], each), level)
+            for file, each in collating
         ):
             yield _handed(code, path, alias, "code that")
 
@@ -189,14 +193,12 @@ def _kept(
         yield from ((each, True) for each, _ in _kept(code, path, function, node.elt))
     elif isinstance(node, cst.Name):
         found = [*gathered(source, function, node.value)]
-        for each in source.every(cst.Assign, function):
-            if isinstance(each.value, cst.Call) and _gathers(code, each.value) and _binds(each, node.value):
-                found += [arg.value for arg in each.value.args]
+        for assign in source.every(cst.Assign, function):
+            for target, value, _ in pairs(assign):
+                named = isinstance(target, cst.Name) and target.value == node.value
+                if named and isinstance(value, cst.Call) and _gathers(code, value):
+                    found += [arg.value for arg in value.args]
         yield from ((each, True) for each in found if is_kept(code, path, function, each))
-
-
-def _binds(assign: cst.Assign, name: str) -> bool:
-    return any(isinstance(each.target, cst.Name) and each.target.value == name for each in assign.targets)
 
 
 def _gathers(code: SampleCode, call: cst.Call) -> bool:
@@ -206,37 +208,31 @@ def _gathers(code: SampleCode, call: cst.Call) -> bool:
     return builtin or any(isinstance(each, cst.ClassDef) for _, each in code.defined.named(name))
 
 
-def _changers(code: SampleCode) -> set[str]:
-    """Names of the functions for samples that change in place what they are given, or give it to one that does."""
-    names: set[str] = set()
-    before = -1
-    while len(names) > before:
-        before = len(names)
+def _changers(code: SampleCode) -> Changers:
+    """The functions for samples that change in place what they are given, or give it to one that does."""
+    found: dict[Function, set[str]] = {}
+    grows = True
+    while grows:
+        grows = False
         for node, path in code.sampling.items():
-            name = node.name.value if isinstance(node, cst.FunctionDef) else ""
-            if name not in names and _changes_what_it_gets(code, path, node, names):
-                names.add(name)
-    return names
+            for name in parameters(code.sources[path], node) - found.get(node, set()):
+                if _changes(code, path, node, found, {name}):
+                    found.setdefault(node, set()).add(name)
+                    grows = True
+    return found
 
 
-def _changes_what_it_gets(
-    code: SampleCode,
-    path: str,
-    function: Function,
-    changers: set[str],
-    given: set[str] | None = None,
-    *,
-    level: int = 0,
+def _changes(
+    code: SampleCode, path: str, function: Function, changers: Changers, given: set[str], level: int = 0, hops: int = 2
 ) -> bool:
-    """Whether a function changes in place what it gets for any of its parameters, or for those that are `given`.
+    """Whether a function changes in place what it gets for some of its parameters.
 
     `level`: 0 counts any change; 1, those of objects that these hold, and not of which objects they hold; 2, those of
-    objects that samples hold, where these are lists of samples.
+    objects that samples hold, where these are lists of samples. Calls are followed as many times as there are `hops`.
     """
     source = code.sources[path]
-    names = parameters(source, function) if given is None else given
-    parts = parts_of(source, function, names)
-    holders = {*(names if level else ()), *(_gone_through(source, function, names) if level == 2 else ())}
+    parts = parts_of(source, function, given)
+    holders = {*(given if level else ()), *(_gone_through(source, function, given) if level == 2 else ())}
     for target in changed_by(source, function):
         root = root_of(target)
         if not isinstance(root, cst.Name) or root.value not in parts or orders_a_batch(source, function, target):
@@ -247,8 +243,12 @@ def _changes_what_it_gets(
             continue
         if root is not target or changes_object(source, root):
             return True
-    calls = _calls_of_changers(code, path, function, changers)
-    return any(is_part(arg.value, parts) for call in calls for arg in call.args)
+    for call in _calls_of_changers(code, path, function, changers):
+        for arg in call.args:
+            same = hops > 0 and isinstance(arg.value, cst.Name) and arg.value.value in given
+            if is_part(arg.value, parts) and _is_changed_by(code, call, arg, changers, level if same else 0, hops - 1):
+                return True
+    return False
 
 
 def _gone_through(source: Source, function: Function, names: set[str]) -> set[str]:
@@ -263,44 +263,51 @@ def _gone_through(source: Source, function: Function, names: set[str]) -> set[st
     }
 
 
-def _given_to(code: SampleCode, path: str, function: Function, changers: set[str]) -> Iterator[cst.BaseExpression]:
+def _given_to(code: SampleCode, path: str, function: Function, changers: Changers) -> Iterator[cst.BaseExpression]:
     """Yield what a function gives functions that change it, as far as it is an object that is kept."""
     for call in _calls_of_changers(code, path, function, changers):
         passed = any(_names_changer(arg, changers) for arg in call.args)  # `map` gives it the elements
         for arg in call.args:
             for each, inside in () if _names_changer(arg, changers) else _kept(code, path, function, arg.value):
-                if _is_changed_by(code, call, arg, changers, level=int(inside and not passed)):
+                if _is_changed_by(code, call, arg, changers, int(inside and not passed)):
                     yield each
 
 
-def _is_changed_by(code: SampleCode, call: cst.Call, arg: cst.Arg, changers: set[str], *, level: int) -> bool:
+def _is_changed_by(
+    code: SampleCode, call: cst.Call, arg: cst.Arg, changers: Changers, level: int, hops: int = 2
+) -> bool:
     """Whether what is called may change what it gets by an argument, or the elements of that."""
-    called = {call_name(call)} if call_name(call) in changers else changers
-    for node, path in code.sampling.items():
-        if not isinstance(node, cst.FunctionDef) or node.name.value not in called:
+    by_name = call_name(call) in _names(changers)
+    passed = any(_names_changer(each, changers) for each in call.args)
+    at = None if passed or arg.keyword is not None or any(each.star for each in call.args) else call.args.index(arg)
+    for node, changed in changers.items():
+        if by_name and not (isinstance(node, cst.FunctionDef) and node.name.value == call_name(call)):
             continue
         listed = [each.name.value for each in node.params.params]
         listed = listed[1:] if listed[:1] in (["self"], ["cls"]) else listed
-        at = call.args.index(arg)
-        plain = not any(each.star for each in call.args) and arg.keyword is None and at < len(listed)
-        given = {listed[at]} if plain else None
-        if _changes_what_it_gets(code, path, node, changers, given, level=level):
+        given = {listed[at]} if at is not None and at < len(listed) else changed
+        if given & changed and (level == 0 or _changes(code, code.sampling[node], node, changers, given, level, hops)):
             return True
-    return "" in called  # functions without a name
+    return False
 
 
-def _calls_of_changers(code: SampleCode, path: str, function: Function, changers: set[str]) -> Iterator[cst.Call]:
-    """Yield the calls of functions with these names, and of objects that may be any of them, where there are any."""
-    for call in code.calls(path, function):
-        known = call_name(call) in changers or any(_names_changer(arg, changers) for arg in call.args)
-        if known or (changers and _is_kept_callable(code, path, function, call.func)):
+def _names(changers: Changers) -> set[str]:
+    return {node.name.value for node in changers if isinstance(node, cst.FunctionDef)}
+
+
+def _calls_of_changers(code: SampleCode, path: str, function: Function, changers: Changers) -> Iterator[cst.Call]:
+    """Yield the calls of these functions by name, and of objects that may be any of them, where there are any."""
+    names = _names(changers)
+    for call in code.calls(path, function) if changers else ():
+        known = call_name(call) in names or any(_names_changer(arg, changers) for arg in call.args)
+        if known or _is_kept_callable(code, path, function, call.func):
             yield call
 
 
-def _names_changer(arg: cst.Arg, changers: set[str]) -> bool:
-    """Whether an argument is a function of one of these names, as in `map(self.shift, rows)`."""
+def _names_changer(arg: cst.Arg, changers: Changers) -> bool:
+    """Whether an argument is one of these functions, as in `map(self.shift, rows)`."""
     named = arg.value.attr if isinstance(arg.value, cst.Attribute) else arg.value
-    return isinstance(named, cst.Name) and named.value in changers
+    return isinstance(named, cst.Name) and named.value in _names(changers)
 
 
 def _is_kept_callable(code: SampleCode, path: str, function: Function, callee: cst.BaseExpression) -> bool:

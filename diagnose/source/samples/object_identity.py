@@ -132,7 +132,7 @@ def is_alias(
     values = [
         (value, of)
         for assign in source.every(cst.Assign, function)
-        for target, value, of in _pairs(assign)
+        for target, value, of in pairs(assign)
         if isinstance(target, cst.Name) and target.value == root.value
     ]
     values += [
@@ -155,16 +155,18 @@ def is_made_anew(
     if isinstance(function, cst.Lambda):
         return False
     bound = [
-        each
+        (source.span(each)[1], source.statement(each), any(map(keeps, (value, *_elements(value)))))
         for each in source.every(cst.Assign, function)
-        if any(one.value == name.value for target in each.targets for one in bound_names(target.target))
+        for target, value, _ in pairs(each)
+        if any(one.value == name.value for one in bound_names(target))
     ]
-    last_kept = max((source.span(each)[1] for each in bound if keeps(each.value)), default=0)
+    last_kept = max((end for end, _, kept in bound if kept), default=0)
     before, outermost = source.span(name)[0], {*function.body.body}
-    return any(
-        source.statement(each) in outermost and last_kept <= source.span(each)[1] <= before and not keeps(each.value)
-        for each in bound
-    )
+    return any(statement in outermost and last_kept <= end <= before and not kept for end, statement, kept in bound)
+
+
+def _elements(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    return [each.value for each in node.elements] if isinstance(node, cst.Tuple | cst.List) else []
 
 
 def is_kept(
@@ -272,24 +274,30 @@ def attribute_values(sources: Mapping[str, Source], node: cst.CSTNode) -> Iterat
         return
     for path, source in sources.items():
         for assign in source.every(cst.Assign) if node.attr.value in source.words else ():
-            for target, value, _ in _pairs(assign):
+            for target, value, _ in pairs(assign):
                 if isinstance(target, cst.Attribute) and target.attr.value == node.attr.value:
                     yield path, value
 
 
-def _pairs(assign: cst.Assign) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, int | None]]:
+def pairs(assign: cst.Assign) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, int | None]]:
     """Yield what a statement binds, each with its own value where that is written out, `a, b = x, y`; where it is not,
     with the value of all and its place in that."""
-    for target in (each.target for each in assign.targets):
-        if not isinstance(target, cst.Tuple | cst.List):
-            yield target, assign.value, None
+    pending: list[tuple[cst.BaseExpression, cst.BaseExpression, int | None]]
+    pending = [(each.target, assign.value, None) for each in assign.targets]
+    while pending:
+        target, whole, place = pending.pop(0)
+        parts = _elements(target)
+        if not parts:
+            yield target, whole, place
             continue
-        whole = assign.value
-        written = [each.value for each in whole.elements] if isinstance(whole, cst.Tuple | cst.List) else []
-        alike = len(written) == len(target.elements)
-        starred = any(isinstance(one, cst.StarredElement) for one in target.elements)
-        for at, one in enumerate(target.elements):
-            yield one.value, written[at] if alike else whole, None if alike or starred else at
+        written = _elements(whole)
+        alike = len(written) == len(parts)
+        starred = isinstance(target, cst.Tuple | cst.List) and any(
+            isinstance(one, cst.StarredElement) for one in target.elements
+        )
+        for at, part in enumerate(parts):
+            of = None if alike or starred or place is not None else at
+            pending.append((part, written[at] if alike else whole, of))
 
 
 def _is_global(source: Source, name: cst.Name) -> bool:

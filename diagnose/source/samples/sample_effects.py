@@ -19,6 +19,7 @@ from diagnose.source.samples.object_identity import (
     is_made_anew,
     is_own,
     local_names,
+    pairs,
     root_of,
 )
 from diagnose.source.samples.sample_code import SampleCode, is_read
@@ -212,11 +213,11 @@ def _outlives(code: SampleCode, path: str, function: cst.FunctionDef | cst.Lambd
 def gathered(source: Source, function: cst.CSTNode, name: str) -> Iterator[cst.BaseExpression]:
     """Yield what a function puts into a variable's list, tuple or dictionary: `x` of `row = [x]` and `row[0] = x`."""
     for assign in source.every(cst.Assign, function):
-        for target in (each.target for each in assign.targets):
+        for target, value, _ in pairs(assign):
             if isinstance(target, cst.Subscript) and name == getattr(target.value, "value", None):
-                yield assign.value
-            elif name == getattr(target, "value", None) and isinstance(assign.value, cst.List | cst.Tuple | cst.Dict):
-                yield from (each.value for each in assign.value.elements)
+                yield value
+            elif name == getattr(target, "value", None) and isinstance(value, cst.List | cst.Tuple | cst.Dict):
+                yield from (each.value for each in value.elements)
 
 
 def changes_element(source: Source, target: cst.BaseExpression) -> bool:

@@ -21,6 +21,8 @@ TOP = "POOL = torch.zeros(3)\nSCALE = 3\nSIZE = (3, 4)\ndef shift(x, by):\n    x
         "rows = {'a': self.pool}\nrows['a'] += 1  # !\nreturn rows['a'], i",
         "rows = [self.pool]\nrows[0].add_(1)  # !\nreturn rows[0], i",
         "x = torch.rand(3)\nshift(POOL, x)  # !\nreturn x, i",
+        "x, y = POOL, i\nx += 1  # !\nreturn x, y",
+        "(x, y), z = (POOL, i), 0\nx += 1  # !\nreturn x, y",
         "rows = torch.zeros(3, out=POOL)  # !\nreturn rows, i",
         "rows = torch.add(POOL, 1, out=self.pool)  # !\nreturn rows, i",
     ],
@@ -33,6 +35,7 @@ def test_an_object_that_is_kept_is_changed(sample: str) -> None:
     "sample",
     [
         "x = POOL + 0\nx += 1\nreturn x, i",
+        "x, y = POOL + 0, POOL\nx += 1\nreturn x, i",
         "return shift(torch.rand(3), POOL), i",
         "x = SCALE\nx += 1\nreturn x, i",
         "h, w = SIZE\nh += 1\nreturn h * w, i",
@@ -63,6 +66,10 @@ CODE = {
     "shift": "def shift(x):\n    x += 1\n    return x\n",
     "pops": "def pops(samples):\n    y = [each.pop('y') for each in samples]\n    for each in samples:\n"
     "        each['x'] = each['x'] + 1\n    return torch.stack([each['x'] for each in samples]), torch.tensor(y)\n",
+    "Steps": "class Steps:\n    def __init__(self, steps):\n        self.steps = steps\n    def __call__(self, x, y):\n"
+    "        for step in self.steps:\n            x, y = step(x, y)\n        return x, y\n",
+    "Second": "class Second:\n    def __call__(self, x, y):\n        part = y[0]\n        part += 1\n"
+    "        return x, y\n",
     "stack": "def stack(samples):\n    return torch.stack([x for x, _ in samples]), 0\n",
 }
 
@@ -88,6 +95,8 @@ ROWS = "self.rows = [(torch.zeros(3), 0)]\nself.x = torch.zeros(9, 3)"
         ("sample = {}\nsample['x'] = self.x[i]  # !\nreturn sample", "None", "entries"),
         ("sample = dict(x=self.x[i], y=i)  # !\nreturn sample", "None", "entries"),
         ("return Wrapped(self.x[i], i)  # !", "None", "parts"),
+        ("x, y = self.paths[i], self.x[i]\nx, y = self.transform(x, y)  # !\nreturn x, y", "Steps([Second()])", None),
+        ("x, y = i, dict(self.rows[i])  # !\nx, y = self.transform(x, y)\nreturn x, y", "Steps([Second()])", None),
         ("x, y = map(shift, (self.x[i], self.x[0]))  # !\nreturn x, y", "None", None),
         ("return shift(getattr(self, 'x')[i]), i  # !", "None", None),
         ("return self.rows[i]  # !", "None", "pops"),
@@ -111,6 +120,7 @@ def test_an_object_that_is_kept_is_handed_on_to_code_that_changes_it(
         ("x = torch.load(self.paths[i])\nreturn self.transform(x), self.x[i]", "Halve()", "stack"),
         ("sample = {'x': self.x[i], 'y': i}\nreturn sample", "None", "pops"),
         ("return {'x': self.x[i], 'y': self.rows[i][1]}", "None", "pops"),
+        ("x, y = self.x[i], torch.rand(3)\nx, y = self.transform(x, y)\nreturn x, y", "Steps([Second()])", None),
         ("x, y = map(shift, (self.x[i] * 2, self.x[0] * 2))\nreturn x, y", "None", None),
         ("x = self.x[i]\nx = Image.fromarray(x)\nreturn self.transform(x), i", "Halve()", None),
         ("x, y = self.rows[i]\nx = x * 2\nreturn x, y * 2", "None", "collate"),
