@@ -248,6 +248,7 @@ def _left_alone(*parts: str) -> Example:
 _LOG = "if i % 5 == 0:\n    print(f'{running / 5:.4f}')\n    running = 0.0"
 _LOG_AFTER = _LOG.replace("{running", "{float(running)")
 _NORMS = "total = 0.0\n{}for p in model.parameters():\n    {}\n"
+_READ = "torch.cat([each.view(1).to({0}[0].device) for each in {0}]).tolist()"
 
 FIXER = Fixer(
     name="defer-item",
@@ -296,7 +297,7 @@ FIXER = Fixer(
                 "",
                 _NORMS.format("total_values = []\n", "total_values.append(p.grad.norm().detach())")
                 + "if i % 5 == 0:\n    if total_values:\n"
-                "        for value in torch.stack(total_values).flatten().tolist():\n"
+                f"        for value in {_READ.format('total_values')}:\n"
                 "            total += value ** 2\n    print(total ** 0.5)",
             ),
         ),
@@ -309,7 +310,7 @@ FIXER = Fixer(
             (
                 "norms = []",
                 _NORMS.format("total_values = []\n", "total_values.append(p.grad.norm().detach())")
-                + "if total_values:\n    for value in torch.stack(total_values).flatten().tolist():\n"
+                + f"if total_values:\n    for value in {_READ.format('total_values')}:\n"
                 "        total += value ** 2\nnorms.append(total)",
                 "print(norms)\n",
             ),
@@ -348,7 +349,7 @@ FIXER = Fixer(
                 "norms = {}",
                 "norm_values = []\nfor n, p in model.named_parameters():\n    if p.grad is None:\n"
                 "        continue\n    norm_values.append(p.grad.norm().detach())\n"
-                "if norm_values:\n    norm_values = torch.stack(norm_values).flatten().tolist()\n"
+                f"if norm_values:\n    norm_values = {_READ.format('norm_values')}\n"
                 "norm_values = iter(norm_values)\n"
                 "for n, p in model.named_parameters():\n    if p.grad is None:\n        continue\n"
                 "    norm = next(norm_values)\n    norms[n] = 0.9 * norms.get(n, norm) + 0.1 * norm",

@@ -31,6 +31,7 @@ from diagnose.source.rewrite.context_removal import unwrap
 from diagnose.source.rewrite.hooks import is_watching_hook
 from diagnose.source.rewrite.leftovers import without_import
 from diagnose.source.rewrite.removal import remove_statements
+from diagnose.source.settings.process_settings import environment_read
 from diagnose.source.training.every_step import EveryStep
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Source, Splice, call_name, splice
@@ -64,7 +65,7 @@ class _Plan:
 def rewrite(request: Request) -> Answer:
     """Switch off everything that is known to be left from a hunt for a fault."""
     code = EveryStep(request.sources, request.finding.where)
-    read = dict(_variables_read(code.mentioning(*_VARIABLES)))
+    read = dict(_variables_read(code.mentioning(*_VARIABLES, "environ")))
     plans = {path: _Plan(source, read) for path, source in code.sources.items()}
     for plan in plans.values():
         if plan.source.mentions(*_SWITCHES):
@@ -134,7 +135,7 @@ def _stops_at_nan(source: Source, call: cst.Call, names: Collection[str]) -> boo
 
 
 def _variables_read(sources: Mapping[str, Source]) -> Iterator[tuple[str, str]]:
-    """Yield where a program names one of the variables, but for setting it."""
+    """Yield where a program names one of the variables, but for setting it, or takes all that there are."""
     for path, source in sources.items():
         for string in source.every(cst.SimpleString):
             if string.evaluated_value in _VARIABLES:
@@ -142,6 +143,8 @@ def _variables_read(sources: Mapping[str, Source]) -> Iterator[tuple[str, str]]:
                 target = source.inside(string, cst.AssignTarget)
                 if target is None and not (call is not None and _sets_variable(source, call)):
                     yield str(string.evaluated_value), f"{path}:{source.lines_of(string)[0]}"
+    all_of_them = environment_read({path: source.text for path, source in sources.items()})
+    yield from ((name, all_of_them) for name in _VARIABLES if all_of_them is not None)
 
 
 def _set(plan: _Plan, statement: cst.Expr | cst.Assign, variable: str) -> None:

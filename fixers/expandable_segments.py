@@ -11,7 +11,8 @@ Why it helps
 
 Fix safety
     Bitwise: where memory comes from changes no number. A program that shares CUDA tensors with other processes, or
-    that chose `backend:cudaMallocAsync` or `expandable_segments:False`, or reads the variable, is left alone.
+    that chose `backend:cudaMallocAsync` or `expandable_segments:False`, or reads the variable or its whole
+    environment, is left alone.
 """
 
 from __future__ import annotations

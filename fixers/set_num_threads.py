@@ -12,7 +12,8 @@ Why it helps
 Fix safety
     Rounding: a sum over another number of threads is added up in another order. Code of the main process that relies
     on NumPy's threads gets slower; the trial shows whether that matters. A program that sets any of these itself, or
-    reads how many threads torch has, is left alone, and so is one whose loaders have no workers.
+    reads how many threads torch has or its whole environment, is left alone, and so is one whose loaders have no
+    workers.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
 
 _SETS = re.compile(r"set_num_threads\(|threadpool_limits|threadpoolctl|\b(OMP|OPENBLAS|MKL)_NUM_THREADS")
-_UPDATE = 'os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")'
+_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_UPDATE = "os.environ.update({})".format(", ".join(f'{name}="1"' for name in _VARIABLES))
 _COMMENT = "# One thread each: the loader's workers share the cores with each other and with training."
 
 
@@ -47,7 +49,7 @@ def rewrite(request: Request) -> Answer:
     """Limit the threads of libraries at the top, and give the rest to torch."""
     if any_matches(_SETS, request.sources.values()):
         return None
-    where = setting_read(request.sources, "torch.get_num_threads")
+    where = setting_read(request.sources, "torch.get_num_threads", *_VARIABLES)
     if where is not None:
         return Advice(f"{where} reads the number of threads, which the program may show: set it there.")
     workers = _workers(request)

@@ -13,9 +13,10 @@ Why it helps
 Fix safety
     Rounding: the same sums, in which the entries that do not count are zeros. A mean over no entry is not a number,
     as before. What the mask leaves out may be anything, also not a number: zeros take its place before the loss is
-    computed. Of logits it must be finite. Left alone: an index that is not seen to be a tensor of truth values (one of
-    positions is written alike), labels that are probabilities; and, with advice from `defer-item`, what is selected
-    once and used several times, and losses that mix the entries.
+    computed. Of logits it must be finite. Targets are expanded to the size of the inputs: where a loss compares all of
+    `(N, 1)` with all of `(N,)`, that is an error in the first step, and the fix is not kept. Left alone: an index that
+    is not seen to be a tensor of truth values (one of positions is written alike), labels that are probabilities; and,
+    with advice from `defer-item`, what is selected once and used several times, and losses that mix the entries.
 """
 
 from __future__ import annotations
@@ -41,10 +42,9 @@ from diagnose.source.tree.attributes import is_label
 from diagnose.source.tree.edits import Source, Splice, call_name, free_name, insert_before
 from diagnose.source.tree.memo import parse_all
 
-_BY_ENTRY = frozenset(
-    {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss"}
-    | {"binary_cross_entropy_with_logits"}
-)
+_BROADCAST = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"})
+"""Losses that compare each entry of `(N, 1)` with each of `(N,)`, most often by mistake."""
+_BY_ENTRY = _BROADCAST | {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
 _OF_TENSORS = frozenset({"abs", "square", "pow", "log", "exp", "sqrt", "sigmoid", "log_softmax", "neg", "clamp_min"})
 """Methods that arrays of numpy do not have."""
 _IGNORED = "-100"
@@ -214,15 +214,26 @@ def _edits(source: Source, found: _Masked, others: list[Splice]) -> list[Splice]
     if len(picked) == 1:
         lines.append(f"{entries} = {picked[0]}{filled}")
     else:
-        both = f"(each{filled} for each in ({', '.join(picked)}))"
+        inputs, targets = (free_name(source, name, taken) for name in ("inputs", "targets"))
+        pair = ", ".join(picked)
+        if call_name(found.root) in _BROADCAST:
+            again = picked[0] if _is_read_alike(source, found.picked[0]) else inputs
+            lines += [f"{inputs} = {picked[0]}"] if again == inputs else []
+            pair = f"{again}, {picked[1]}.expand_as({again})"
+        both = f"(each{filled} for each in ({pair}))"
         before = _named_before(others, source, user, both)
-        inputs, targets = before or (free_name(source, name, taken) for name in ("inputs", "targets"))
+        inputs, targets = before or (inputs, targets)
         lines += [] if before else [f"{inputs}, {targets} = {both}"]
         lines.append(f"{entries} = {_loss_of_each(source, found, inputs, targets)}.masked_fill({left_out}, 0)")
     summed = f"{entries}.sum()" if alike or _reduced_by(source, found) == "sum" else f"{entries}.mean(-1).sum()"
     code = summed if _reduced_by(source, found) == "sum" else f"{summed} / {mask}.sum()"
     bare = " / " not in code or isinstance(source.parent(found.root), cst.Assign | cst.Return | cst.Arg)
     return [insert_before(source, user, lines), *in_place(source, found.root, code if bare else f"({code})")]
+
+
+def _is_read_alike(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether an expression can be read twice: it calls nothing and names nothing."""
+    return next(source.walk(node, cst.Call, cst.NamedExpr, cst.Await, cst.Yield), None) is None
 
 
 def _named_before(others: list[Splice], source: Source, user: cst.SimpleStatementLine, code: str) -> list[str]:
@@ -296,7 +307,7 @@ def _example(before: str, after: str | None, mask: str = "y > 0") -> Example:
 
 
 _ALIKE = (
-    "    left_out = ~mask\n    inputs, targets = (each.masked_fill(left_out, 0) for each in (x, y))\n"
+    "    left_out = ~mask\n    inputs, targets = (each.masked_fill(left_out, 0) for each in ({}))\n"
     "    entries = F.{}.masked_fill(left_out, 0)\n"
 )
 _FILLED = (
@@ -314,13 +325,21 @@ FIXER = Fixer(
     examples=(
         _example(
             "    return F.mse_loss(x[mask], y[mask])\n",
-            _ALIKE.format('mse_loss(inputs, targets, reduction="none")') + "    return entries.sum() / mask.sum()\n",
+            _ALIKE.format("x, y.expand_as(x)", 'mse_loss(inputs, targets, reduction="none")')
+            + "    return entries.sum() / mask.sum()\n",
         ),
         _example(
             "    found = x[0][mask]\n    wanted = y[0][mask]\n"
             "    return F.smooth_l1_loss(found, wanted, beta=0.5, reduction='sum') / 4\n",
-            _FILLED.format("x[0], y[0]", 'smooth_l1_loss(inputs, targets, beta=0.5, reduction="none")')
+            _FILLED.format("x[0], y[0].expand_as(x[0])", 'smooth_l1_loss(inputs, targets, beta=0.5, reduction="none")')
             + "    return entries.sum() / 4\n",
+        ),
+        _example(
+            "    return F.l1_loss(scale(x)[mask], y[mask])\n",
+            "    left_out = ~mask\n    inputs = scale(x)\n"
+            "    inputs, targets = (each.masked_fill(left_out, 0) for each in (inputs, y.expand_as(inputs)))\n"
+            '    entries = F.l1_loss(inputs, targets, reduction="none").masked_fill(left_out, 0)\n'
+            "    return entries.sum() / mask.sum()\n",
         ),
         _example(
             "    return 2 * F.cross_entropy(x[mask], y[mask], label_smoothing=0.1)\n",
@@ -335,7 +354,7 @@ FIXER = Fixer(
         ),
         _example(
             "    return F.binary_cross_entropy_with_logits(x[mask], y[mask]) + 0.5 * F.l1_loss(x, y)\n",
-            _ALIKE.format('binary_cross_entropy_with_logits(inputs, targets, reduction="none")')
+            _ALIKE.format("x, y", 'binary_cross_entropy_with_logits(inputs, targets, reduction="none")')
             + "    return (entries.sum() / mask.sum()) + 0.5 * F.l1_loss(x, y)\n",
         ),
         _example("    found = x[mask]\n    return F.mse_loss(found, y[mask]) + found.var()\n", None),

@@ -171,7 +171,7 @@ def read_at_once(plan: Deferred, read: cst.Call, loop: cst.For) -> None:
     indent = _indent(source)
     flush = [
         f"if {kept}:",
-        f"{indent}for {value} in {plan.torch}.stack({kept}).flatten().tolist():",
+        f"{indent}for {value} in {_read_all(plan, kept)}:",
         f"{indent}{indent}{again}",
     ]
     plan.splices.append(insert_above(source, loop, [f"{kept} = []"]))
@@ -182,6 +182,11 @@ def read_at_once(plan: Deferred, read: cst.Call, loop: cst.For) -> None:
     else:
         plan.splices.append(insert_before(source, logged, flush))
     plan.moved.append(f"`{name}`")
+
+
+def _read_all(plan: Deferred, kept: str) -> str:
+    """Code for the numbers of a list of tensors of one entry each, which may lie on several devices."""
+    return f"{plan.torch}.cat([each.view(1).to({kept}[0].device) for each in {kept}]).tolist()"
 
 
 def _read_ahead(plan: Deferred, read: cst.Call, loop: cst.For, name: str) -> bool:
@@ -214,7 +219,7 @@ def _read_ahead(plan: Deferred, read: cst.Call, loop: cst.For, name: str) -> boo
         *skips,
         f"{indent}{kept}.append({tensor_of(source, read, 'kept')})",
         f"if {kept}:",
-        f"{indent}{kept} = {plan.torch}.stack({kept}).flatten().tolist()",
+        f"{indent}{kept} = {_read_all(plan, kept)}",
         f"{kept} = iter({kept})",
     ]
     plan.splices += [insert_above(source, loop, lines), replace(source, read, f"next({kept})")]

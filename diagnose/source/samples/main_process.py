@@ -13,7 +13,7 @@ from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, changed_by
 from diagnose.source.samples.shared_objects import SharedObjects
 from diagnose.source.samples.statement_order import StatementOrder
-from diagnose.source.samples.temporary_attributes import is_temporary
+from diagnose.source.samples.temporary_objects import is_temporary
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 

@@ -6,7 +6,7 @@ themselves; what an operation computes is another object.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import libcst as cst
 
@@ -14,7 +14,6 @@ from diagnose.source.dataflow.bindings import bound_to, is_plain
 from diagnose.source.dataflow.flow import within
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.attributes import is_attribute_name
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -25,14 +24,22 @@ SAME_MEMORY = frozenset(
     | {"asarray", "narrow", "select", "unfold", "get", "setdefault", "swapaxes", "movedim", "items", "values"}
 )
 """Calls whose result may lie in the memory of what they are called on."""
+_ATTRIBUTES = frozenset({"getattr", "vars"})
+"""Builtins that hand out attributes of what they are given."""
 _MODULES = frozenset({"np", "numpy", "torch"})
 _UNLESS_COPIED = frozenset({"astype", "array"})
 """Calls whose result is the memory itself where they are told not to copy."""
-_GATHER = frozenset({"tuple", "list", "dict", "zip", "sorted", "reversed", "enumerate", "iter", "next", "filter"})
+GATHER = frozenset({"tuple", "list", "dict", "zip", "sorted", "reversed", "enumerate", "iter", "next", "filter"})
 """Builtins whose results hold the objects that they are given."""
-_FACTS = frozenset({"shape", "dtype", "device", "ndim", "size", "width", "height", "mode", "name"})
+FACTS = frozenset({"shape", "dtype", "device", "ndim", "size", "width", "height", "mode", "name"})
 """Attributes that tell of an object and are no part of it."""
 _KEPT = frozenset({"functools.lru_cache", "functools.cache"})
+_DATASETS_OF_IMAGES = (
+    *(f"torchvision.datasets.{name}" for name in ("CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "KMNIST", "EMNIST")),
+    *(f"torchvision.datasets.{name}" for name in ("SVHN", "STL10", "ImageNet", "ImageFolder", "DatasetFolder")),
+)
+"""Datasets that make a new image for each sample, and a number beside it."""
+_PARTS_OF_DATASETS = ("torch.utils.data.Subset", "torch.utils.data.random_split")
 
 
 def root_of(node: cst.BaseExpression) -> cst.BaseExpression:
@@ -52,6 +59,8 @@ def _same_memory(call: cst.Call) -> cst.BaseExpression | None:
     filled = argument(call, "out")
     if filled is not None:
         return filled.value
+    if isinstance(call.func, cst.Name) and call.func.value in _ATTRIBUTES and call.args:
+        return call.args[0].value
     copies = argument(call, "copy")
     uncopied = copies is not None and isinstance(copies.value, cst.Name) and copies.value.value == "False"
     if call_name(call) not in SAME_MEMORY and not (uncopied and call_name(call) in _UNLESS_COPIED):
@@ -90,91 +99,6 @@ def local_names(source: Source, function: cst.CSTNode) -> frozenset[str]:
     return frozenset(named - declared)
 
 
-_MAKE = (
-    *(f"builtins.{name}" for name in ("list", "dict", "set", "bytearray")),
-    *(f"collections.{name}" for name in ("defaultdict", "OrderedDict", "Counter", "deque")),
-    *(f"{module}.{name}" for module in ("torch", "numpy") for name in ("zeros", "ones", "empty", "full", "arange")),
-    *(f"{module}.{name}_like" for module in ("torch", "numpy") for name in ("zeros", "ones", "empty", "full")),
-    *(f"torch.{name}" for name in ("rand", "randn", "randint", "randperm", "tensor")),
-)
-"""Whose results are new objects, which nobody else has."""
-_PURE_READS = tuple(f"builtins.{name}" for name in ("len", "print", "isinstance", "bool", "int", "float", "str"))
-"""Functions that keep nothing of what they are given and return nothing of it."""
-_ENDS = (
-    cst.AssignTarget,
-    cst.Del,
-    cst.If,
-    cst.While,
-    cst.Assert,
-    cst.Comparison,
-    cst.Return,
-    cst.FormattedStringExpression,
-)
-"""What binds, tests or returns a value, and hands it on to nobody else."""
-_PURE_METHODS = frozenset({"item", "append", "extend", "add", "update", "fill_", "zero_", "mul_", "add_", "div_"})
-"""Methods that keep nothing of what they are called on and return nothing of it where a statement calls them."""
-
-
-@per_source
-def is_made_within(source: Source, name: cst.Name) -> bool:
-    """Whether a variable of a function is only what that function makes, and nobody gets before it is returned."""
-    function = source.inside(name, (cst.FunctionDef, cst.Lambda))
-    if not isinstance(function, cst.FunctionDef) or any(source.every(cst.Yield, function)):
-        return False
-    made = bound_to(source, name) if name.value in local_names(source, function) else []
-    part = source.parent(name)
-    inner = isinstance(part, cst.Subscript) and isinstance(source.parent(part), cst.Subscript | cst.Attribute)
-    if inner and not all(
-        isinstance(each, cst.Call) and source.is_called(each.func, "torch.", "numpy.") for each in made
-    ):
-        return False  # an object in a list, which may be another's
-    return (
-        bool(made)
-        and all(_is_new(source, value) for value in made)
-        and all(_is_kept_within(source, each, function) for each in source.named(name.value, function))
-    )
-
-
-def _is_new(source: Source, value: cst.CSTNode) -> bool:
-    if isinstance(value, cst.Call):
-        return source.is_called(value.func, *_MAKE) and argument(value, "out") is None
-    return isinstance(value, cst.List | cst.Dict | cst.Set | cst.ListComp | cst.DictComp | cst.SetComp)
-
-
-def _is_kept_within(source: Source, use: cst.Name | cst.Attribute, function: cst.FunctionDef) -> bool:
-    """Whether a use of a variable binds it, reads it, changes it or returns it."""
-    parent = source.parent(use)
-    if is_attribute_name(source, use):
-        return True  # another's attribute of this name
-    if source.inside(use, (cst.FunctionDef, cst.Lambda)) is not function:
-        return False
-    if isinstance(parent, cst.Arg) and parent.keyword is use:
-        return True
-    return _ends_within(source, use)
-
-
-def _ends_within(source: Source, use: cst.CSTNode) -> bool:
-    """Whether what an expression around a use hands on is lost in the function, but for what that returns."""
-    below = use
-    for above in source.ancestors(use):
-        if isinstance(above, cst.Arg):
-            call = source.parent(above)
-            return isinstance(call, cst.Call) and source.is_called(call.func, *_PURE_READS)
-        if isinstance(above, cst.Call):
-            called = above.func is below and isinstance(below, cst.Attribute) and below.attr.value in _PURE_METHODS
-            return called and (call_name(above) == "item" or isinstance(source.parent(above), cst.Expr))
-        if isinstance(above, cst.Attribute) and above.value is below and above.attr.value in _FACTS:
-            return not isinstance(source.parent(above), cst.Call)
-        if isinstance(above, cst.AugAssign):
-            return above.target is below
-        if isinstance(above, _ENDS):
-            return True
-        if not isinstance(above, cst.Attribute | cst.Subscript | cst.Element | cst.Tuple | cst.ComparisonTarget):
-            return False
-        below = above
-    return False
-
-
 def _binds(source: Source, name: cst.Name, target: cst.CSTNode) -> bool:
     for above in source.ancestors(name):
         if above is target:
@@ -184,47 +108,138 @@ def _binds(source: Source, name: cst.Name, target: cst.CSTNode) -> bool:
     return False
 
 
-def is_alias(code: SampleCode, path: str, function: cst.CSTNode, node: cst.BaseExpression, depth: int = 4) -> bool:
-    """Whether an expression may be an object that the dataset or the program keeps, and no copy of it."""
+def is_alias(
+    code: SampleCode, path: str, function: cst.CSTNode, node: cst.BaseExpression, depth: int = 4, at: int | None = None
+) -> bool:
+    """Whether an expression may be an object that the dataset or the program keeps, and no copy of it.
+
+    `at`: which of the results is meant, where it has several.
+    """
     source = code.sources[path]
     if isinstance(node, cst.IfExp):
-        return any(is_alias(code, path, function, each, depth) for each in (node.body, node.orelse))
+        return any(is_alias(code, path, function, each, depth, at) for each in (node.body, node.orelse))
     root = root_of(node)
     if isinstance(root, cst.Call) and depth > 0:
-        return _hands_out(code, path, function, root, depth - 1)
+        return _hands_out(code, path, function, root, depth - 1, at if root is node else None)
     if not isinstance(root, cst.Name) or depth == 0:
         return False
     if is_own(source, root):
-        return root is not node and (source.inside(node, cst.ClassDef) in code.lasting)
+        lasts = root is not node and (source.inside(node, cst.ClassDef) in code.lasting)
+        return lasts and not _is_new_sample(code, node, at)
     if root.value not in local_names(source, function):
         known = not source.names(root) & {"builtins." + root.value} and _is_global(source, root)
         return known and (root is not node or not is_plain(source, root))
     values = [
-        assign.value
+        (value, of)
         for assign in source.every(cst.Assign, function)
-        if any(root.value == getattr(each.target, "value", None) for each in assign.targets)
+        for target, value, of in pairs(assign)
+        if isinstance(target, cst.Name) and target.value == root.value
     ]
-    for assign in source.every(cst.Assign, function):
-        for each in assign.targets:
-            if isinstance(each.target, cst.Tuple) and any(
-                isinstance(one.value, cst.Name) and one.value.value == root.value for one in each.target.elements
-            ):
-                whole = assign.value
-                pairs = isinstance(whole, cst.Tuple) and len(whole.elements) == len(each.target.elements)
-                values += [
-                    whole.elements[at].value if pairs and isinstance(whole, cst.Tuple) else whole
-                    for at, one in enumerate(each.target.elements)
-                    if isinstance(one.value, cst.Name) and one.value.value == root.value
-                ]
     values += [
-        loop.iter
-        for loop in source.every(cst.For, function)
-        if any(each.value == root.value for each in source.every(cst.Name, loop.target))
+        (loop.iter, None)
+        for loop in source.walk(function, cst.For, cst.CompFor)
+        if isinstance(loop, cst.For | cst.CompFor)
+        and any(each.value == root.value for each in source.every(cst.Name, loop.target))
     ]
-    return any(not within(source, root, value) and is_alias(code, path, function, value, depth - 1) for value in values)
+    return any(
+        not within(source, root, value) and is_alias(code, path, function, value, depth - 1, of) for value, of in values
+    )
 
 
-def _hands_out(code: SampleCode, path: str, function: cst.CSTNode, call: cst.Call, depth: int) -> bool:
+def is_made_anew(
+    source: Source, function: cst.FunctionDef | cst.Lambda, name: cst.Name, keeps: Callable[[cst.BaseExpression], bool]
+) -> bool:
+    """Whether a statement of the function's own body binds a name before it is met, to a value that `keeps` no object
+    from before: `x = x / 2`.
+    """
+    if isinstance(function, cst.Lambda):
+        return False
+    bound = [
+        (source.span(each)[1], source.statement(each), any(map(keeps, (value, *_elements(value)))))
+        for each in source.every(cst.Assign, function)
+        for target, value, _ in pairs(each)
+        if any(one.value == name.value for one in bound_names(target))
+    ]
+    last_kept = max((end for end, _, kept in bound if kept), default=0)
+    before, outermost = source.span(name)[0], {*function.body.body}
+    return any(statement in outermost and last_kept <= end <= before and not kept for end, statement, kept in bound)
+
+
+def _elements(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    return [each.value for each in node.elements] if isinstance(node, cst.Tuple | cst.List) else []
+
+
+def is_kept(
+    code: SampleCode, path: str, function: cst.FunctionDef | cst.Lambda, node: cst.BaseExpression, depth: int = 4
+) -> bool:
+    """Whether an expression may be an object that is kept, and no variable that is given a new one before."""
+
+    def is_one(value: cst.BaseExpression) -> bool:
+        return is_alias(code, path, function, value, depth)
+
+    root = root_of(node)
+    anew = isinstance(root, cst.Name) and is_made_anew(code.sources[path], function, root, is_one)
+    return not anew and is_one(node)
+
+
+def _is_new_sample(code: SampleCode, node: cst.BaseExpression, at: int | None) -> bool:
+    """Whether an expression is a sample, or a part of one, of another dataset that hands out no object of its own."""
+    owner = node
+    while isinstance(owner, cst.Subscript):
+        owner = owner.value
+    values = [*attribute_values(code.sources, owner)] if owner is not node else []
+    at = at if isinstance(node, cst.Subscript) and node.value is owner else None
+    return bool(values) and all(_makes_samples(code, path, value, at) for path, value in values)
+
+
+def _makes_samples(code: SampleCode, path: str, node: cst.BaseExpression, at: int | None, depth: int = 8) -> bool:
+    """Whether an expression is a dataset, or holds some, whose samples, or the part `at` of them, are new objects."""
+    source = code.sources[path]
+    if isinstance(node, cst.Subscript):
+        return _makes_samples(code, path, node.value, at, depth)
+    if isinstance(node, cst.Name) and depth > 0:
+        values = [*code.values(path, node)]
+        return bool(values) and all(_makes_samples(code, file, value, at, depth - 1) for file, value in values)
+    if not isinstance(node, cst.Call):
+        return False
+    if source.is_called(node.func, *_PARTS_OF_DATASETS):
+        return bool(node.args) and _makes_samples(code, path, node.args[0].value, at, depth)
+    if source.is_called(node.func, *_DATASETS_OF_IMAGES):
+        return True
+    items = [
+        (file, method)
+        for file, made in code.defined.named(call_name(node))
+        if isinstance(made, cst.ClassDef)
+        for method in code.sources[file].every(cst.FunctionDef, made)
+        if method.name.value == "__getitem__"
+    ]
+    for file, method in items:
+        if (method, at) not in code.handing_out:
+            code.handing_out[method, at] = True  # where it asks for itself
+            code.handing_out[method, at] = _returns_alias(code, file, method, at)
+    return bool(items) and not any(code.handing_out[method, at] for _, method in items)
+
+
+def _returns_alias(code: SampleCode, path: str, function: cst.FunctionDef, at: int | None, depth: int = 4) -> bool:
+    """Whether a function may return an object that is kept, or several things with one, of which `at` is meant."""
+    pending: list[cst.BaseExpression | None]
+    pending = [each.value for each in code.sources[path].every(cst.Return, function)]
+    while pending:
+        node = pending.pop()
+        if (
+            isinstance(node, cst.Tuple)
+            and at is not None
+            and not any(isinstance(each, cst.StarredElement) for each in node.elements)
+        ):
+            pending += [each.value for each in node.elements[at : at + 1]]
+        elif isinstance(node, cst.Tuple | cst.List | cst.Dict):
+            pending += [each.value for each in node.elements]
+        elif node is not None and is_kept(code, path, function, node, depth):
+            return True
+    return False
+
+
+def _hands_out(code: SampleCode, path: str, function: cst.CSTNode, call: cst.Call, depth: int, at: int | None) -> bool:
     """Whether a call of a function of the program's may return an object that is kept, or that it is given."""
     if isinstance(call.func, cst.Attribute):
         made = [*attribute_values(code.sources, call.func)]
@@ -238,8 +253,7 @@ def _hands_out(code: SampleCode, path: str, function: cst.CSTNode, call: cst.Cal
             continue
         if any(_is_keeping(its, each.decorator) for each in found.decorators):
             return True
-        returned = [each.value for each in its.every(cst.Return, found) if each.value is not None]
-        if any(is_alias(code, file, found, value, depth) for value in returned):
+        if _returns_alias(code, file, found, at, depth):
             return True
         given = any(is_alias(code, path, function, arg.value, depth) for arg in call.args)
         if given and hands_on(its, found):
@@ -260,46 +274,36 @@ def attribute_values(sources: Mapping[str, Source], node: cst.CSTNode) -> Iterat
         return
     for path, source in sources.items():
         for assign in source.every(cst.Assign) if node.attr.value in source.words else ():
-            targets = [each for target in assign.targets for each in _each(target.target)]
-            if any(isinstance(one, cst.Attribute) and one.attr.value == node.attr.value for one in targets):
-                yield path, assign.value
+            for target, value, _ in pairs(assign):
+                if isinstance(target, cst.Attribute) and target.attr.value == node.attr.value:
+                    yield path, value
 
 
-def _each(target: cst.BaseExpression) -> Sequence[cst.BaseExpression]:
-    return [each.value for each in target.elements] if isinstance(target, cst.Tuple | cst.List) else [target]
+def pairs(assign: cst.Assign) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, int | None]]:
+    """Yield what a statement binds, each with its own value where that is written out, `a, b = x, y`; where it is not,
+    with the value of all and its place in that."""
+    pending: list[tuple[cst.BaseExpression, cst.BaseExpression, int | None]]
+    pending = [(each.target, assign.value, None) for each in assign.targets]
+    while pending:
+        target, whole, place = pending.pop(0)
+        parts = _elements(target)
+        if not parts:
+            yield target, whole, place
+            continue
+        written = _elements(whole)
+        alike = len(written) == len(parts)
+        starred = isinstance(target, cst.Tuple | cst.List) and any(
+            isinstance(one, cst.StarredElement) for one in target.elements
+        )
+        for at, part in enumerate(parts):
+            of = None if alike or starred or place is not None else at
+            pending.append((part, written[at] if alike else whole, of))
 
 
 def _is_global(source: Source, name: cst.Name) -> bool:
     """Whether a free name is an object of the program's, and no module, function or class."""
     found = bound_to(source, name)
     return any(not isinstance(each, cst.FunctionDef | cst.ClassDef) for each in found)
-
-
-def handed_on(source: Source, function: cst.FunctionDef | cst.Lambda) -> Iterator[cst.BaseExpression]:
-    """Objects of the dataset or of the module that a function returns or passes to a call as they are."""
-    owner = source.inside(function, cst.ClassDef)
-    if owner is None or not isinstance(function, cst.FunctionDef):
-        return
-    if function.name.value not in {"__getitem__", "__iter__"}:
-        return
-    aliases = {
-        target.target.value: assign.value
-        for assign in source.every(cst.Assign, function)
-        for target in assign.targets
-        if isinstance(target.target, cst.Name) and _is_kept_item(source, function, assign.value)
-    }
-    handed: list[cst.BaseExpression] = []
-    for node in source.walk(function):
-        if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
-            value = node.value
-            handed += [each.value for each in value.elements] if isinstance(value, cst.Tuple | cst.List) else [value]
-            if isinstance(value, cst.Dict):
-                handed += [each.value for each in value.elements]
-        elif isinstance(node, cst.Call) and is_own(source, root_of(node.func)) and isinstance(node.func, cst.Attribute):
-            handed += [arg.value for arg in node.args]
-    for each in handed:
-        if (isinstance(each, cst.Name) and each.value in aliases) or _is_kept_item(source, function, each):
-            yield each
 
 
 def is_own(source: Source, node: cst.BaseExpression) -> bool:
@@ -314,13 +318,6 @@ def is_own(source: Source, node: cst.BaseExpression) -> bool:
             first = next(iter((*above.params.posonly_params, *above.params.params)), None)
             return not static and first is not None and first.name.value == node.value
     return node.value in {"self", "cls"}
-
-
-def _is_kept_item(source: Source, function: cst.FunctionDef, node: cst.BaseExpression) -> bool:
-    root = root_of(node)
-    if root is node or not isinstance(root, cst.Name):
-        return False
-    return is_own(source, root) or (root.value not in local_names(source, function) and _is_global(source, root))
 
 
 def hands_on(source: Source, function: cst.FunctionDef | cst.Lambda) -> bool:
@@ -379,7 +376,7 @@ def is_part(node: cst.BaseExpression, names: set[str]) -> bool:
         if isinstance(each, cst.Subscript | cst.NamedExpr):
             pending.append(each.value)
         elif isinstance(each, cst.Attribute):
-            pending += [] if each.attr.value in _FACTS else [each.value]
+            pending += [] if each.attr.value in FACTS else [each.value]
         elif isinstance(each, cst.IfExp):
             pending += [each.body, each.orelse]
         elif isinstance(each, cst.Tuple | cst.List | cst.Dict):
@@ -388,7 +385,7 @@ def is_part(node: cst.BaseExpression, names: set[str]) -> bool:
             pending.append(each.elt)
         elif isinstance(each, cst.DictComp):
             pending.append(each.value)
-        elif isinstance(each, cst.Call) and isinstance(each.func, cst.Name) and each.func.value in _GATHER:
+        elif isinstance(each, cst.Call) and isinstance(each.func, cst.Name) and each.func.value in GATHER:
             pending += [arg.value for arg in each.args]
         elif isinstance(each, cst.Call) and (inner := _same_memory(each)) is not None:
             pending.append(inner)

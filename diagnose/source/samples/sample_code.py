@@ -45,6 +45,8 @@ class SampleCode:
     classes: dict[cst.ClassDef, str] = field(default_factory=dict)
     lasting: dict[cst.ClassDef, str] = field(default_factory=dict)
     """Classes of which an instance lives on from one sample to the next."""
+    handing_out: dict[tuple[cst.FunctionDef, int | None], bool] = field(default_factory=dict)
+    """Whether methods of datasets return objects that are kept, all or one of several, as far as somebody has asked."""
 
     def __post_init__(self) -> None:
         self.defined = Definitions(self.sources)

@@ -6,28 +6,24 @@ early, and the clock, the environment and the number of the process are its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
 from diagnose.source.dataflow.flow import within
 from diagnose.source.dataflow.mutations import written_in_place
-from diagnose.source.samples.batch_aliases import orders_a_batch
 from diagnose.source.samples.object_identity import (
-    bound_names,
     changes_object,
-    handed_on,
     is_alias,
+    is_made_anew,
     is_own,
-    is_part,
     local_names,
-    parameters,
-    parts_of,
+    pairs,
     root_of,
 )
 from diagnose.source.samples.sample_code import SampleCode, is_read
-from diagnose.source.samples.temporary_attributes import is_temporary
+from diagnose.source.samples.temporary_objects import is_temporary
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
@@ -85,18 +81,11 @@ def traces(code: SampleCode) -> Iterator[Trace]:
         for base in each.bases
     )
     elsewhere = _HERE_AND_NOW if streams else (*_HERE_AND_NOW, _WORKER)  # a stream has to ask which part is its own
-    changers = _changers(code)
     for node, path in code.sampling.items():
         source = code.sources[path]
         yield from _kept(code, path, node)
         yield from _told(code, path, node)
         yield from _read_elsewhere(source, path, node, elsewhere)
-        for alias in (*handed_on(source, node), *_given_to(code, path, node, changers)) if changers else ():
-            words = f"hands on `{source.code(alias)}` itself, no copy, to code that changes it in place"
-            yield Trace(words, path, _l(source, alias))
-    for path, call in rows_of_tensors(code) if changers else ():
-        words = f"has rows of `{code.sources[path].code(call)}`, no copies, changed in place"
-        yield Trace(words, path, _l(code.sources[path], call))
 
 
 def _kept(code: SampleCode, path: str, node: cst.FunctionDef | cst.Lambda) -> Iterator[Trace]:
@@ -212,31 +201,32 @@ def _outlives(code: SampleCode, path: str, function: cst.FunctionDef | cst.Lambd
         return False
     if _is_mutable_default(source, function, root.value):
         return True
-    if _changes_element(source, target) and any(
-        is_alias(code, path, function, each) for each in _gathered(source, function, root.value)
+    if changes_element(source, target) and any(
+        is_alias(code, path, function, each) for each in gathered(source, function, root.value)
     ):
         return True
-    if _is_made_anew(source, function, root, lambda value: is_alias(code, path, function, value)):
+    if is_made_anew(source, function, root, lambda value: is_alias(code, path, function, value)):
         return False
     return is_alias(code, path, function, root)
 
 
-def _gathered(source: Source, function: cst.CSTNode, name: str) -> Iterator[cst.BaseExpression]:
-    """Yield the elements of the lists, tuples and dictionaries that a function writes out for a variable."""
+def gathered(source: Source, function: cst.CSTNode, name: str) -> Iterator[cst.BaseExpression]:
+    """Yield what a function puts into a variable's list, tuple or dictionary: `x` of `row = [x]` and `row[0] = x`."""
     for assign in source.every(cst.Assign, function):
-        if any(name == getattr(each.target, "value", None) for each in assign.targets) and isinstance(
-            assign.value, cst.List | cst.Tuple | cst.Dict
-        ):
-            yield from (each.value for each in assign.value.elements)
+        for target, value, _ in pairs(assign):
+            if isinstance(target, cst.Subscript) and name == getattr(target.value, "value", None):
+                yield value
+            elif name == getattr(target, "value", None) and isinstance(value, cst.List | cst.Tuple | cst.Dict):
+                yield from (each.value for each in value.elements)
 
 
-def _changes_element(source: Source, target: cst.BaseExpression) -> bool:
+def changes_element(source: Source, target: cst.BaseExpression) -> bool:
     """Whether a statement changes what a container holds, and not which objects: `rows[0] += 1`, `rows[0].sort()`."""
     part: cst.CSTNode | None = target
     if isinstance(target, cst.Name):  # of `rows[0].add_(1)`, whose memory is seen as that of `rows`
         part = source.parent(target)
     if not isinstance(part, cst.Subscript | cst.Attribute):
-        return False
+        return isinstance(part, cst.Call)
     inner = part is target and isinstance(part.value, cst.Subscript | cst.Attribute)
     return inner or isinstance(source.parent(part), cst.AugAssign | cst.Attribute | cst.Arg | cst.Subscript)
 
@@ -247,93 +237,6 @@ def _is_mutable_default(source: Source, function: cst.FunctionDef | cst.Lambda, 
         param.name.value == name and isinstance(param.default, kinds)
         for param in source.every(cst.Param, function.params)
     )
-
-
-def _changers(code: SampleCode) -> set[str]:
-    """Names of the functions for samples that change in place what they are given, or give it to one that does."""
-    names: set[str] = set()
-    before = -1
-    while len(names) > before:
-        before = len(names)
-        for node, path in code.sampling.items():
-            name = node.name.value if isinstance(node, cst.FunctionDef) else ""
-            if name not in names and _changes_what_it_gets(code.sources[path], node, names):
-                names.add(name)
-    return names
-
-
-def _changes_what_it_gets(
-    source: Source, function: cst.FunctionDef | cst.Lambda, changers: set[str], given: set[str] | None = None
-) -> bool:
-    """Whether a function changes in place what it gets for any of its parameters, or for those that are `given`."""
-    parts = parts_of(source, function, parameters(source, function) if given is None else given)
-    for target in changed_by(source, function):
-        root = root_of(target)
-        if not isinstance(root, cst.Name) or root.value not in parts or orders_a_batch(source, function, target):
-            continue
-        if _is_made_anew(source, function, root, lambda value: is_part(value, parts)):
-            continue
-        if root is not target or changes_object(source, root):
-            return True
-    return any(is_part(arg.value, parts) for call in _calls_named(source, function, changers) for arg in call.args)
-
-
-def _is_made_anew(
-    source: Source, function: cst.FunctionDef | cst.Lambda, name: cst.Name, keeps: Callable[[cst.BaseExpression], bool]
-) -> bool:
-    """Whether a statement of the function's own body binds a name before it is met, to a value that `keeps` no object
-    from before: `x = x / 2`.
-    """
-    if isinstance(function, cst.Lambda):
-        return False
-    bound = [
-        each
-        for each in source.every(cst.Assign, function)
-        if any(one.value == name.value for target in each.targets for one in bound_names(target.target))
-    ]
-    last_kept = max((source.span(each)[1] for each in bound if keeps(each.value)), default=0)
-    before, outermost = source.span(name)[0], {*function.body.body}
-    return any(
-        source.statement(each) in outermost and last_kept <= source.span(each)[1] <= before and not keeps(each.value)
-        for each in bound
-    )
-
-
-def _given_to(
-    code: SampleCode, path: str, function: cst.FunctionDef | cst.Lambda, names: set[str]
-) -> Iterator[cst.BaseExpression]:
-    """Yield what a function gives functions of these names, as far as it is an object that is kept."""
-    for call in _calls_named(code.sources[path], function, names):
-        for arg in call.args:
-            if is_alias(code, path, function, arg.value) and _is_changed_by(code, call, arg, names):
-                yield arg.value
-
-
-def _is_changed_by(code: SampleCode, call: cst.Call, arg: cst.Arg, names: set[str]) -> bool:
-    """Whether a function of the called name may change what it gets by an argument."""
-    for node, path in code.sampling.items():
-        if not isinstance(node, cst.FunctionDef) or node.name.value != call_name(call):
-            continue
-        listed = [each.name.value for each in node.params.params]
-        listed = listed[1:] if listed[:1] in (["self"], ["cls"]) else listed
-        at = call.args.index(arg)
-        plain = not any(each.star for each in call.args) and arg.keyword is None and at < len(listed)
-        given = {listed[at]} if plain else None
-        if _changes_what_it_gets(code.sources[path], node, names, given):
-            return True
-    return False
-
-
-def _calls_named(source: Source, below: cst.CSTNode, names: set[str]) -> Iterator[cst.Call]:
-    return (call for call in source.every(cst.Call, below) if call_name(call) in names)
-
-
-def rows_of_tensors(code: SampleCode) -> Iterator[tuple[str, cst.Call]]:
-    """Datasets of torch's own whose samples are views of tensors that the program keeps, with their files."""
-    for made, path in code.building.items():
-        for call in code.calls(path, made):
-            if "torch.utils.data.TensorDataset" in code.sources[path].names(call.func):
-                yield path, call
 
 
 def made_first_in_a_sample(source: Source, target: cst.BaseExpression, function: cst.CSTNode) -> bool:

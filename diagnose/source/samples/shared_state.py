@@ -14,20 +14,28 @@ from functools import cached_property
 import libcst as cst
 
 from diagnose.source.dataflow.flow import within
-from diagnose.source.samples.batch_aliases import is_identity, takes_single_samples, written_batches
+from diagnose.source.samples.batch_aliases import (
+    Function,
+    changed_on_the_way,
+    handed_to_training,
+    is_identity,
+    takes_single_samples,
+    written_batches,
+)
 from diagnose.source.samples.dataset_rng import draws_of_order
 from diagnose.source.samples.given_attributes import follow_given
 from diagnose.source.samples.hidden_changes import hidden_changes, seeds
 from diagnose.source.samples.main_process import MainProcess
-from diagnose.source.samples.object_identity import attribute_values, handed_on, hands_on, is_made_within, root_of
+from diagnose.source.samples.object_identity import attribute_values, hands_on, root_of
 from diagnose.source.samples.open_handles import held_handles
 from diagnose.source.samples.process_memory import stays_in_process
 from diagnose.source.samples.rewritten_files import rewritten_files
 from diagnose.source.samples.sample_code import SampleCode
-from diagnose.source.samples.sample_effects import Trace, changed_by, rows_of_tensors, traces
+from diagnose.source.samples.sample_effects import Trace, changed_by, traces
 from diagnose.source.samples.shared_objects import SharedObjects
 from diagnose.source.samples.statement_order import StatementOrder, When
-from diagnose.source.tree.arguments import argument
+from diagnose.source.samples.temporary_objects import is_made_within
+from diagnose.source.tree.arguments import argument, has_star
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import parse_all, per_program, per_source
@@ -80,6 +88,7 @@ class SharedState:
 
     def _traces(self) -> Iterator[Trace]:
         yield from traces(self.code)
+        yield from changed_on_the_way(self.code, self._collating())
         around = MainProcess(self.code, self._shared, self._order, self.loader)
         yield from around.opened()
         yield from around.caught()
@@ -106,35 +115,42 @@ class SharedState:
     def _not_copied(self) -> Iterator[Trace]:
         """Objects of the dataset that the loader hands on as they are: samples that it does not stack."""
         collate = argument(self.loader, "collate_fn", 6)
-        if not self._has_single_samples and (collate is None or not self._hands_on(collate.value)):
-            return
-        for node, path in self.code.sampling.items():
-            source = self.code.sources[path]
-            for alias in handed_on(source, node):
-                words = f"hands on `{source.code(alias)}` itself, which is no copy and which training may change"
-                yield Trace(words, path, source.lines_of(alias)[0])
-        for path, call in rows_of_tensors(self.code):
-            source = self.code.sources[path]
-            words = f"hands on rows of `{source.code(call)}`, which are no copies and which training may change"
-            yield Trace(words, path, source.lines_of(call)[0])
+        if self._has_single_samples or (collate is not None and self._hands_on(collate.value)):
+            yield from handed_to_training(self.code)
 
     def _hands_on(self, collate: cst.BaseExpression) -> bool:
         """Whether a collate function returns samples, or parts of them, as it gets them."""
         source = self.code.sources[self.path]
-        named = {each.value for each in source.every(cst.Name, collate)}
         values = [value for each in source.every(cst.Name, collate) for _, value in self.code.values(self.path, each)]
         if any(is_identity(source, each) for each in (collate, *values)):
             return True
+        return any(hands_on(self.code.sources[path], node) for path, node in self._meant_by(collate))
+
+    def _collating(self) -> Sequence[tuple[str, Function]] | None:
+        """The program's functions that put samples together; None where it is not seen which those are."""
+        collate = argument(self.loader, "collate_fn", 6)
+        if self._has_single_samples:
+            return None  # it gets no lists of samples, if there is one
+        if collate is not None:
+            return self._meant_by(collate.value) or None
+        plain = self.code.sources[self.path].is_called(self.loader.func, "torch.utils.data.DataLoader")
+        return () if plain and not has_star(self.loader) else None
+
+    def _meant_by(self, collate: cst.BaseExpression) -> Sequence[tuple[str, Function]]:
+        """The functions for samples that an expression names or holds, with their files."""
+        source = self.code.sources[self.path]
+        named = {each.value for each in source.every(cst.Name, collate)}
+        values = [value for each in source.every(cst.Name, collate) for _, value in self.code.values(self.path, each)]
         named |= {call_name(value) for value in values if isinstance(value, cst.Call)}
-        return any(
-            hands_on(self.code.sources[path], node)
+        return [
+            (path, node)
             for node, path in self.code.sampling.items()
             if (
                 isinstance(node, cst.Lambda)
                 and any(node is each or within(source, node, each) for each in (collate, *values))
             )
             or (isinstance(node, cst.FunctionDef) and self._owner_or_name(path, node) in named)
-        )
+        ]
 
     def _owner_or_name(self, path: str, function: cst.FunctionDef) -> str:
         """The name of a function; of `__call__`, that of its class."""

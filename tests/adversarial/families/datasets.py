@@ -39,7 +39,7 @@ def main():
     random.seed(0)
     np.random.seed(0)
     data = Samples()
-    loader = DataLoader(data, batch_size=8, shuffle=True)
+    loader = DataLoader(data, batch_size=8, shuffle=True<options>)
     model = nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     for epoch in range(3):
@@ -88,7 +88,7 @@ class Samples(Dataset):
 class Trainer:
     def __init__(self, data):
         self.data = data
-        self.loader = DataLoader(data, batch_size=16, shuffle=True, num_workers=0)
+        self.loader = DataLoader(data, batch_size=16, shuffle=True, num_workers=0<options>)
         self.model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
 
@@ -333,6 +333,23 @@ STATES: dict[str, tuple[dict[str, str], str]] = {
         },
         "the program prints what a cache in the samples' code counted",
     ),
+    "collated_in_place": (
+        {
+            "module": "def collate(rows):\n    for x, y in rows:\n        x += 1\n    return tuple(map(torch.stack, zip(*rows)))",
+            "init": "self.rows = [(x.clone(), y) for x, y in zip(self.x, self.y)]",
+            "get": "row = self.rows[i]\nreturn row[0], row[1]",
+            "options": ", collate_fn=collate",
+        },
+        "the collate function changes what the dataset keeps",
+    ),
+    "changed_when_loaded": (
+        {
+            "module": "class Center:\n    def __call__(self, x):\n        x -= x.mean()\n        return x",
+            "init": "self.rows = [{'at': k, 'y': y} for k, y in enumerate(self.y)]\nself.center = Center()",
+            "get": "row = self.rows[i]\nx = torch.arange(8.0) * row['at'] / 99\nreturn self.center(x), row['y']",
+        },
+        "",
+    ),
     "opened_lazily": (
         {
             "init": "self.x.numpy().tofile('x.bin')",
@@ -358,7 +375,7 @@ _BETWEEN_EPOCHS = frozenset(
 
 def programs() -> Iterator[Program]:
     """All members of the family."""
-    slots = dict.fromkeys(("module", "init", "methods", "epoch_start", "in_step", "epoch_end", "end"), "")
+    slots = dict.fromkeys(("module", "init", "methods", "epoch_start", "in_step", "epoch_end", "end", "options"), "")
     for loop, template in {"function": MAIN, "trainer": TRAINER}.items():
         for name, (parts, why) in STATES.items():
             left = dict.fromkeys(_SHARED, why) if why else {}
@@ -374,4 +391,5 @@ def programs() -> Iterator[Program]:
                 left = {"loader-workers": why}
             its = "loader" if loop == "function" else "self.loader"
             text = fill(template, **{**slots, **parts}, loader=its)
-            yield Program(f"data_{loop}_{name}", FAMILY, text, left_alone=left)
+            edited = frozenset({"loader-workers"} if name == "changed_when_loaded" else ())
+            yield Program(f"data_{loop}_{name}", FAMILY, text, edited, left_alone=left)

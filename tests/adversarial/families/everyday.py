@@ -206,6 +206,12 @@ def settings():
 
 print(settings())
 """
+ENVIRONMENT = """
+import os
+
+with open("environment.txt", "w") as file:
+    file.writelines(f"{name}={value}\\n" for name, value in sorted(os.environ.items()) if "_" in name)
+"""
 
 CHOSEN = {
     "conditional": "options = {'num_workers': 1, 'pin_memory': True} if torch.cuda.is_available() else {}",
@@ -341,6 +347,9 @@ def programs() -> Iterator[Program]:
     settings = ("allow-tf32", "cudnn-benchmark", "expandable-segments", "gc-schedule")
     left = dict.fromkeys(settings, "the program prints the setting")
     yield Program("every_settings_printed", FAMILY, text, edited=frozenset({"loader-workers"}), left_alone=left)
+    text = fill(LOADED, top=ENVIRONMENT, loaders=PLAIN, start="", before_step="", after_step="", end="print(epoch)")
+    left = {"expandable-segments": "the program writes its whole environment"}
+    yield Program("every_environment_written", FAMILY, text, left_alone=left)
     for name, sampler in SAMPLERS.items():
         text = fill(
             LOADED,

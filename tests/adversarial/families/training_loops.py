@@ -77,6 +77,7 @@ CLIP = "norm = 0.0\nfor p in model.parameters():\n    if p.grad is not None:\n  
 VARIANTS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "clip_by_hand": ("optimizers", {"before_step": CLIP + "if norm > 0.5:\n    for p in model.parameters():\n        if p.grad is not None:\n            p.grad.mul_(0.5 / norm)"}, {}),
     "clip_logged": ("optimizers", {"before_step": CLIP + "history.append(norm)", "end": "print(len(history), f'{sum(history):.5f}')"}, {}),
+    "gains_logged": ("optimizers", {"helpers": "gains = [nn.Parameter(torch.full(size, 0.5)) for size in ((), (1,), (1, 1))]", "forward": "loss = F.mse_loss(model(x) * math.prod(gains), y)", "after": "with torch.no_grad():\n    for gain in gains:\n        gain -= 0.05 * gain.grad\n        gain.grad = None\nshare = 0.0\nfor gain in gains:\n    share += gain.item()\nif step % 9 == 8:\n    print(step, f'{share / 3:.6f}')"}, {}),
     "clip_skips": ("optimizers", {"before_step": CLIP, "step": "if norm < 0.8:\n    optimizer.step()\nelse:\n    print('skipped', step)"}, {}),
     "clip_by_value": ("optimizers", {"before_step": "for p in model.parameters():\n    if p.grad is not None:\n        p.grad.data.clamp_(-0.02, 0.02)"}, {}),
     "gradients_in_one_tensor": ("optimizers", {"helpers": "flat, at = torch.zeros(sum(p.numel() for p in model.parameters())), 0\nfor p in model.parameters():\n    p.grad = flat[at:at + p.numel()].view_as(p)\n    at += p.numel()", "zero": "model.zero_grad(set_to_none=False)", "before_step": "flat.clamp_(-0.02, 0.02)"}, {"zero-grad-none": "the gradients lie in a tensor of the program's"}),
@@ -130,8 +131,11 @@ def programs() -> Iterator[Program]:
                     why = {**why, "fused-optimizer": "momentum of a gradient that comes first in a later step"}
                 yield _program(f"step_{name}_{zero}_{head}", "optimizers", parts, why)
     for name, (family, parts, why) in VARIANTS.items():
-        yield _program(f"loop_{name}", family, parts, why)
+        edited = frozenset({"defer-item"} if name == "gains_logged" else ())
+        yield _program(f"loop_{name}", family, parts, why, edited)
 
 
-def _program(name: str, family: str, parts: dict[str, str], why: dict[str, str]) -> Program:
-    return Program(name, family, fill(LOOP, **{**DEFAULT, **parts}), left_alone=why)
+def _program(
+    name: str, family: str, parts: dict[str, str], why: dict[str, str], edited: frozenset[str] = frozenset()
+) -> Program:
+    return Program(name, family, fill(LOOP, **{**DEFAULT, **parts}), edited, why)

@@ -33,7 +33,8 @@ def test_the_norms_of_a_function_are_read_at_once() -> None:
     assert answer.files["train.py"] == (
         "import torch\n\n\ndef norm(model):\n    total = 0.0\n    total_values = []\n    for p in model.parameters():\n"
         "        size = p.grad.data.norm(2)\n        total_values.append(size.detach().clone())\n"
-        "    if total_values:\n        for value in torch.stack(total_values).flatten().tolist():\n"
+        "    if total_values:\n        for value in "
+        "torch.cat([each.view(1).to(total_values[0].device) for each in total_values]).tolist():\n"
         "            total += value ** 2\n"
         "    return total ** 0.5\n"
     )

@@ -30,7 +30,8 @@ PROGRAMS = {
     "missing": (
         HEAD + "def loss_of(x, y):\n    valid_mask = ~torch.isnan(y)\n"
         "    return F.l1_loss(x[valid_mask], y[valid_mask]) + 0.5 * F.mse_loss(x[valid_mask], y[valid_mask])\n",
-        "left_out = ~valid_mask\n    inputs, targets = (each.masked_fill(left_out, 0) for each in (x, y))\n",
+        "left_out = ~valid_mask\n"
+        "    inputs, targets = (each.masked_fill(left_out, 0) for each in (x, y.expand_as(x)))\n",
     ),
     "entries": (
         HEAD + "def loss_of(x, y):\n    mask = y[..., 0] == y[..., 0]\n    error = torch.square(x - y)\n"
@@ -79,6 +80,20 @@ def test_the_same_numbers_come_out(name: str) -> None:
     assert wanted in patched
     for one, other in zip(results(text), results(patched), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14, equal_nan=True)
+
+
+@pytest.mark.parametrize("loss", ["mse_loss", "smooth_l1_loss"])
+@pytest.mark.parametrize("mask", ["y > 0", "(y > 0).clone()"])
+@pytest.mark.parametrize("column", ["x", "y"])
+def test_a_loss_that_would_compare_all_with_all_is_an_error_at_once(loss: str, mask: str, column: str) -> None:
+    text = HEAD + f"def loss_of(x, y):\n    mask = {mask}\n    return F.{loss}(x[mask], y[mask])\n"
+    text = text.replace(f"{column}[mask]", f"{column}.unsqueeze(-1)[mask]")
+    answer = FIXER.rewrite(request(text))
+    assert isinstance(answer, Edits)
+    names: dict[str, Any] = {}
+    exec(compile(answer.files["train.py"], "train.py", "exec"), names)
+    with pytest.raises(RuntimeError, match="expand"):
+        names["loss_of"](torch.ones(6), torch.tensor([-1.0, 1, 1, -1, -1, -1]))
 
 
 def test_only_lines_that_wait_are_taken_for_masks() -> None:

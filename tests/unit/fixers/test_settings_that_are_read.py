@@ -26,7 +26,9 @@ RULES = {
     "expandable-segments": "fragmented-memory",
     "gc-schedule": "gc-pause",
     "set-num-threads": "cpu-contention",
+    "drop-debug": "debug-leftovers",
 }
+BLOCKING = "os.environ['CUDA_LAUNCH_BLOCKING'] = '1'"
 
 
 def answer(name: str, line: str) -> object:
@@ -56,6 +58,32 @@ def test_a_setting_that_is_read_stays_and_the_line_is_named(name: str, line: str
 
 def test_collections_stay_where_the_program_asks_whether_there_are_any() -> None:
     assert answer("gc-schedule", "print(gc.isenabled())") is None
+
+
+@pytest.mark.parametrize("name", ["expandable-segments", "set-num-threads", "drop-debug"])
+@pytest.mark.parametrize(
+    ("line", "shows"),
+    [
+        ("print(os.environ)", True),
+        ("print(len(os.environ))", True),
+        ("for name, value in os.environ.items(): print(name, value)", True),
+        ("json.dump(dict(os.environ), f)", True),
+        ("report = {'step': 0, **os.environ}; print(report)", True),
+        ("seen = os.environ.copy(); torch.save(seen, 'seen.pt')", True),
+        ("env = os.environ; print(env['HOME'], env)", True),
+        ("print(os.environ['HOME'], os.environ.get('RANK'), 'RANK' in os.environ)", False),
+        ("subprocess.run(['ls'], env={**os.environ, 'RANK': '1'})", False),
+        ("env = os.environ.copy(); env['RANK'] = '1'; subprocess.run(['ls'], env=env)", False),
+        ("env = dict(os.environ, RANK='1'); subprocess.run(['ls'], env=env)", False),
+    ],
+)
+def test_the_environment_stays_where_the_program_may_show_all_of_it(name: str, line: str, shows: bool) -> None:
+    found = answer(name, line + (f"; {BLOCKING}" if name == "drop-debug" else ""))
+    if shows:
+        assert isinstance(found, Advice)
+        assert "train.py:6" in found.text
+    else:
+        assert isinstance(found, Edits)
 
 
 @pytest.mark.parametrize(
