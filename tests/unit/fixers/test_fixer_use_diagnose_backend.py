@@ -114,7 +114,7 @@ def test_the_program_is_rewritten_and_trains_to_the_same_losses(name: str, monke
     after = answer.files["train.py"]
     assert expected in after
     # As on a device where every site pays: on a CPU none does.
-    monkeypatch.setattr(decision, "_left", lambda *_: "")
+    monkeypatch.setattr(decision, "_why_left", lambda *_: "")
     monkeypatch.setattr(decision, "_slower", lambda *_: "")
     found = len(graph.report().graphs)
     assert losses_of(after) == pytest.approx(losses_of(before), rel=1e-5)
