@@ -176,7 +176,7 @@ def test_what_does_not_do_the_same_is_refused(
 def test_sites_that_are_alike_are_timed_once_and_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     spent = iter([99, 99, 99, 99, 30, 10, 20, 12, 40, 11, 30, 90, 30, 11])  # two rounds warm up
     monkeypatch.setattr(timing, "_spent_ns", lambda *_: next(spent))
-    monkeypatch.setattr(decision, "_left", lambda *_: "")
+    monkeypatch.setattr(decision, "_why_left", lambda *_: "")
     inputs = torch.randn(4, 6), torch.randn(4, 6)
 
     def program(gate: Tensor, up: Tensor) -> Tensor:
