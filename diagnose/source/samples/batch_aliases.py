@@ -85,8 +85,8 @@ def takes_single_samples(source: Source, loader: cst.Call) -> bool:
         if isinstance(mapping, cst.Call) and (given := argument(mapping, "batch_size")) is not None:
             sizes.append(given.value)
         elif isinstance(mapping, cst.Dict):
-            pairs = (each for each in mapping.elements if isinstance(each, cst.DictElement))
-            sizes += [each.value for each in pairs if string(each.key) == "batch_size"]
+            entries = (each for each in mapping.elements if isinstance(each, cst.DictElement))
+            sizes += [each.value for each in entries if string(each.key) == "batch_size"]
     return any(source.code(each) == "None" for value in sizes for each in _meant(source, value))
 
 
