@@ -259,8 +259,8 @@ def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str
         return "feeds a dataset that yields a stream: store its samples decoded, and read those."
     if collate != "default_collate" or loader.options.given("collate_fn") is not None:
         return "has a collate function of its own: keep what it makes in memory by hand, where it fits."
-    if loader.uses_device:
-        return "feeds a dataset that uses the device: make its samples on the host first."
+    if (use := loader.device_use) is not None:
+        return f"feeds a dataset that {use}. Make its samples on the host first."
     if loader.made_again:
         return "is built again and again: build it once, or keep the samples decoded by hand."
     if loader.for_one_pass and not any(loader.options.given(name) for name in ("sampler", "batch_sampler")):

@@ -17,6 +17,7 @@ from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.daemonic_processes import daemon_that_runs
 from diagnose.source.dataflow.flow import is_repeated
 from diagnose.source.samples.dataset_rng import Draw, sample_draw
+from diagnose.source.samples.device_samples import device_samples
 from diagnose.source.samples.shared_state import SharedState, shared_state
 from diagnose.source.samples.statement_order import When
 from diagnose.source.settings.options import CallOptions
@@ -74,10 +75,14 @@ class Loader:
         return given is not None and self.options.source.code(given) != "False" and not self.made_again
 
     @property
-    def uses_device(self) -> bool:
-        """Whether its dataset makes tensors on a CUDA device."""
-        found = self._dataset()
-        return found is not None and _DEVICE.search(found[0].code(found[1])) is not None
+    def device_use(self) -> str | None:
+        """Return where its samples are put on a device before it hands them out; None where that is not seen."""
+        found = next(device_samples(self.shared.code), None) if self.shared is not None else None
+        if found is not None:
+            return f"{found.words}: {found.where}"
+        its = self._dataset()
+        called = its is not None and _DEVICE.search(its[0].code(its[1])) is not None
+        return "uses the CUDA device" if called else None
 
     @property
     def made_in_a_loop(self) -> bool:
@@ -111,8 +116,8 @@ class Loader:
                 "feeds an IterableDataset that does not ask torch.utils.data.get_worker_info() which part is its own: "
                 "workers would each yield all samples. Split the samples in its __iter__ first."
             )
-        if self.uses_device:
-            return "feeds a dataset that uses the CUDA device, which worker processes cannot: move data after loading."
+        if (use := self.device_use) is not None:
+            return f"feeds a dataset that {use}. Worker processes cannot use the device: move data after loading."
         return (
             self.why_not_read("num_workers")
             or self.why_not_read("prefetch_factor")
@@ -131,8 +136,8 @@ class Loader:
 
     def why_not_pinned(self) -> str | None:
         """Return what the program does to batches that copies of them would not affect; None where nothing."""
-        if self.uses_device:
-            return "feeds a dataset that uses the CUDA device: its tensors cannot be pinned."
+        if (use := self.device_use) is not None:
+            return f"feeds a dataset that {use}. Tensors of a device cannot be pinned."
         found = next(self.shared.changed_by_training(), None) if self.shared is not None else None
         return f"feeds a dataset that {found.words}: {found.where}. Pinned batches are copies." if found else None
 

@@ -102,6 +102,39 @@ for _ in range(self.count):
     batches.append([row for label in chosen for row in random.sample(self.rows[label], self.each)])
 """
 
+ON_DEVICE = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def to_device(rows):
+    return [part.to(device) for part in default_collate(rows)]
+
+
+def main():
+    torch.manual_seed(0)
+    x, y = <data>
+    loader = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True<collate>)
+    model = nn.Linear(8, 2).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        total = 0.0
+        for xb, yb in loader:
+            loss = nn.functional.cross_entropy(model(xb), yb)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        print(epoch, f"{total / len(loader):.6f}")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
 
 def programs() -> Iterator[Program]:
     """All members of the family."""
@@ -125,3 +158,13 @@ def programs() -> Iterator[Program]:
         fill(CLASS_BALANCED, iter=f"{BATCHES}yield from batches"),
         edited=frozenset({"defer-item", "loader-workers"}),
     )
+    host = "torch.randn(96, 8), torch.randint(0, 2, (96,))"
+    there = "torch.randn(96, 8).to(device), torch.randint(0, 2, (96,)).to(device)"
+    for name, data, collate in (("tensors", there, ""), ("batches", host, ", collate_fn=to_device")):
+        yield Program(
+            f"recipe_{name}_on_device",
+            FAMILY,
+            fill(ON_DEVICE, data=data, collate=collate),
+            edited=frozenset({"defer-item"}),
+            left_alone=dict.fromkeys(("loader-workers", "loader-pin"), "the loader hands out tensors of the device"),
+        )

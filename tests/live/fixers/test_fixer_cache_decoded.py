@@ -337,7 +337,7 @@ def test_all_else_is_asked_of_the_dataset(shim: Any) -> None:
         (FLAT.replace("Pictures(320)", "Pictures(320, transform=RandomHorizontalFlip())"), "`RandomHorizontalFlip(…`"),
         (FLAT.replace("[index].float()", "[index] + torch.rand(12)"), "`torch.rand(…`"),
         (FLAT.replace("shuffle=True", "shuffle=True, collate_fn=pad"), "collate function of its own"),
-        (FLAT.replace("[index].float()", "[index].cuda()"), "uses the device"),
+        (FLAT.replace("[index].float()", "[index].cuda()"), "on a device"),
         (
             FLAT.replace("picture = self.data[index]", "picture = jittered(self.data[index])") + _HELPER,
             "`random.gauss(…`",

@@ -1,0 +1,94 @@
+"""Samples that lie on an accelerator before a loader hands them out: no worker process can make them, and they cannot
+be pinned.
+
+What is asked is where the parts of a sample are put: `.cuda()`, `.to(device)`, `device=device`. A device of another
+tensor (`device=x.device`) puts nothing anywhere else, and what comes back by `.cpu()` is on the host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from diagnose.source.dataflow.bindings import bound_to
+from diagnose.source.samples.sample_code import SampleCode
+from diagnose.source.samples.sample_effects import Trace
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.syntax import Source
+
+_FOR_ALL = re.compile(r"\bset_default_device\((?!\s*[\"']cpu)|\bset_default_tensor_type\([^)]*cuda")
+_TO_HOST = frozenset({"cpu", "numpy", "tolist", "item"})
+_FORMAT = re.compile(r"^(?:torch|np|numpy)\.(?:float|double|half|bfloat|u?int|long|short|bool|complex|channels)")
+_SETTINGS = frozenset({"self", "cls", "args", "cfg", "config", "opt", "hparams", "params", "settings"})
+
+
+def device_samples(code: SampleCode) -> Iterator[Trace]:
+    """All that is seen to put samples, or what they are taken from, on an accelerator."""
+    for path, source in code.sources.items():
+        for at, line in enumerate(source.text.splitlines(), 1) if "set_default_" in source.text else ():
+            if _FOR_ALL.search(line) is not None:
+                yield Trace(f"makes its tensors on a device by default (`{line.strip()}`)", path, at)
+    for node, path in code.sampling.items():
+        yield from _puts(code.sources[path], path, node)
+    for made, path in code.building.items():
+        source = code.sources[path]
+        if not isinstance(made, cst.FunctionDef) or source.inside(made, cst.ClassDef) in code.classes:
+            yield from _puts(source, path, made)
+        else:
+            for returned in source.every(cst.Return, made):
+                for each in source.every(cst.Name, returned):
+                    for value in bound_to(source, each):
+                        yield from _puts(source, path, value) if isinstance(value, cst.BaseExpression) else ()
+                yield from _puts(source, path, returned)
+
+
+def _puts(source: Source, path: str, below: cst.CSTNode) -> Iterator[Trace]:
+    for call in source.every(cst.Call, below):
+        device = _device_of(source, call)
+        if device is None or not _may_be_accelerator(source, device) or _comes_back(source, call, below):
+            continue
+        yield Trace(f"puts samples on a device (`{source.code(call)}`)", path, source.lines_of(call)[0])
+
+
+def _device_of(source: Source, call: cst.Call) -> cst.BaseExpression | None:
+    """Return the device that a call puts something on: the call itself for `.cuda()`; None where it puts nothing."""
+    name = call_name(call)
+    if isinstance(source.parent(call), cst.WithItem) and name == "device" and call.args:
+        return call.args[0].value
+    if isinstance(call.func, cst.Attribute) and name == "cuda" and not _is_torch(call.func.value):
+        return call
+    given = argument(call, "device", 0 if name == "to" else None)
+    return given.value if given is not None and name not in {"Generator", "device"} else None
+
+
+def _is_torch(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Name) and node.value == "torch"
+
+
+def _may_be_accelerator(source: Source, device: cst.BaseExpression, depth: int = 3) -> bool:
+    code = source.code(device)
+    if _FORMAT.match(code) or code == "None":
+        return False
+    if isinstance(device, cst.BaseString | cst.Integer) or (isinstance(device, cst.Call) and "cpu" in code):
+        return "cpu" not in code or "cuda" in code
+    if isinstance(device, cst.Attribute) and device.attr.value == "device":
+        return isinstance(device.value, cst.Name) and device.value.value in _SETTINGS
+    if isinstance(device, cst.Name) and depth:
+        values = [each for each in bound_to(source, device) if isinstance(each, cst.BaseExpression)]
+        return not values or any(_may_be_accelerator(source, each, depth - 1) for each in values)
+    return True
+
+
+def _comes_back(source: Source, call: cst.Call, below: cst.CSTNode) -> bool:
+    """Whether what comes of a call goes to the host again in the same expression."""
+    for above in source.ancestors(call):
+        if isinstance(above, cst.Call) and isinstance(above.func, cst.Attribute):
+            back = argument(above, "device", 0 if call_name(above) == "to" else None)
+            if call_name(above) in _TO_HOST or (back is not None and source.code(back.value).strip("'\"") == "cpu"):
+                return True
+        if above is below or isinstance(above, cst.BaseSmallStatement):
+            return False
+    return False
