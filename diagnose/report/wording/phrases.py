@@ -160,7 +160,9 @@ def measure(name: str) -> str:
     kind, _, cause = name.partition(".")
     if kind == "idle" and cause:
         return f"idle, {class_look(cause).label}"
-    return class_look(name).label if name in CLASSES else name.replace("_", " ")
+    if name in CLASSES:
+        return class_look(name).label
+    return name.replace("_", " ") if name.isidentifier() else name  # a sentence may name an operator: `aten::add_`
 
 
 def value(item: Evidence) -> str:

@@ -20,6 +20,14 @@ def test_a_measure_keeps_its_digits() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "said"),
+    [("aten::as_strided per step", "aten::as_strided per step 763"), ("free_memory", "free memory 763")],
+)
+def test_an_operator_in_the_name_of_a_measure_keeps_its_own_name(name: str, said: str) -> None:
+    assert evidence(Evidence(name, 763, "count")) == said
+
+
+@pytest.mark.parametrize(
     ("sure_ms", "possible_ms", "said"),
     [
         (11.3, 15.8, "11.3 ms of each step (11 %), perhaps up to 15.8 ms"),
