@@ -350,3 +350,15 @@ def test_an_optimizer_is_no_module_with_a_method_of_that_name() -> None:
     policy = "class Policy(nn.Module):\n    def step(self, x):\n        return self.inner(x)\n\n"
     text = FLAT.replace("class Net", policy + "class Net").replace("model(batch)", "cost_of(batch)")
     assert isinstance(FIXERS["compile-model"].rewrite(request(text)), Advice)
+
+
+def test_a_switch_of_a_script_that_trains_nothing_stays_off() -> None:
+    chat = (
+        "import torch\n\n\ndef main(compile: bool = False):\n    model = build()\n"
+        "    if compile:\n        model = torch.compile(model)\n    return model\n"
+    )
+    asked = request(FLAT.replace('model = model.to("cpu")', "model = torch.compile(model)"))
+    beside = replace(asked, sources={**asked.sources, "chat.py": chat})
+    assert FIXERS["compile-model"].rewrite(beside) is None
+    answer = FIXERS["compile-model"].rewrite(replace(beside, sources={"chat.py": chat}))
+    assert isinstance(answer, Edits)
