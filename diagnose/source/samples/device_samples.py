@@ -50,6 +50,8 @@ def _puts(source: Source, path: str, below: cst.CSTNode) -> Iterator[Trace]:
         device = _device_of(source, call)
         if device is None or not _may_be_accelerator(source, device) or _comes_back(source, call, below):
             continue
+        if _follows_another(source, call):
+            continue
         yield Trace(f"puts samples on a device (`{source.code(call)}`)", path, source.lines_of(call)[0])
 
 
@@ -80,6 +82,12 @@ def _may_be_accelerator(source: Source, device: cst.BaseExpression, depth: int =
         values = [each for each in bound_to(source, device) if isinstance(each, cst.BaseExpression)]
         return not values or any(_may_be_accelerator(source, each, depth - 1) for each in values)
     return True
+
+
+def _follows_another(source: Source, call: cst.Call) -> bool:
+    """Whether a tensor is put where another one is: `x.cuda() if y.is_cuda else x`."""
+    tests = (above.test for above in source.ancestors(call) if isinstance(above, cst.If | cst.IfExp))
+    return any(each.attr.value == "is_cuda" for test in tests for each in source.every(cst.Attribute, test))
 
 
 def _comes_back(source: Source, call: cst.Call, below: cst.CSTNode) -> bool:

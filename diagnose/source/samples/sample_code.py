@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import binding_of, passed_to
+from diagnose.source.dataflow.bindings import binding_of, parameter_of, passed_to
 from diagnose.source.dataflow.flow import is_variable, within
 from diagnose.source.dataflow.reaching_definitions import is_list
 from diagnose.source.tree.definitions import Definition, Definitions
@@ -217,6 +217,9 @@ class SampleCode:
 
         `attributes`: all that is read of it, where no more than these is; None, all may be.
         """
+        function_around = self.sources[path].inside(name, cst.Lambda)
+        if isinstance(function_around, cst.Lambda) and parameter_of(function_around, name.value) is not None:
+            return  # the program's variable of that name is another
         bound = binding_of(self.sources[path], name)
         if bound is None:
             yield from ((path, value) for value in _given(self.sources[path], name, attributes))

@@ -148,7 +148,9 @@ def _methods(source: Source, around: cst.ClassDef) -> Iterator[cst.FunctionDef]:
 def _with_called(
     parsed: Mapping[str, Source], path: str, source: Source, around: cst.ClassDef, start: cst.FunctionDef
 ) -> Iterator[tuple[str, Source, cst.FunctionDef]]:
-    """A method of a class, and the methods and functions of the program that it calls, by their names."""
+    """A method of a class, and the methods and functions of the program that it calls, by their names; of objects that
+    outlive the call, the methods of whatever class.
+    """
     methods = {each.name.value: each for each in _methods(source, around)}
     pending, done = [(path, source, start)], {start}
     while pending:
@@ -159,11 +161,27 @@ def _with_called(
             called: list[tuple[str, Source, cst.FunctionDef]] = []
             if of_self and other is source and call_name(call) in methods:
                 called = [(path, source, methods[call_name(call)])]
+            elif isinstance(call.func, cst.Attribute) and (of_self or _outlives(other, call.func.value)):
+                called = list(_methods_named(parsed, call_name(call)))
             elif isinstance(call.func, cst.Name):
                 own = [(at, other, one) for one in other.functions_named(call_name(call)) if _is_of_file(other, one)]
                 called = own or list(_functions(parsed, call_name(call)))
             pending += [one for one in called if one[2] not in done]
             done |= {one[2] for one in called}
+
+
+def _outlives(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether an expression is an object that the module or the program keeps; what is passed is mostly a tensor."""
+    given = isinstance(node, cst.Name) and definition_of(source, node).bound is Bound.PARAMETER
+    return not given and _is_kept(source, node)
+
+
+def _methods_named(parsed: Mapping[str, Source], name: str) -> Iterator[tuple[str, Source, cst.FunctionDef]]:
+    """The methods of a program's own classes with that name; `forward` is looked at for itself."""
+    for path, source in parsed.items() if name != "forward" else ():
+        for each in source.functions_named(name) if name in source.function_names else ():
+            if isinstance(source.parent(source.parent(each) or each), cst.ClassDef):
+                yield path, source, each
 
 
 def _is_of_file(source: Source, function: cst.FunctionDef) -> bool:

@@ -63,3 +63,28 @@ def test_a_number_that_the_next_pass_reads_is_not_compiled(kept: str) -> None:
     answer = FIXER.rewrite(request(f"shown = {{'scale': 1.0}}\n{text}"))
     assert isinstance(answer, Advice)
     assert "keeps a value of the forward pass" in answer.text
+
+
+_SCHEDULE = """
+class Schedule:
+    def __init__(self):
+        self.beta = 0.0
+
+    def now(self):
+        return self.beta
+
+    def next(self):
+        self.beta = min(1.0, self.beta + 0.1)
+        return self.beta
+
+schedule = Schedule()
+"""
+
+
+@pytest.mark.parametrize(("asked", "edited"), [("now", True), ("next", False)])
+@pytest.mark.parametrize("kept", ["self.schedule", "schedule"])
+def test_a_number_that_an_object_sets_for_a_forward_pass_is_not_compiled(kept: str, asked: str, edited: bool) -> None:
+    text = FLAT.replace(_BODY, f"        return torch.tanh(self.inner(x) * {kept}.{asked}())")
+    text = text.replace("        self.inner =", "        self.schedule = schedule\n        self.inner =")
+    answer = FIXER.rewrite(request(_SCHEDULE + text))
+    assert isinstance(answer, Edits if edited else Advice)

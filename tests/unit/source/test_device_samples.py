@@ -23,6 +23,7 @@ def collate(rows):
 MADE = "x, y = torch.randn(9, 16).to(device), torch.zeros(9).to(device)  # !\n    data = "
 PLAIN = TOP.format(mark="")
 MARKED = TOP.format(mark="  # !")
+BESIDE = "def beside(x):\n    window = torch.ones(3)\n    return x * (window.cuda() if x.is_cuda else window)\n"
 ROWS = "return self.paths[i], i"
 PAIR = "torch.utils.data.TensorDataset"
 
@@ -62,10 +63,21 @@ def test_neither_workers_nor_pinned_memory_for_samples_on_a_device(fixer: str, t
         over(f"x = (torch.randn(9, 16).to(device) * 2).cpu()\n    data = {PAIR}(x, x.sum(1))"),
         over(f"x = torch.randn(9, 16).to(torch.float64)\n    data = {PAIR}(x, x.sum(1))"),
         over("data = Images(paths)", "x = torch.load(self.paths[i])\nreturn x + torch.zeros(3, device=x.device), i"),
+        over("data = Images(paths)", "return beside(torch.load(self.paths[i])), i", top=PLAIN + BESIDE),
+        over("data = Images(paths, lambda x: x * 2)\n    x = torch.zeros(1).to(device)"),
         over("data = Images(paths)", "return torch.load(self.paths[i]).to('cpu'), i"),
         over("data = Images(paths)", top='torch.set_default_device("cpu")\n'),
     ],
-    ids=["plain", "back on the host", "another format", "where another tensor is", "the host by name", "by default"],
+    ids=[
+        "plain",
+        "back on the host",
+        "another format",
+        "where another tensor is",
+        "if another tensor is there",
+        "another of that name",
+        "the host by name",
+        "by default",
+    ],
 )
 def test_workers_for_samples_on_the_host(text: str) -> None:
     assert isinstance(asked("loader-workers", text), Edits)
