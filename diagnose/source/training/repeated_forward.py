@@ -233,12 +233,16 @@ def _is_first_of(source: Source, call: cst.Call) -> bool:
 
 
 def _is_made_once(source: Source, node: cst.AssignTarget | cst.AugAssign) -> bool:
-    """Whether an attribute is set where a test of it says that it has to be, or to None."""
+    """Whether an attribute is set where a test of it says that it has to be, and not by what it was; or set to None."""
     assign = source.parent(node)
     if isinstance(assign, cst.Assign) and isinstance(assign.value, cst.Name) and assign.value.value == "None":
         return True
     target = source.code(node.target)
     if not isinstance(node, cst.AssignTarget) or not isinstance(node.target, cst.Attribute):
+        return False
+    if isinstance(assign, cst.Assign) and any(
+        source.code(x) == target for x in source.every(cst.Attribute, assign.value)
+    ):
         return False
     tests = (above.test for above in source.ancestors(node) if isinstance(above, cst.If))
     return any(source.code(read) == target for test in tests for read in source.every(cst.Attribute, test))

@@ -55,7 +55,13 @@ def test_what_compiled_code_keeps_as_written_is_compiled(body: str, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "kept", ["self.scale = self.scale * 0.5", "self.scale *= 0.5", "shown['scale'] = shown['scale'] * 0.5"]
+    "kept",
+    [
+        "self.scale = self.scale * 0.5",
+        "self.scale *= 0.5",
+        "shown['scale'] = shown['scale'] * 0.5",
+        "if self.scale > 0.1: self.scale = self.scale * 0.5",
+    ],
 )
 def test_a_number_that_the_next_pass_reads_is_not_compiled(kept: str) -> None:
     """Compiled code computes with such a number as it was one step before."""
