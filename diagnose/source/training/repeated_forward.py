@@ -12,6 +12,7 @@ from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.dataflow.reaching_definitions import Bound, definition_of
 from diagnose.source.rewrite.hooks import forward_hook
 from diagnose.source.tree.built_classes import Classes
+from diagnose.source.tree.definitions import module_file
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all, per_program
 from diagnose.source.tree.syntax import Source
@@ -161,7 +162,7 @@ def _with_called(
             called: list[tuple[str, Source, cst.FunctionDef]] = []
             if of_self and other is source and call_name(call) in methods:
                 called = [(path, source, methods[call_name(call)])]
-            elif isinstance(call.func, cst.Attribute) and (of_self or _outlives(other, call.func.value)):
+            elif of_self or (isinstance(call.func, cst.Attribute) and _outlives(parsed, at, other, call.func)):
                 called = list(_methods_named(parsed, call_name(call)))
             elif isinstance(call.func, cst.Name):
                 own = [(at, other, one) for one in other.functions_named(call_name(call)) if _is_of_file(other, one)]
@@ -170,10 +171,15 @@ def _with_called(
             done |= {one[2] for one in called}
 
 
-def _outlives(source: Source, node: cst.BaseExpression) -> bool:
-    """Whether an expression is an object that the module or the program keeps; what is passed is mostly a tensor."""
-    given = isinstance(node, cst.Name) and definition_of(source, node).bound is Bound.PARAMETER
-    return not given and _is_kept(source, node)
+def _outlives(parsed: Mapping[str, Source], path: str, source: Source, callee: cst.Attribute) -> bool:
+    """Whether a method is one of an object that the module or the program keeps: no library's function, and nothing
+    that is passed, which is a tensor as a rule.
+    """
+    if isinstance(callee.value, cst.Name) and definition_of(source, callee.value).bound is Bound.PARAMETER:
+        return False
+    modules = {name.partition(".")[0] for name in source.imported(callee)}
+    of_library = bool(modules) and all(each and module_file(each, path, parsed) is None for each in modules)
+    return not of_library and _is_kept(source, callee.value)
 
 
 def _methods_named(parsed: Mapping[str, Source], name: str) -> Iterator[tuple[str, Source, cst.FunctionDef]]:
@@ -251,7 +257,8 @@ def _is_made_once(source: Source, node: cst.AssignTarget | cst.AugAssign) -> boo
 def _is_compiled_as_written(source: Source, method: cst.FunctionDef, node: cst.AssignTarget | cst.AugAssign) -> bool:
     """Whether compiled code keeps what a statement keeps: tensors, and what no class reads.
 
-    Where `forward` computes `self.scale = self.scale * 0.99` with numbers, torch 2.13 falls one step behind.
+    Where `forward` computes with a number that goes on by itself, `self.scale = self.scale * 0.99`, torch 2.13 compiles
+    code that stays at an early one.
     """
     target = node.target
     if isinstance(target, cst.Subscript):  # only tensors and arrays take a slice among several indices

@@ -64,7 +64,7 @@ def test_what_compiled_code_keeps_as_written_is_compiled(body: str, monkeypatch:
     ],
 )
 def test_a_number_that_the_next_pass_reads_is_not_compiled(kept: str) -> None:
-    """Compiled code computes with such a number as it was one step before."""
+    """Compiled code computes with such a number as it was in an early step."""
     text = FLAT.replace(_BODY, f"        {kept}\n        return torch.tanh(self.inner(x) * self.scale)")
     answer = FIXER.rewrite(request(f"shown = {{'scale': 1.0}}\n{text}"))
     assert isinstance(answer, Advice)
@@ -94,3 +94,9 @@ def test_a_number_that_an_object_sets_for_a_forward_pass_is_not_compiled(kept: s
     text = text.replace("        self.inner =", "        self.schedule = schedule\n        self.inner =")
     answer = FIXER.rewrite(request(_SCHEDULE + text))
     assert isinstance(answer, Edits if edited else Advice)
+
+
+def test_a_function_of_torch_is_no_method_of_that_name() -> None:
+    text = FLAT.replace(_BODY, "        return torch.tanh(self.inner(x))").replace("torch.tanh", "nn.functional.tanh")
+    own = "class Meter:\n    def tanh(self):\n        self.calls = self.calls + 1\n"
+    assert isinstance(FIXER.rewrite(request(own + text)), Edits)
