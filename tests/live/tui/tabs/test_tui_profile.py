@@ -204,13 +204,18 @@ async def test_a_kernel_leads_to_its_longest_call_on_the_timeline(key: str) -> N
 
 
 @driven
-async def test_what_the_timeline_joins_with_others_is_said_to_have_no_call_of_its_own() -> None:
+async def test_what_the_timeline_joins_with_others_is_said_to_have_no_call_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shown = state()
     assert shown.profile is not None
     assert shown.profile.timeline is not None
     alike = replace(shown.profile.timeline, labels=tuple(f"{one} and 9 more" for one in shown.profile.timeline.labels))
     app = DiagnoseApp(Feed(replace(shown, profile=replace(shown.profile, timeline=alike))))
+    said: list[str] = []
+    monkeypatch.setattr(app, "notify", lambda message, **_: said.append(message))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("4", "t")
-        await settled(pilot, lambda: "The timeline shows nothing of this" in seen(app))
+        await settled(pilot, lambda: bool(said))
+        assert said == ["The timeline shows nothing of this by itself."]
         assert app.active == "kernels"
