@@ -1,4 +1,4 @@
-"""What a forward pass keeps from one step to the next: compiled where compiled code keeps the same."""
+"""Values that a forward pass keeps from one step to the next: compiled where compiled code keeps the same."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from deferring import fixed, outcome
+from deferring import fixed
+from program_outcome import outcome
 
 from diagnose.fixer import Advice, Edits
 

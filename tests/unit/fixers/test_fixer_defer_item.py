@@ -8,7 +8,8 @@ from textwrap import indent
 from types import ModuleType
 
 import pytest
-from deferring import FIXER, fixed, outcome
+from deferring import FIXER, fixed
+from program_outcome import outcome
 
 from diagnose.fixer import Advice, Edits, Example, example_request
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
-from contextlib import redirect_stdout
 from dataclasses import replace
 
 import pytest
+from program_outcome import outcome
 
 from diagnose.fixer import Advice, Edits, Gate, example_request
 from diagnose.plugins import load
@@ -93,16 +92,6 @@ trainer.fit()
 model = trainer.model
 print(" ".join(f"{norm:.3f}" for norm in trainer.norms))
 """
-
-
-def outcome(text: str) -> tuple[str, list[float]]:
-    printed = io.StringIO()
-    names: dict[str, object] = {}
-    with redirect_stdout(printed):
-        exec(compile(text, "train.py", "exec", dont_inherit=True), names)
-    model = names["model"]
-    assert isinstance(model, torch.nn.Module)
-    return printed.getvalue(), [value for parameter in model.parameters() for value in parameter.flatten().tolist()]
 
 
 @pytest.mark.parametrize(

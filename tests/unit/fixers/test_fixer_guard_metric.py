@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
-from contextlib import redirect_stdout
-
 import pytest
+from program_outcome import outcome
 
 from diagnose.fixer import Edits, example_request
 from diagnose.plugins import load
@@ -90,16 +88,6 @@ trainer = Trainer()
 trainer.fit([(torch.randn(8, 4), torch.randint(0, 3, (8,)))] * 4)
 model = trainer.model
 """
-
-
-def outcome(text: str) -> tuple[str, list[float]]:
-    printed = io.StringIO()
-    names: dict[str, object] = {}
-    with redirect_stdout(printed):
-        exec(compile(text, "train.py", "exec", dont_inherit=True), names)
-    model = names["model"]
-    assert isinstance(model, torch.nn.Module)
-    return printed.getvalue(), [value for parameter in model.parameters() for value in parameter.flatten().tolist()]
 
 
 @pytest.mark.parametrize("text", [FLAT, FUNCTION, TRAINER], ids=["flat", "function", "trainer"])
