@@ -83,23 +83,24 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
 
 def rewrite(request: Request) -> Answer:
     """Compile every model that a training step calls."""
-    present = _of_training(request, compilations(request.sources))
+    present = compilations(request.sources)
     if any(site.kind == "compile" for site in request.sites):
         return None
     if request.finding.rule == "unfused-loss" and not computes_loss(request.sources, request.sites):
         return None
     if not present:
         return _in_place(request)
+    present = _of_training(request, present)
     if all(found.condition is None for found in present):
         return None
     return _switched_on(request, present)
 
 
-def _of_training(request: Request, present: Sequence[Compiled]) -> Sequence[Compiled]:
+def _of_training(request: Request, present: tuple[Compiled, ...]) -> tuple[Compiled, ...]:
     """The uses of torch.compile in files that train a model or build it; where none is there, those of all files."""
     paths = {step.path for step in training_steps(request.sources, request.sites)}
     paths |= {built.path for built in _models(request)}
-    return [each for each in present if each.path in paths] or present
+    return tuple(each for each in present if each.path in paths) or present
 
 
 def _in_place(request: Request, own: Compiled | None = None) -> Answer:

@@ -58,7 +58,7 @@ def host_computing(measures: HostWaits) -> HostOps:
 
 
 _Own = tuple[str, Int64, Int64]
-"""What works by itself: its name, and the begins and ends of its turns."""
+"""Host work of one kind: its name, and the begins and ends of its turns, in ns."""
 
 
 def _alone(measures: HostWaits) -> Iterator[_Own]:

@@ -217,8 +217,8 @@ class SampleCode:
 
         `attributes`: all that is read of it, where no more than these is; None, all may be.
         """
-        function_around = self.sources[path].inside(name, cst.Lambda)
-        if isinstance(function_around, cst.Lambda) and parameter_of(function_around, name.value) is not None:
+        around = self.sources[path].inside(name, cst.Lambda)
+        if around is not None and parameter_of(around, name.value) is not None:
             return  # the program's variable of that name is another
         bound = binding_of(self.sources[path], name)
         if bound is None:

@@ -39,7 +39,7 @@ _ENDS = (
     cst.Return,
     cst.FormattedStringExpression,
 )
-"""What binds, tests or returns a value, and hands it on to nobody else."""
+"""Code that binds, tests or returns a value, and hands it on to nobody else."""
 _PURE_METHODS = frozenset({"item", "append", "extend", "add", "update", "fill_", "zero_", "mul_", "add_", "div_"})
 """Methods that keep nothing of what they are called on and return nothing of it where a statement calls them."""
 
