@@ -78,8 +78,8 @@ def tools_for(
     """Return the tools for trials of one program, which keep their files below `folder`."""
     copies = Workspace(program, folder, dict(environment), watched.compiles)
     groups = Groups(cancelled)
-    guard = {"guard": protection(program, folder)}
-    place = Workplace(groups, folder, python, copies.environment_of, guard, copies.edited, copies.probed)
+    recipe = {"guard": protection(program, folder), "searches": watched.searches}
+    place = Workplace(groups, folder, python, copies.environment_of, recipe, copies.edited, copies.probed)
     numbers = itertools.count(1)  # over all trials: no two processes may share a folder
 
     def start_arm(one: Program, name: str) -> ArmProtocol:

@@ -38,6 +38,8 @@ class WatchedProgram:
     """Whether it was seen to hold more from step to step, until memory runs out."""
     narrow: bool = False
     """Whether it multiplies in formats narrower than float32, TF32 among them."""
+    searches: bool = False
+    """Whether it lets cuDNN search for the fastest convolutions, which takes most of its first step."""
 
     @classmethod
     def of(
@@ -52,7 +54,10 @@ class WatchedProgram:
     ) -> WatchedProgram:
         """Return what the traces of all ranks tell of a run that was started at `began_ns`, in ns since the epoch."""
         memory, ranks = while_watched(traces), max(1, len(traces))
-        return cls(memory, written_ns(traces), start_ns(traces, began_ns), step_ns, ranks, compiles, mortal, narrow)
+        searches = any(trace.facts.cudnn_benchmark for trace in traces)
+        return cls(
+            memory, written_ns(traces), start_ns(traces, began_ns), step_ns, ranks, compiles, mortal, narrow, searches
+        )
 
 
 def multiplies_in_narrow_formats(diagnosis: Diagnosis) -> bool:

@@ -31,6 +31,7 @@ from ...records import NUMBERS, VALUES
 from ..hooks.modules import Modules
 from ..imports import after_import
 from ..probes.compilation import Compiling
+from ..process.cudnn_search import leave_out
 from ..process.garbage_collection import pass_over_torch
 from ..process.rendezvous import meet_apart
 from ..process.write_protection import protect
@@ -249,6 +250,7 @@ def prepare(recipe: dict[str, Any], hub: ProcessHooks) -> int:
     pass_over_torch(hub)
     protect(recipe, hub)
     meet_apart(recipe, hub)
+    leave_out(recipe, hub)
     seed = int(recipe.get("seed", 0))
     _seed(seed)
     return seed

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ...records import TRAJECTORY
 from ..hooks.optimizers import Optimizers
 from ..probes.compilation import Compiling
+from ..process.cudnn_search import leave_out
 from ..process.garbage_collection import pass_over_torch
 from ..process.rendezvous import meet_apart
 from ..process.seeds import Seeds
@@ -44,6 +45,7 @@ def start(recipe: dict[str, Any], hub: ProcessHooks) -> None:
     pass_over_torch(hub)
     protect(recipe, hub)
     meet_apart(recipe, hub)
+    leave_out(recipe, hub)
     trajectory = _Trajectory(int(recipe["steps"]), Seeds(int(recipe["seed"])), hub)
     hub.on_torch(trajectory.torch_imported)
     hub.on_restart(trajectory.clear)
