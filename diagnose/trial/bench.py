@@ -298,6 +298,11 @@ class Bench:
         its numbers are `held` already; `rerun`: with whole runs of a stack that had none."""
         return self._tools.costs.final_ns(held=held, runs=runs, rerun=rerun)
 
+    @property
+    def final_steps(self) -> int:
+        """The steps of a last run that are timed."""
+        return self._tools.costs.final_steps
+
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
         """The mean step of each program, in ns, with nothing inside but the clock of its steps; `str` is its name.
 

@@ -19,7 +19,6 @@ from diagnose.model import Decision, Gate, GateAnswer, GateCheck, GateResult, Ve
 from diagnose.program import Program
 from diagnose.session import FinalMeasured, PatchAccepted
 from diagnose.trial.bench import Bench
-from diagnose.trial.planning.cost_model import FINAL_BLOCKS
 from diagnose.trial.planning.numerics_check import PUT_OFF, with_checks
 from diagnose.trial.schedule import Schedule
 from diagnose.trial.whole_run.gate import WHOLE
@@ -166,11 +165,11 @@ class FinalCheck:
         return replace(found, detail=f"{found.detail}; {trajectory.detail}")
 
     def compare_alone(
-        self, stack: Stack, original: Program, patched: Program, step_ns: int, gate: GateResult
+        self, stack: Stack, original: Program, patched: Program, gate: GateResult
     ) -> FinalMeasured | None:
         """The patched program alone against the original alone, in turns of whole processes."""
         runs = self.schedule.final_runs
-        steps = FINAL_BLOCKS * self.schedule.block_steps(step_ns)
+        steps = self.bench.final_steps
         often = "once" if runs == 1 else f"{runs} runs"
         self.journal.phase("running the patched program alone", f"{steps} steps, {often} each")
         befores: list[int] = []

@@ -84,7 +84,6 @@ class GreedySearch:
         self._allow = allow
         self._queue = list(candidates(program, diagnosis.findings, catalogue))
         self._stack = Stack.of(program, known)
-        self._step_ns = diagnosis.average_step_ns
         more = list(unnamed(diagnosis, known.facts, catalogue, {one.fixer.name for one in self._queue}))
         self._queue += more
         self._done: set[str] = set()
@@ -209,7 +208,7 @@ class GreedySearch:
         if judged is None:
             return Outcome(self._journal.verdicts, None)
         stack, patched, gate = judged
-        measured = final.compare_alone(stack, original, patched, self._step_ns, gate)
+        measured = final.compare_alone(stack, original, patched, gate)
         return Outcome(self._journal.verdicts, stack.patch, measured, stack)
 
     def _tune(self, patched: Program, set_before: Collection[str] = ()) -> Program:

@@ -45,6 +45,9 @@ class CostModel:
     first_start_ns: int = 0
     """The time of that start of the program as found, which runs once more in the end."""
     first_step_ns: int = 0
+    """The step of the program as found: of its trials, once there is one, else as it was watched."""
+    is_as_found: bool = True
+    """Whether no fix is kept yet."""
     window_ns: int = 0
     """The time to write a profiler window and all that goes with it: first as the program was watched, then as the
     newest trial took."""
@@ -85,7 +88,8 @@ class CostModel:
             self.step_ns = found.step_ns
         self.held_steps = max(self.held_steps, found.held_steps)
         self.first_start_ns = self.first_start_ns or self.start_ns
-        self.first_step_ns = self.first_step_ns or self.step_ns
+        if not self.first_step_ns or (self.is_as_found and found.pairs):
+            self.first_step_ns = self.step_ns
         if found.pairs:
             self.alternates, self.apart = found.alternated, found.apart
         if found.generations > 1:
@@ -113,6 +117,7 @@ class CostModel:
 
     def grew(self, found: Comparison) -> None:
         """The patched program of a comparison is what the next trials start from."""
+        self.is_as_found = False
         if found.starts_ns[PATCHED]:
             self.start_ns = found.starts_ns[PATCHED][-1]  # later starts find compiled what the first one compiled
         if found.saving is not None:
@@ -199,8 +204,13 @@ class CostModel:
         """The last runs of the original and of the patched program alone; `runs` of each, or all."""
         starts_ns = self.first_start_ns, self.start_ns
         start_ns = sum(starts_ns) if self.alternates else max(starts_ns)  # where both fit, they start at once
-        steps = FINAL_BLOCKS * self.schedule.block_steps(self.first_step_ns) + self.schedule.drops(self.first_step_ns)
+        steps = self.final_steps + self.schedule.drops(self.first_step_ns)
         return (runs or self.schedule.final_runs) * (start_ns + steps * (self.first_step_ns + self.step_ns))
+
+    @property
+    def final_steps(self) -> int:
+        """Return the steps of a last run that are timed: several blocks, and no fewer than hold what recurs in them."""
+        return max(self.held_steps, FINAL_BLOCKS * self.schedule.block_steps(self.first_step_ns))
 
     @property
     def _clear_pairs(self) -> int:

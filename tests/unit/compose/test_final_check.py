@@ -70,17 +70,3 @@ def test_a_whole_run_that_differs_sends_for_the_fix_without_which_none_does(stag
     blamed = {one.fixer: one for one in stage.run().verdicts}["narrow-model"]
     assert blamed.decision is Decision.CHANGES_NUMBERS
     assert "in a whole run as run; without it they hold" in blamed.summary
-
-
-def test_the_last_runs_have_the_steps_that_the_average_one_leaves_time_for(stage: Stage) -> None:
-    """One step of sixteen that takes forty times as long: as many as of the median one take far longer than meant."""
-    stage.average_step_ns = 200_000_000
-    outcome = stage.run()
-    assert outcome.final is not None
-    plain = replace(stage, average_step_ns=None, events=[]).run()
-    assert plain.final is not None
-    assert _steps_in(outcome.final.how) < _steps_in(plain.final.how) / 2
-
-
-def _steps_in(how: str) -> int:
-    return int(how.partition("mean of ")[2].partition(" steps")[0])

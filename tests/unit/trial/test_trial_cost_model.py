@@ -204,3 +204,21 @@ def test_sides_that_start_one_by_one_take_a_start_each() -> None:
     known = CostModel(SCHEDULE)
     known.saw(replace(comparison(), apart=True), TURNS_NS + 2 * 5 * NS_PER_S)
     assert known.check_ns() == TURNS_NS + 2 * 5 * NS_PER_S
+
+
+def test_the_last_runs_are_as_long_as_steps_of_the_program_as_found_ask_for() -> None:
+    """A watched run may say far more than a step takes: it began amid an epoch's end."""
+    known = CostModel(SCHEDULE, step_ns=200 * NS_PER_MS)
+    assert known.final_steps == 5 * SCHEDULE.block_steps(200 * NS_PER_MS)
+    found = comparison()
+    known.saw(found, TURNS_NS)
+    assert known.final_steps == 5 * 10  # steps of 20 ms in blocks of 200 ms
+    known.grew(found)
+    known.saw(replace(found, step_ns=2 * NS_PER_MS), TURNS_NS)
+    assert known.final_steps == 5 * 10  # the original still takes 20 ms
+
+
+def test_the_last_runs_hold_what_recurs_every_few_steps() -> None:
+    known = costs()
+    known.saw(replace(comparison(), held_steps=96), TURNS_NS)
+    assert known.final_steps == 96
