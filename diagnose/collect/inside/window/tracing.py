@@ -1,9 +1,11 @@
 """Traces a few steady steps, once: when to begin, the window, and the search for waits after it.
 
-    warming up → (agreeing with the other ranks) → lead-in step → traced steps → lead-out step
-        → two steps under sync-debug, with the allocator's events → done
+    warming up → (room in the pass over the loader) → (agreeing with the other ranks) → lead-in step → traced steps
+        → lead-out step → two steps under sync-debug, with the allocator's events → done
 
-All of it is decided at the ends of steps on the training thread. The lead-in step is recorded but not counted: it
+All of it is decided at the ends of steps on the training thread. A window does not begin where it would hold the end of
+a pass, as far as passes are long enough: that step is longer than the others, and counted among few it would weigh far
+more than it costs. The lead-in step is recorded but not counted: it
 takes the profiler's own start, and a device that the host runs ahead of needs the end of the step before the first.
 The lead-out step is not counted either: it is slower than the others, because the program's lines are followed.
 """
@@ -16,6 +18,7 @@ from typing import Any
 from ...records import CLOSING, LINES, SYNCS, TRACE
 from ...traced_ranks import SOME, is_traced
 from ..guard import guarded, note
+from ..hooks.loader_pass import LoaderPass
 from ..hooks.loader_stock import stock_of
 from ..hooks.sites import Sites
 from ..probes.allocations import Allocations
@@ -28,9 +31,11 @@ from .counted_window import CountedWindow
 from .pause_bound import MOST_PAUSE_NS, OperatorCount, steps_within
 from .profiler_window import Window
 from .steadiness import MOST_NS, MOST_STEPS, Steadiness
-from .trace_agreement import TraceAgreement
+from .trace_agreement import AHEAD, TraceAgreement
 
 SYNC_STEPS = 2
+_LED = 2
+"""Steps of a window that are not counted: the lead-in and the lead-out."""
 FORWARD = "forward"
 """The kind of site at which the program calls its model."""
 SOURCE = "source"
@@ -64,6 +69,7 @@ class Tracing:
         """Steps to trace: fewer than asked for where they would hold up training for too long, as many on all ranks,
         for one that closed its window earlier would hold up the others."""
         self._operators = OperatorCount()
+        self._pass = LoaderPass(hub.steps)
         self._window = CountedWindow(hub, on_terminated)
         self._lines = LineLog(self._ownership)
         self._tries = 0
@@ -92,6 +98,7 @@ class Tracing:
         """Right after step `index`, on the training thread."""
         try:
             self._operators.step_ended(self._hub.torch)
+            self._pass.step_ended()
             self._phase(index)
         except Exception as error:  # noqa: BLE001 - see `guard`
             note(self.step_ended, error)
@@ -136,16 +143,11 @@ class Tracing:
 
     def _warming_up(self, index: int) -> None:
         steady = self.steady.step_ended(self._hub.end_ns())
-        if self._hub.world_size == 1:
+        if self._hub.world_size == 1 or self._hub.rank == 0:
             if steady:
                 self._wanted = self._steps_within()
-                self._open(index)
-        elif self._hub.rank == 0:
-            if steady:
-                self._wanted = self._steps_within()
-                step_ns = self.steady.step_ns or self.steady.median_ns() or 0
-                self._open_at = self._agreement.say(index, step_ns, self._wanted)
-                self._phase = self._agreed
+                self._phase = self._awaiting_room
+                self._awaiting_room(index)
         elif steady:
             self._open_at = index + _PATIENCE
             self._phase = self._agreed
@@ -153,6 +155,17 @@ class Tracing:
             self.steady.decide("opened together with rank 0, which found its steps steady")
             self._phase = self._agreed
             self._agreed(index)
+
+    def _awaiting_room(self, index: int) -> None:
+        alone = self._hub.world_size == 1
+        if not self._pass.has_room(self._wanted + _LED + (0 if alone else AHEAD)):
+            return
+        if alone:
+            self._open(index)
+            return
+        step_ns = self.steady.step_ns or self.steady.median_ns() or 0
+        self._open_at = self._agreement.say(index, step_ns, self._wanted)
+        self._phase = self._agreed
 
     def _agreed(self, index: int) -> None:
         if self._hub.rank != 0:
