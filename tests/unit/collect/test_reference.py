@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from diagnose.collect.inside.modes.reference import Arithmetic
+from diagnose.collect.inside.modes.reference import Arithmetic, _with_plain_attention
 
 
 class Unscale:
@@ -29,3 +31,13 @@ def test_the_factor_of_a_loss_scaler_stays_in_float32() -> None:
     Arithmetic(torch, "float64", None).run(unscale, (gradients, found, factor), {})
     assert unscale.given[2].dtype == torch.float32
     assert unscale.given[0] is gradients and unscale.given[1] is found, "what it writes is the program's own"
+
+
+def test_attention_of_plain_operators_stays_allowed_where_a_program_asks_for_flash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Flash attention knows 16-bit formats only, and would find no kernel in a reference."""
+    monkeypatch.setattr(torch._C, "_set_sdp_use_math", torch._C._set_sdp_use_math)  # put back after the test
+    _with_plain_attention(torch)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        assert torch._C._get_math_sdp_enabled() and torch._C._get_flash_sdp_enabled()

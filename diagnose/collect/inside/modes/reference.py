@@ -8,6 +8,9 @@ in which the program would have drawn, or the same seed would give other numbers
 A program that multiplies in a narrower format than float32 may be run in float32 instead, by the same rules and without
 TF32: that rounds thousands of times as finely as the program does, in half the memory.
 
+A program may restrict attention to kernels that know narrow formats only; the one that is made of plain operators stays
+allowed.
+
 With a number format named, the operands of matrix products and convolutions are first rounded to it, and nothing
 else: this is what that format's rounding costs by itself, on any machine.
 """
@@ -77,6 +80,7 @@ def install(torch_module: ModuleType, precision: str, rounds_to: str | None, hos
 
     torch.nn.modules.module.register_module_forward_pre_hook(before_forward)
     _without_autocast(torch)
+    _with_plain_attention(torch)
     _widen_before_wrapping(torch, widen)
 
 
@@ -97,6 +101,11 @@ def _without_autocast(torch: Any) -> None:
         return enter(self)
 
     autocast.__enter__ = entered_disabled
+
+
+def _with_plain_attention(torch: Any) -> None:
+    torch._C._set_sdp_use_math(True)
+    torch._C._set_sdp_use_math = lambda _enabled: None
 
 
 def _widen_before_wrapping(torch: Any, widen: Any) -> None:
