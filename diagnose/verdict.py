@@ -195,15 +195,22 @@ def ruling_on_time(
     return None
 
 
+def ruling_on_mechanism(saving: Interval, pairs: int, mechanism: Mechanism) -> Ruling | None:
+    """The decision on a fix that is faster, where what it claims to move did not move, or nobody saw whether it did;
+    else None."""
+    if mechanism.moved is True:
+        return None
+    return Ruling(Decision.UNEXPLAINED, f"{saved(saving, pairs)}, but {_unmoved(mechanism)}")
+
+
 def ruling(
     saving: Interval,
     pairs: int,
     gate: GateResult,
-    mechanism: Mechanism,
     peak_bytes: tuple[int, int] | None = None,
     memory_bytes: int | None = None,
 ) -> Ruling:
-    """The decision on a fix that is faster: it is kept only if memory, numbers and mechanism agree.
+    """The decision on a fix that is faster, and explained: it is kept only if memory and numbers agree.
 
     `peak_bytes` are the peaks before and after, `memory_bytes` what the device has; None is unknown, and a patched
     program that ran is taken to fit.
@@ -215,8 +222,6 @@ def ruling(
         return Ruling(Decision.OUT_OF_MEMORY, f"{gain}, but it peaks at {peak} of {size}")
     if gate.passed is False:
         return Ruling(Decision.CHANGES_NUMBERS, f"{gain}, but the numbers change: {gate.detail}")
-    if mechanism.moved is not True:
-        return Ruling(Decision.UNEXPLAINED, f"{measured}, but {_unmoved(mechanism)}")
     if gate.passed is None:
         return Ruling(Decision.UNVERIFIED, f"{measured}, but the numbers could not be checked: {gate.detail}")
     return Ruling(Decision.KEPT, f"{measured}; {gate.detail}")

@@ -21,7 +21,7 @@ from diagnose.trial.ab.knob_trials import KnobTrials
 from diagnose.trial.ab.result import ORIGINAL, Comparison, Ending
 from diagnose.trial.ab.sequential import worth
 from diagnose.trial.baseline_failure import fails_as_found
-from diagnose.trial.decision import measured, ruled, settled_by_time, skipped
+from diagnose.trial.decision import explained, measured, ruled, settled_by_time, skipped
 from diagnose.trial.planning.estimates import MOST_SAVED, Estimates, Plan
 from diagnose.trial.planning.numerics_check import PartialStack
 from diagnose.trial.process.process_group import never
@@ -221,7 +221,8 @@ class Bench:
         if found.failed is not None and found.failed[0] == ORIGINAL:
             answer = Ruling(Decision.FAILED, f"without it the program does not run: {answer.summary if answer else ''}")
         elif answer is None and shown is not None:
-            return Trial(ruled(verdict, fixer, found, shown))
+            verdict = explained(verdict, fixer, found)
+            return Trial(verdict if verdict.decision is Decision.UNEXPLAINED else ruled(verdict, found, shown))
         if answer is None:
             assert found.saving is not None  # or the times would have settled it
             answer = Ruling(Decision.KEPT, saved(found.saving, verdict.pairs))

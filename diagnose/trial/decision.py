@@ -9,7 +9,7 @@ from diagnose.model import Decision, GateResult, Verdict
 from diagnose.trial.ab.result import Comparison, Ending
 from diagnose.trial.mechanism import mechanism
 from diagnose.trial.standalone import ruling_on_failure
-from diagnose.verdict import LEAST_GENERATIONS, LEAST_PAIRS, Ruling, ruling, ruling_on_time
+from diagnose.verdict import LEAST_GENERATIONS, LEAST_PAIRS, Ruling, ruling, ruling_on_mechanism, ruling_on_time
 
 
 def measured(fixer: Fixer, found: Comparison, smallest: float) -> Verdict:
@@ -35,13 +35,22 @@ def skipped(verdict: Verdict) -> Verdict:
     return replace(verdict, decision=Decision.NOT_TRIED, summary=said)
 
 
-def ruled(verdict: Verdict, fixer: Fixer, found: Comparison, gate: GateResult) -> Verdict:
-    """The verdict on what is faster."""
+def explained(verdict: Verdict, fixer: Fixer, found: Comparison) -> Verdict:
+    """The verdict with what became of the measure that the fixer claims to move: `unexplained` where it did not move,
+    which no look at the numbers changes."""
     assert found.saving is not None  # or the times would have settled it
     moved = mechanism(fixer.mechanism, found)
+    verdict = replace(verdict, mechanism=moved)
+    unmoved = ruling_on_mechanism(found.saving, verdict.pairs, moved)
+    return replace(verdict, decision=unmoved.decision, summary=unmoved.summary) if unmoved else verdict
+
+
+def ruled(verdict: Verdict, found: Comparison, gate: GateResult) -> Verdict:
+    """The verdict on what is faster and explained."""
+    assert found.saving is not None  # or the times would have settled it
     memory_bytes = found.memory.device_bytes if found.memory else None
-    final = ruling(found.saving, verdict.pairs, gate, moved, found.peak_bytes, memory_bytes)
-    return replace(verdict, decision=final.decision, summary=final.summary, gate=gate, mechanism=moved)
+    final = ruling(found.saving, verdict.pairs, gate, found.peak_bytes, memory_bytes)
+    return replace(verdict, decision=final.decision, summary=final.summary, gate=gate)
 
 
 def settled_by_time(verdict: Verdict, found: Comparison) -> Ruling | None:

@@ -34,7 +34,8 @@ def mechanism(measure: str, comparison: Comparison) -> Mechanism:
         # Known of every measured step, without a profiler, where the window sees only a few.
         waited = [round(value) for value in comparison.input_ns]
         return _judged(measure, waited[0], waited[1], unit, comparison)
-    befores, afters = (_per_step(measure, paths) for paths in comparison.traces)
+    waited_ns = comparison.input_ns or (None, None)
+    befores, afters = (_per_step(measure, *of_side) for of_side in zip(comparison.traces, waited_ns, strict=True))
     if not befores or len(befores) != len(afters):
         return Mechanism(measure, None, None, unit, None)
     rank = max(range(len(befores)), key=lambda at: befores[at][0])
@@ -56,15 +57,16 @@ def _judged(
     return Mechanism(measure, before, after, unit, before - after >= EXPLAINS * saved_ns)
 
 
-def _per_step(measure: str, paths: Sequence[Path]) -> list[tuple[Number, int]]:
-    """A value for each rank, with its mean step in ns; empty where the windows cannot tell."""
+def _per_step(measure: str, paths: Sequence[Path], waited_ns: float | None) -> list[tuple[Number, int]]:
+    """A value for each rank, with its mean step in ns; empty where the windows cannot tell. `waited_ns`: how long each
+    measured step waited for input."""
     try:
         measures = [Measures(trace) for trace in open_traces(paths)] if paths else []
     except InputError:
         return []
     if not measures or any(rank.step_count == 0 for rank in measures):
         return []
-    values = [[_value(part, rank) for part in measure.split("+")] for rank in measures]
+    values = [[_value(part, rank, waited_ns) for part in measure.split("+")] for rank in measures]
     if any(value is None for parts in values for value in parts):
         return []
     sums = [sum(value for value in parts if value is not None) for parts in values]
@@ -73,11 +75,18 @@ def _per_step(measure: str, paths: Sequence[Path]) -> list[tuple[Number, int]]:
     return [(value, round(rank.mean_ns)) for value, rank in zip(values_of, measures, strict=True)]
 
 
-def _value(measure: str, rank: Measures) -> int | None:
-    """Return the measure's value over all counted steps; None for a measure of another name."""
+def _value(measure: str, rank: Measures, waited_ns: float | None) -> int | None:
+    """Return the measure's value over all counted steps; None for a measure of another name.
+
+    A window begins after a rest of the loader's workers, beside those of the other arm that make up for theirs: what it
+    waits for input counts no more than measured steps waited.
+    """
     accounting = rank.accounting
     if measure == "sync_calls":
         return len(rank.wait_calls) if rank.has_device else _value_reads(rank)
+    if measure == "idle" and waited_ns is not None:
+        for_input_ns = accounting.idle.get("input", 0)
+        return accounting.idle_ns - for_input_ns + min(for_input_ns, round(waited_ns * rank.step_count))
     if measure == "idle":
         return accounting.idle_ns
     if measure.startswith("idle."):

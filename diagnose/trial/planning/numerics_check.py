@@ -12,7 +12,7 @@ from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateAnswer, GateCheck, GateResult, Verdict
 from diagnose.program import Program
 from diagnose.trial.ab.result import Comparison
-from diagnose.trial.decision import ruled, settled_by_time
+from diagnose.trial.decision import explained, ruled, settled_by_time
 from diagnose.trial.gates.capture_plan import Part
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.planning.cost_model import CostModel
@@ -74,7 +74,8 @@ class NumericsChecks:
         *,
         may_wait: bool = False,
     ) -> Verdict:
-        """The verdict on a trial: by its times, else by the numbers too, in two parts where there is one halfway.
+        """The verdict on a trial: by its times and its mechanism, else by the numbers too, in two parts where there is
+        one halfway.
 
         `on_sure` is told as soon as nothing but whole runs stands between a fix and its keep. `may_wait`: those may
         wait for the whole runs of all kept fixes, where time is short.
@@ -82,6 +83,9 @@ class NumericsChecks:
         early = settled_by_time(verdict, found)
         if early is not None:
             return replace(verdict, decision=early.decision, summary=early.summary)
+        verdict = explained(verdict, fixer, found)
+        if verdict.decision is Decision.UNEXPLAINED:
+            return verdict
         parts = [(fixer, original, patched)]
         if halfway is not None:
             self.on_phase(f"capturing first steps and losses of {fixer.name}", fixer.gate.value)
@@ -93,22 +97,22 @@ class NumericsChecks:
             self.on_phase(f"checking the numbers of {part.name}", part.gate.value)
             answers.append(self.numbers(part.gate, before, after, part.rounds_to))
             if answers[-1].passed is not True:
-                return ruled(verdict, fixer, found, answers[-1])
-        sure = ruled(verdict, fixer, found, _joined(answers))
+                return ruled(verdict, found, answers[-1])
+        sure = ruled(verdict, found, _joined(answers))
         if sure.decision is not Decision.KEPT:
             return sure
         on_sure(sure)
         if may_wait and fixer.gate is not Gate.TRAINING and self._takes_most_of_rest():
             self.costs.owes_whole_runs = True
             put_off = GateCheck(WHOLE, GateAnswer.UNVERIFIED, PUT_OFF)
-            return ruled(verdict, fixer, found, with_checks(_joined(answers), (put_off,)))
+            return ruled(verdict, found, with_checks(_joined(answers), (put_off,)))
         for place, (part, before, after) in enumerate(parts):
             gate, loading = answers[place].gate, part.changes_loading
             checks = self.whole_runs(gate, before, after, part.rounds_to, loading=loading)
             answers[place] = with_checks(answers[place], checks)
             if answers[place].passed is not True:
-                return ruled(verdict, fixer, found, answers[place])
-        return ruled(verdict, fixer, found, _joined(answers))
+                return ruled(verdict, found, answers[place])
+        return ruled(verdict, found, _joined(answers))
 
     def check(
         self,

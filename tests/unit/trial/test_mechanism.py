@@ -69,6 +69,29 @@ def test_waiting_for_input_is_known_of_every_measured_step(compared: type[Compar
     assert mechanism("idle.input", found).moved is True
 
 
+def test_a_window_that_waits_for_input_longer_than_measured_steps_did_is_not_held_against_a_fix(
+    compared: type[Compared],
+) -> None:
+    """A loader's workers rest while a window opens, and then make up for it beside those of the other arm."""
+    waiting = drawn(
+        """
+        load: wwwwwwww   wwwwwwww
+        host:         ol         ol
+        gpu :          k          k
+        step: |         |          |
+        """
+    )
+    found = compared(HOST_LATE, waiting)
+    measure = "compute+exposed_copy+idle"
+    assert mechanism(measure, found).moved is False
+    found.input_ns = (0.0, 3.0 * MS)
+    seen = mechanism(measure, found)
+    assert seen.moved is True
+    assert seen.after == 2.5 * MS + 3 * MS  # what is no waiting, and as much waiting as measured steps have
+    found.input_ns = (0.0, 8.0 * MS)  # so did the measured steps
+    assert mechanism(measure, found).moved is False
+
+
 def waits(count: int, length: int = 100) -> Trace:
     """A device that is hardly ever idle, and a host that waits for it so many times in a step."""
     return drawn(f"host: {'s.' * count:<{length}}\ngpu : .{'k' * (length - 2)}\nstep: {'|':>{length}}", repeat=4)
