@@ -89,6 +89,7 @@ def fix(
             on_control=journal.tell_of_control,
             cancelled=cancelled,
             skip=skip,
+            allows_training=Gate.TRAINING in allow,
         ) as bench:
             given = (program, diagnosis, known, catalogue, record, bench)
             if died:

@@ -66,15 +66,19 @@ class Bench:
         on_control: OnControl = lambda _control: None,
         cancelled: Callable[[], bool] = never,
         skip: SkipRequest | None = None,
+        *,
+        allows_training: bool = False,
     ) -> None:
         """`on_phase` is told of what takes a while and shows no pairs meanwhile, `on_control` of a control that a
         verdict has asked for. Once `cancelled` says so, whatever waits for a program raises Cancelled. `skip` ends the
-        trial of one fix while it is measured; the fix is then not tried.
+        trial of one fix while it is measured; the fix is then not tried. `allows_training`: a fix may be kept that
+        shows the same training and no more.
         """
         watched = watched or WatchedProgram()
         self._tools = tools_for(
             program, folder, schedule, deadline, watched, python, environment, on_phase, on_control, cancelled
         )
+        self._tools.gatekeeper.allows_training = allows_training
         self._trials = TrialRunner.of(self._tools, watched)
         self._shown = self._trials.shown
         self._watched = watched

@@ -47,6 +47,8 @@ class Gatekeeper(CaptureRunner):
 
     step_ns: int = -1
     """The step of the slower program, where a trial has measured it; else -1."""
+    allows_training: bool = False
+    """Whether a fix may be kept whose promise is no more than the same training."""
     precision: str = "float64"
     """The number format of references: "float32" where the program multiplies in a narrower one."""
     _same_numbers: dict[Path, Path] = field(default_factory=dict)
@@ -84,7 +86,8 @@ class Gatekeeper(CaptureRunner):
                 return self._tell_if_borrowed(replace(answer, detail=f"{answer.detail}{unseen}"))
             answer = self._equal(gate, original, patched, rounds_to)
         except _NoCaptureError as error:
-            return GateResult(gate, None, str(error))
+            by_training = self._instead_of_reference(original, patched, error) if gate is not Gate.TRAINING else None
+            return by_training or GateResult(gate, None, str(error))
         if answer.passed and _end(self._same_numbers, original.root) != patched.root:
             self._same_numbers.setdefault(patched.root, original.root)
         one_compiles = (patched.root in self.compiling) is not (original.root in self.compiling)
@@ -217,6 +220,17 @@ class Gatekeeper(CaptureRunner):
         detail = f"the original is not deterministic, so rounding was judged: {answer.detail}"
         return GateResult(Gate.ROUNDING, answer.passed, detail)
 
+    def _instead_of_reference(self, original: Program, patched: Program, error: _NoCaptureError) -> GateResult | None:
+        """The answer of the training gate where a program cannot be its own reference, as kernels of its own know
+        narrow formats only; None where that is not why, or the user allows no less than the promise."""
+        if not (self.allows_training and error.wanted.exact) or self.deadline.passed:
+            return None
+        with contextlib.suppress(_NoCaptureError):
+            answer = self._trajectory(original, patched, asked=True)
+            unseen = f"its first steps were not compared with {error.wanted.recipe['precision']}: {error}"
+            return replace(answer, detail=f"{answer.detail}; {unseen}")
+        return None
+
     def _in_float64(self, before: Capture, after: Capture, original: Program, patched: Program) -> GateResult | None:
         """The answer from float64, where the program's own rounding hides more than a fix may change."""
         if self.deadline.passed:
@@ -259,7 +273,7 @@ class Gatekeeper(CaptureRunner):
             self._borrowed = self._borrowed or key != one.key
             taken = self._taken[key]
             if isinstance(taken, str):
-                raise _NoCaptureError(taken)
+                raise _NoCaptureError(taken, one)
             found.append(taken)
         return found
 
@@ -283,3 +297,7 @@ def _end(links: Mapping[Path, Path], root: Path) -> Path:
 
 class _NoCaptureError(Exception):
     """A capture that a gate needs could not be taken."""
+
+    def __init__(self, why: str, wanted: CaptureRequest) -> None:
+        super().__init__(why)
+        self.wanted = wanted

@@ -146,3 +146,20 @@ def test_a_trajectory_that_decides_alone_says_what_was_not_seen() -> None:
     assert answer.passed
     assert "first steps were not compared with float64: float64 is not known to its kernels" in answer.detail
     assert "float64" not in keeper({}).check(Gate.TRAINING, FOUND, STACK, "bfloat16").detail
+
+
+def test_the_training_stands_in_for_a_reference_that_cannot_be_made_where_the_user_allows_it() -> None:
+    """Kernels of a program's own may know 16-bit formats only."""
+    made = keeper({}, missing=frozenset({"float64"}), allows_training=True)
+    answer = made.check(Gate.ROUNDING, FOUND, STACK)
+    assert (answer.gate, answer.passed) == (Gate.TRAINING, True)
+    assert "first steps were not compared with float64: float64 is not known to its kernels" in answer.detail
+    astray = keeper({}, missing=frozenset({"float64"}), allows_training=True, drifts=frozenset({"stack"}))
+    assert astray.check(Gate.ROUNDING, FOUND, STACK).passed is False
+
+
+@pytest.mark.parametrize("missing", ["float64", "values"])
+def test_nothing_stands_in_for_numbers_that_the_user_asks_for_or_that_the_program_does_not_give(missing: str) -> None:
+    made = keeper({}, missing=frozenset({missing}), allows_training=missing == "values")
+    answer = made.check(Gate.ROUNDING, FOUND, STACK)
+    assert (answer.gate, answer.passed) == (Gate.ROUNDING, None)
