@@ -37,7 +37,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from diagnose.measure.lines.op_lines import places_of_ops
-from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.replay.savings import fused, gained_ns
 from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Measures, Rule, Symptom, drawn
 
@@ -63,9 +63,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if not chains:
         return
     rows = np.concatenate([chain.rows for chain in chains])
-    left = np.concatenate([np.full(len(chain.rows), chain.needed_ns / max(chain.length_ns, 1)) for chain in chains])
+    left = [chain.needed_ns / max(chain.length_ns, 1) for chain in chains]
     time, needed = measures.time_of(rows), sum(chain.needed_ns for chain in chains)
-    cut = sped_up(measures, rows, left)
+    cut = fused(measures, [chain.rows for chain in chains], left)
     gained = gained_ns(measures, cut, int(time.total_ns * (1 - needed / known)))
     if gained == 0:
         return

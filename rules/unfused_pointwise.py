@@ -39,7 +39,7 @@ from functools import partial
 import numpy as np
 
 from diagnose.measure.lines.op_lines import places_of_ops
-from diagnose.measure.replay.savings import gained_ns, sped_up
+from diagnose.measure.replay.savings import fused, gained_ns
 from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Measures, Rule, Symptom, drawn
 
@@ -57,13 +57,11 @@ def _chains(measures: Measures) -> Iterator[Claim]:
     order, chains = measures.program_order, measures.chains
     places = np.flatnonzero(measures.chain_places)
     rows = order.rows[places]
-    left = np.ones(len(order), np.float64)
-    for chain in chains:
-        left[chain.first : chain.last + 1] = chain.needed_ns / max(chain.length_ns, 1)
+    in_chains = [order.rows[chain.first : chain.last + 1] for chain in chains]
     time = measures.time_of(rows)
     total = sum(chain.length_ns for chain in chains)
     needed = sum(chain.needed_ns for chain in chains)
-    cut = sped_up(measures, rows, left[places])
+    cut = fused(measures, in_chains, [chain.needed_ns / max(chain.length_ns, 1) for chain in chains])
     saved = gained_ns(measures, cut, int(time.total_ns * (1 - needed / total)) if total else 0)
     if saved == 0:
         return

@@ -8,17 +8,19 @@ have had to wait for then. Without a device, or where the replay misses, the acc
     recoverable_ns(measures, stretches)            # idle and busy time gone
     without_waiting_ns(measures, stretches)        # no wait for the device any more
     without_host_ns(measures, host, stretches)     # no such work of the host any more
-    gained_ns(measures, cut, at_most_ns)           # any other change; `without`, `without_waits`, `sped_up` make them
+    gained_ns(measures, cut, at_most_ns)           # any other change; `without_waits`, `sped_up`, `fused` make them
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from diagnose.measure.replay.host_waits import HostWaits
 from diagnose.measure.replay.replay import Cut
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import Bool, Float64, Int64
+from diagnose.trace.schema import MISSING, Bool, Float64, Int64
 
 NEGLIGIBLE = 0.001
 """A bound below this part of the steps is not worth a replay: a finding begins at five times as much."""
@@ -110,6 +112,16 @@ def sped_up(measures: HostWaits, rows: Int64, left: float | Float64) -> Cut:
     scale = np.ones(len(measures.trace.device), np.float64)
     scale[rows] = left
     return Cut(scale=scale)
+
+
+def fused(measures: HostWaits, chains: Sequence[Int64], left: Sequence[float]) -> Cut:
+    """The change that makes one kernel of each chain of rows of device work, `left` times as long as the chain: the
+    host launches the last one alone."""
+    rows = np.concatenate(chains)
+    before, last = (np.concatenate([chain[part] for chain in chains]) for part in (np.s_[:-1], np.s_[-1:]))
+    ops = np.setdiff1d(measures.op_of_work[before], [MISSING, *measures.op_of_work[last]])
+    scale = np.repeat(np.asarray(left, np.float64), [len(chain) for chain in chains])
+    return sped_up(measures, rows, scale) | Cut(host=Intervals.of_rows(measures.trace.ops, ops))
 
 
 def calls_in(measures: HostWaits, intervals: Intervals) -> Bool:

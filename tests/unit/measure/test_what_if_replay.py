@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from diagnose.measure import Measures
 from diagnose.measure.replay.overhead import MOST, scale_of
 from diagnose.measure.replay.replay import Cut
-from diagnose.measure.replay.savings import recoverable_ns, scaled_ns, without_waiting_ns
+from diagnose.measure.replay.savings import fused, recoverable_ns, scaled_ns, sped_up, without_waiting_ns
 from diagnose.model import Facts
 from diagnose.trace import Thread, Trace
 from diagnose.trace.drawn import drawn
@@ -374,3 +374,23 @@ def test_a_loader_without_workers_costs_what_workers_gave_back() -> None:
     predicted = recoverable_ns(without, without.idle["input"]) / without.step_count
     saved = without.replay.base_ns / without.step_count - with_workers.replay.base_ns / with_workers.step_count
     assert predicted == pytest.approx(saved, rel=0.1)
+
+
+def test_a_chain_that_is_fused_is_launched_once() -> None:
+    """A host that takes as long for its launches as the device for its work gains nothing by shorter kernels alone."""
+    measures = Measures(
+        drawn(
+            """
+            host: aaalnnnlrrrlxxxl.
+            gpu :    bbbbnnnnrrrrxxxx
+            step:                    |
+            """,
+            repeat=4,
+            ops={"a": "aten::mm", "n": "aten::batch_norm", "r": "aten::relu", "x": "aten::add"},
+            kernels={"b": "gemm", "n": "batch_norm", "r": "relu", "x": "add"},
+        )
+    )
+    chains = [np.arange(1, 4) + 4 * step for step in range(4)]
+    assert measures.replay.saved_ns(sped_up(measures, np.concatenate(chains), 1 / 3)) == 0
+    saved_ns = measures.replay.saved_ns(fused(measures, chains, [1 / 3] * 4))
+    assert saved_ns == measures.step_count * 8 * MS
