@@ -1,9 +1,10 @@
 """Lets the graph rewriter put fused operators where the model's graph has room for them.
 
 What it changes
-    `torch.compile(model)` and `model.compile()` get `backend=` of `diagnose.graph`, which hands the rest of the graph
-    to the default compiler. A model that is not compiled gets `model.compile(backend=…, options={"inner": "eager"})`
-    after the lines that build it: its graph is rewritten and otherwise runs as it is.
+    For a loss over all logits, `torch.compile(model)` and `model.compile()` get `backend=` of `diagnose.graph`, which
+    hands the rest of the graph to the default compiler. A model that is not compiled gets
+    `model.compile(backend=…, options={"inner": "eager"})` after the lines that build it: its graph is rewritten and
+    otherwise runs as it is.
 
 Why it helps
     An output layer with its loss, residual norms, gated units or rotary embedding that stand in a library's code, or
@@ -15,9 +16,10 @@ Fix safety
     Rounding: sums in another order, in float32; every place is checked forward and backward before it is rewritten. The
     program then imports `diagnose.graph`, which needs torch, and Triton to be fast, and nothing else: where it runs,
     this package has to be installed. Left alone: programs that name a backend, compile by a decorator or only under a
-    switch that was off; a loss that is computed beside a model which is not compiled; where the program compiles
-    nothing, hooks on modules and a forward pass that does more than compute with tensors, such as to draw random
-    numbers of NumPy's; and what cannot be compiled: gradients of gradients, TorchScript, CUDA graphs of its own.
+    switch that was off; what else a compiler fuses by itself; a loss that is computed beside a model which is not
+    compiled; where the program compiles nothing, hooks on modules and a forward pass that does more than compute with
+    tensors, such as to draw random numbers of NumPy's; and what cannot be compiled: gradients of gradients, TorchScript,
+    CUDA graphs of its own.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ def rewrite(request: Request) -> Answer:
         return None
     present = compilations(request.sources)
     if present:
-        return _named(request, present)
+        # All else a compiler fuses by itself, and the program would import this package for nothing.
+        return _named(request, present) if request.finding.rule == "unfused-loss" else None
     if any(site.kind == "compile" for site in request.sites):
         return None
     if request.finding.rule == "unfused-loss" and not computes_loss(request.sources, request.sites):
@@ -115,7 +118,8 @@ _LOOP = (
 
 def _recorded(text: str) -> Request:
     lines = [number for number, line in enumerate(text.splitlines(), 1) if "compile(" in line and "if off" not in line]
-    return example_request("unfused-pointwise", text, sites=[Site("compile", "train.py", line) for line in lines])
+    rule = "unfused-loss" if lines else "unfused-pointwise"
+    return example_request(rule, text, sites=[Site("compile", "train.py", line) for line in lines])
 
 
 def _example(before: str, after: str | None) -> Example:

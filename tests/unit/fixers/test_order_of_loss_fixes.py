@@ -10,7 +10,7 @@ from diagnose.compose.proposals.candidates import Candidate
 from diagnose.compose.proposals.proposals import next_up
 from diagnose.engine import diagnose
 from diagnose.fixer import Edits, example_request
-from diagnose.model import Finding
+from diagnose.model import Finding, Site
 from diagnose.plugins import Catalogue, load
 from diagnose.trace import Trace
 from diagnose.trace.readers import open_traces
@@ -85,3 +85,13 @@ def test_a_model_is_not_compiled_for_a_loss_that_is_fused_already(catalogue: Cat
     for name in ("compile-model", "use-diagnose-backend"):
         answer = catalogue.fixers[name].rewrite(example_request("unfused-loss", fused.files["train.py"]))
         assert not isinstance(answer, Edits), name
+
+
+def test_beside_a_compiler_the_graph_is_rewritten_for_a_loss_alone(catalogue: Catalogue) -> None:
+    """A compiler fuses all else by itself: the program would import the package for nothing."""
+    compiled = INSIDE.replace("model = Net()", "model = torch.compile(Net())")
+    sites = [Site("compile", "train.py", compiled.splitlines().index("model = torch.compile(Net())") + 1)]
+    rewrite = catalogue.fixers["use-diagnose-backend"].rewrite
+    assert isinstance(rewrite(example_request("unfused-loss", compiled, sites=sites)), Edits)
+    for rule in ("unfused-pointwise", "memory-bound"):
+        assert rewrite(example_request(rule, compiled, sites=sites)) is None
