@@ -21,7 +21,7 @@ What proves it
 
 What fixes it
     More workers, kept alive between epochs, with pinned memory (`loader-workers`); a batch prepared ahead
-    (`loader-prefetch`); samples decoded once (`cache-decoded`).
+    (`loader-prefetch`); samples decoded once, by hand.
 
 Thresholds
     BURST: waits come in bursts when at most half of the steps wait as long as the mean wait; with an even loader about
@@ -72,7 +72,7 @@ SELDOM = 16
 LATE = 0.1
 SHORTEN = (*SHORTEN_DEVICE_WORK, "unfused-loss", "launch-bound")
 
-_FIXERS = ("loader-workers", "loader-pin", "loader-prefetch", "persistent-workers", "cache-decoded")
+_FIXERS = ("loader-workers", "loader-pin", "loader-prefetch", "persistent-workers")
 _WITHOUT_DEVICE = tuple(name for name in _FIXERS if name != "loader-pin")  # only copies to a device read pinned memory
 
 

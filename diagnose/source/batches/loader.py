@@ -226,26 +226,18 @@ class Loader:
         where = daemon_that_runs(sources, self.options.path, self.options.node)
         return f"runs in a daemonic process, which may have no children: {where} starts it." if where else None
 
-    def why_none_kept(self) -> str | None:
-        """Return what the program shares with its dataset that persistent workers, or kept samples, would not see; None
-        where nothing.
-        """
-        if self.shared is None:
-            return None
-        found = self.shared.change(When.BETWEEN) or self.shared.trace
-        return f"feeds a dataset that {found.words}: {found.where}." if found is not None else None
-
     def why_none_live_on(self) -> str | None:
         """Return what the program does that workers which live on would not go along with; None where nothing."""
         if self.options.names:
             return None
         beside = opened_beside_itself(self.options.sources, self.options.source, self.options.node)
-        if beside is None:
-            return self.why_none_kept()
-        return (
-            f"is gone through while the program goes through it already: {beside}. Workers that live on make batches "
-            "for one pass at a time: the first would go on with those of the second."
-        )
+        if beside is not None:
+            return (
+                f"is gone through while the program goes through it already: {beside}. Workers that live on make "
+                "batches for one pass at a time: the first would go on with those of the second."
+            )
+        found = self.shared and (self.shared.change(When.BETWEEN) or self.shared.trace)
+        return f"feeds a dataset that {found.words}: {found.where}." if found else None
 
     @cached_property
     def shared(self) -> SharedState | None:

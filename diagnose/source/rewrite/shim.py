@@ -1,6 +1,6 @@
 """Code that a fix needs and that belongs to no file of the user's: a small new file beside the script, and one import.
 
-Several fixes may share the file; each adds its own functions to it.
+Several fixes may share the file; each adds its own code to it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import PurePath
 
 import libcst as cst
 
-from diagnose.source.tree.edits import insert_after, insert_before, top_of_program
+from diagnose.source.tree.edits import insert_before
 from diagnose.source.tree.syntax import Source, Splice, parse
 
 MODULE = "diagnose_fixes"
@@ -50,24 +50,6 @@ def add_to_shim(home: str, sources: Mapping[str, str], imports: Sequence[str], c
 
 def _third_party(line: str) -> bool:
     return bool(re.match(r"(?:import|from) (torch|numpy)\b", line))
-
-
-def import_from_shim(source: Source, names: Sequence[str]) -> list[Splice]:
-    """The import of functions of that file, where a file has none yet."""
-    for statement in source.every(cst.ImportFrom):
-        if statement.module is not None and source.code(statement.module) == MODULE:
-            known = (
-                [] if isinstance(statement.names, cst.ImportStar) else [alias.name.value for alias in statement.names]
-            )
-            new = sorted({*names, *map(str, known)})
-            if set(new) == set(known):
-                return []
-            return [Splice(*source.span(statement), f"from {MODULE} import {', '.join(new)}")]
-    line = f"from {MODULE} import {', '.join(sorted(names))}"
-    anchor = top_of_program(source)
-    if anchor is not None:
-        return [insert_after(source, anchor, ["", line])]
-    return [insert_before(source, source.module.body[0], [line])] if source.module.body else []
 
 
 def import_for_effect(source: Source, why: str) -> list[Splice]:

@@ -2,5 +2,5 @@
 
 sample_code ──▶ object_identity ──▶ sample_effects, shared_objects ──▶ open_handles, hidden_changes, main_process ──┐
 given_attributes, batch_aliases, dataset_rng, statement_order, process_memory ──────────────────▶ shared_state ◀──┘
-changing_samples    whether a sample may be another one the next time
+changing_samples    whether a line changes a dataset
 """

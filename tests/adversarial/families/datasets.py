@@ -1,4 +1,4 @@
-"""Programs whose datasets hold state: what workers would copy, and what a cache would freeze."""
+"""Programs whose datasets hold state: what workers would copy, and what those that live on would not see."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from adversarial.program import Program, fill
 
 FAMILY = "loaders"
-_SHARED = "loader-workers", "persistent-workers", "cache-decoded"
+_SHARED = "loader-workers", "persistent-workers"
 
 MAIN = """
 import io, json, os, random, sqlite3, struct, tarfile, zipfile
@@ -379,12 +379,10 @@ def programs() -> Iterator[Program]:
     for loop, template in {"function": MAIN, "trainer": TRAINER}.items():
         for name, (parts, why) in STATES.items():
             left = dict.fromkeys(_SHARED, why) if why else {}
-            if name in ("generator", "torch_generator"):
-                left = {"cache-decoded": why}
-            if why and name in _BETWEEN_EPOCHS:
-                left = {"cache-decoded": why}  # workers that are started for each epoch see what changed before it
-            if name in ("random", "torch_random"):
-                left = {}  # the cache sees draws from these at the start of the run, and stands aside
+            if name in _BETWEEN_EPOCHS:
+                left = {}  # workers that are started for each epoch see what changed before it
+            if name in ("random", "torch_random", "generator", "torch_generator"):
+                left = {}  # workers draw others, which changes the training and is said
             if name == "workers_shown":
                 left = {"loader-workers": why}
             if name in ("noted", "noted_in_global", "counter", "file_handle", "zip_handle", "database"):

@@ -143,7 +143,6 @@ def programs() -> Iterator[Program]:
         FAMILY,
         PSEUDO_LABELS.lstrip(),
         edited=frozenset({"loader-workers"}),
-        left_alone={"cache-decoded": "labels are written anew between epochs"},
     )
     yield Program(
         "recipe_class_balanced_list",

@@ -14,7 +14,7 @@ from diagnose.fixer import Advice, Edits, Facts, Site, example_request
 from diagnose.plugins import load
 from diagnose.program import Program, patch
 from diagnose.program.copy import copy_program
-from diagnose.source.rewrite.shim import add_to_shim, import_for_effect, import_from_shim
+from diagnose.source.rewrite.shim import add_to_shim, import_for_effect
 from diagnose.source.tree.syntax import Source, splice
 
 SCRIPT = '"""Trains."""\n\nfrom __future__ import annotations\n\nimport torch\n\nprint("trained")\n'
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 def edits(root: Path) -> dict[str, str]:
     source = Source(SCRIPT)
     shim = add_to_shim(str(root), {}, ["import os"], CODE)
-    return {str(root / "train.py"): splice(SCRIPT, import_from_shim(source, ["twice"])), shim.path: shim.text}
+    return {str(root / "train.py"): splice(SCRIPT, import_for_effect(source, "see there")), shim.path: shim.text}
 
 
 def test_a_new_file_is_in_the_diff_as_git_writes_it(folder: Path) -> None:
@@ -50,7 +50,7 @@ def test_it_is_applied_and_taken_back(folder: Path, tmp_path: Path) -> None:
     loaded = patch.load(kept)
     patch.apply(loaded, kept)
     assert (folder / "diagnose_fixes.py").is_file()
-    assert "from diagnose_fixes import twice" in (folder / "train.py").read_text()
+    assert "import diagnose_fixes  # see there" in (folder / "train.py").read_text()
     patch.revert(loaded, kept)
     assert not (folder / "diagnose_fixes.py").exists()
     assert (folder / "train.py").read_text() == SCRIPT
@@ -80,13 +80,6 @@ def test_an_import_for_its_effect_comes_before_all_others() -> None:
     text = splice(SCRIPT, import_for_effect(Source(SCRIPT), "see there"))
     assert "annotations\n\nimport diagnose_fixes  # see there\nimport torch\n" in text
     assert import_for_effect(Source(text), "see there") == []
-
-
-def test_functions_are_added_to_an_import_that_is_there() -> None:
-    text = splice(SCRIPT, import_from_shim(Source(SCRIPT), ["twice"]))
-    again = splice(text, import_from_shim(Source(text), ["half"]))
-    assert "from diagnose_fixes import half, twice\n" in again
-    assert import_from_shim(Source(again), ["half"]) == []
 
 
 @pytest.mark.parametrize(

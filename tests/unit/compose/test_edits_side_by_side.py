@@ -53,7 +53,7 @@ def train(loader, model, optimizer, device):
 if __name__ == "__main__":
     main()
 """
-LOADING = ("loader-workers", "loader-prefetch", "persistent-workers", "cache-decoded")
+LOADING = ("loader-workers", "loader-prefetch", "persistent-workers")
 
 
 def finding(rule: str, file: Path, line: int, *fixers: str) -> Finding:

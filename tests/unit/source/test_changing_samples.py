@@ -1,4 +1,4 @@
-"""What is said of samples that change names the first reason in the order of the program's text, in every process."""
+"""What changes a dataset, and which of several seeds is named: the first in the order of the text, in every process."""
 
 from __future__ import annotations
 
@@ -7,42 +7,11 @@ import re
 import libcst as cst
 import pytest
 
-from diagnose.source.samples.changing_samples import changes_by_name, changing_samples
+from diagnose.source.samples.changing_samples import changes_by_name
 from diagnose.source.samples.dataset_rng import sample_draw
 from diagnose.source.tree.syntax import parse
 
 PARTS = ("Resize", "Crop", "Flip", "Blur", "Tilt", "Noise", "Shade", "Erase")
-
-
-@pytest.mark.parametrize("order", [PARTS, PARTS[::-1], PARTS[3:] + PARTS[:3]])
-def test_the_first_of_several_draws_is_named(order: tuple[str, ...]) -> None:
-    parts = "class {}:\n    def __call__(self, x):\n        return random.{}(x)\n"
-    text = "".join(parts.format(part, part.lower()) for part in PARTS)
-    text += "class Images:\n    def __init__(self):\n        self.parts = [" + ", ".join(f"{each}()" for each in order)
-    source = parse(text + "]\n\nloader = DataLoader(Images())\n")
-    assert source is not None
-    (loader,) = source.calls_named("DataLoader")
-    words = changing_samples({"train.py": source.text}, source, loader.args[0].value, None)
-    assert words is not None
-    assert f"(`random.{order[0].lower()}(…`)" in words
-
-
-@pytest.mark.parametrize(
-    ("imports", "made"),
-    [
-        ("import augmentations", "augmentations.Crop()"),
-        ("import augmentations as aug", "aug.made()"),
-        ("from . import augmentations as aug", "aug.made()"),
-    ],
-)
-def test_a_draw_in_a_module_that_is_named_whole_is_seen(imports: str, made: str) -> None:
-    other = "import random\n\nclass Crop:\n    def __call__(self, x):\n        return random.choice(x)\n\n"
-    other += "def made():\n    return Crop()\n"
-    source = parse(f"{imports}\n\nloader = DataLoader(ImageFolder('images', {made}))\n")
-    assert source is not None
-    (loader,) = source.calls_named("DataLoader")
-    files = {"train.py": source.text, "augmentations.py": other}
-    assert "random.choice" in str(changing_samples(files, source, loader.args[0].value, None))
 
 
 @pytest.mark.parametrize("order", [PARTS, PARTS[::-1], PARTS[3:] + PARTS[:3]])

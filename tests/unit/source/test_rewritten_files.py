@@ -1,4 +1,4 @@
-"""Files that the program writes while it trains are no samples to keep, and none to load ahead."""
+"""Files that the program writes while it trains are read anew: workers do not live on, and load nothing ahead."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ TOP = "import os\nfrom pathlib import Path\nROOT = make_root()\n"
     ],
     ids=["spelled", "attribute of the dataset", "variable of the module", "one file"],
 )
-def test_samples_read_from_files_that_are_written_between_epochs_are_not_kept(text: str, mark: str) -> None:
-    refused("cache-decoded", text, mark)
+def test_workers_do_not_live_on_where_files_of_samples_are_written_between_epochs(text: str, mark: str) -> None:
+    refused("persistent-workers", text, mark)
     assert isinstance(asked("loader-workers", text), Edits)
 
 
@@ -46,5 +46,5 @@ def test_samples_read_from_files_that_are_written_in_a_step_are_not_loaded_ahead
     ],
     ids=["before", "checkpoints", "others of the settings", "a log", "only read"],
 )
-def test_samples_whose_files_stay_as_they_are_are_kept(text: str) -> None:
-    assert isinstance(asked("cache-decoded", text), Edits)
+def test_workers_live_on_where_the_files_of_samples_stay_as_they_are(text: str) -> None:
+    assert isinstance(asked("persistent-workers", text), Edits)

@@ -281,9 +281,8 @@ def test_a_class_that_another_may_keep_is_not_unused(head: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "mark"), BETWEEN[1:])
-@pytest.mark.parametrize("fixer", ["persistent-workers", "cache-decoded"])
-def test_what_changes_between_epochs_is_not_seen_by_kept_workers_and_samples(fixer: str, text: str, mark: str) -> None:
-    refused(fixer, text, mark)
+def test_what_changes_between_epochs_is_not_seen_by_workers_that_live_on(text: str, mark: str) -> None:
+    refused("persistent-workers", text, mark)
 
 
 LIVING = ", num_workers=count, persistent_workers=count > 0"
