@@ -120,7 +120,8 @@ def _open_question(diagnosis: Diagnosis, part: Slice, nothing: str, of_step: str
             f"Whether the {format_ns(part.ns)} of {part.look.label}{of_step} are waiting for other ranks, "
             "only their recordings tell: `diagnose analyze FOLDER` reads those of all ranks."
         )
-    return f"{nothing} the {format_ns(part.ns)} of {part.look.label}{of_step}{last}."
+    queued = ": work was launched, and nothing that was recorded holds it up" if part.kind == "dependency" else ""
+    return f"{nothing} the {format_ns(part.ns)} of {part.look.label}{of_step}{last}{queued}."
 
 
 _OF_OTHER_RANKS = "straggler"

@@ -69,7 +69,11 @@ def waiting(**ms: int) -> Diagnosis:
 
 def test_much_time_that_no_finding_claims_is_named_beside_the_findings() -> None:
     assert unexplained(waiting(dependency=61, dispatch=3)) == (
-        "No finding explains the 61.0 ms of dependency wait (61 % of the average traced step)."
+        "No finding explains the 61.0 ms of dependency wait (61 % of the average traced step): "
+        "work was launched, and nothing that was recorded holds it up."
+    )
+    assert unexplained(waiting(python=61)) == (
+        "No finding explains the 61.0 ms of Python (61 % of the average traced step)."
     )
     assert unexplained(waiting(dependency=19, dispatch=19)) == ""
 
