@@ -14,6 +14,7 @@ from diagnose.model import (
     PracticalCeiling,
     Severity,
     Steps,
+    StepWork,
 )
 from diagnose.report.wording.health import is_healthy, quiet_news, unexplained
 
@@ -52,6 +53,10 @@ def test_without_a_ceiling_nobody_knows_how_near_it_is() -> None:
     assert not is_healthy(run(None))
     assert "How near that comes to what the hardware can do is not known: operators' shapes were" in quiet_news(
         run(None)
+    )
+    most = StepWork(int(1e12), 1e13, 1e15, 0.3, 0.88, "data sheet")
+    assert "is not known: of 12 % of the time of its products, shapes are missing." in quiet_news(
+        replace(run(None), work=most)
     )
     blind = replace(run(None), has_device=False)
     assert "no work of a device was recorded" in quiet_news(blind)
