@@ -120,12 +120,24 @@ def _open_question(diagnosis: Diagnosis, part: Slice, nothing: str, of_step: str
             f"Whether the {format_ns(part.ns)} of {part.look.label}{of_step} are waiting for other ranks, "
             "only their recordings tell: `diagnose analyze FOLDER` reads those of all ranks."
         )
-    queued = ": work was launched, and nothing that was recorded holds it up" if part.kind == "dependency" else ""
-    return f"{nothing} the {format_ns(part.ns)} of {part.look.label}{of_step}{last}{queued}."
+    why = ": work was launched, and nothing that was recorded holds it up" if part.kind == "dependency" else ""
+    if any(answer.rule == _OF_CLASS.get(part.kind) for answer in diagnosis.cannot_tell):
+        why = f"; `{_OF_CLASS[part.kind]}` could not decide"
+    return f"{nothing} the {format_ns(part.ns)} of {part.look.label}{of_step}{last}{why}."
 
 
 _OF_OTHER_RANKS = "straggler"
 """The rule that tells waiting for a late rank from communication."""
+
+_OF_CLASS = {
+    "allocator": "allocator-churn",
+    "compile": "recompiling",
+    "exposed_copy": "exposed-copies",
+    "input": "input-bound",
+    "launch": "launch-bound",
+    "python": "python-stall",
+}
+"""The rule whose subject a class of time is."""
 
 
 def _beyond(diagnosis: Diagnosis) -> str:

@@ -83,6 +83,16 @@ def test_much_time_that_no_finding_claims_is_named_beside_the_findings() -> None
     assert unexplained(waiting(dependency=19, dispatch=19)) == ""
 
 
+def test_where_the_rule_of_a_class_could_not_decide_it_is_named() -> None:
+    lacking = (CannotTell("recompiling", "three steps or more"), CannotTell("gc-pause", "a live run"))
+    compiling = replace(waiting(compile=61), cannot_tell=lacking)
+    assert unexplained(compiling) == (
+        "No finding explains the 61.0 ms of compiling (61 % of the average traced step); "
+        "`recompiling` could not decide."
+    )
+    assert "could not decide" not in unexplained(replace(waiting(python=61), cannot_tell=lacking))
+
+
 def test_communication_that_may_be_waiting_is_an_open_question_and_what_answers_it_is_said() -> None:
     lacking = (CannotTell("straggler", "the recordings of the other 7 ranks"),)
     asked = (
