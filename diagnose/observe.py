@@ -169,7 +169,7 @@ def _shortcomings(
     if steps.traced:
         return (f"{after}: what is said here is of its steps until then",) if failed else ()
     if not outcome.ranks and failed:
-        return (f"{how} before its first training step: what it says above is what to mend first",)
+        return ("no training step was seen before it failed: what the program says above is what to mend first",)
     if not outcome.ranks and unwatched is not None:
         return (f"the program could not be watched, and ran as it does alone: the watcher failed with {unwatched}",)
     if not outcome.ranks and (outcome.stopped or outcome.interrupted):

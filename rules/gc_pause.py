@@ -12,6 +12,9 @@ What proves it
     Collections as the interpreter reports them on a live run, or calls of `gc.collect` that the profiler recorded, as
     far as the device idles in them. A collection under a full queue of work costs nothing and is not counted.
 
+    The oldest generation is collected once in many steps, and few are recorded. A live run sees the collections of all
+    its steps: where they take less of those than of the recorded ones, only that counts.
+
     A recording without either cannot tell; where idle time outside the framework is no more than a note, a pause cannot
     have cost more either, and nothing is said.
 
@@ -34,6 +37,7 @@ import numpy as np
 
 from diagnose.measure.replay.savings import recoverable_ns
 from diagnose.measure.steps.idle import REFILL_NS
+from diagnose.measure.steps.outlier_steps import StepTimes, step_times
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -62,7 +66,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     collections = _collections(measures)
     idle = measures.idle_of("gc") | (collections & measures.idle_of("python", "dispatch", "unknown"))
-    gain = recoverable_ns(measures, idle)
+    log = _seen_by_a_live_run(measures)
+    usual = 1.0 if log is None else _usual_part(measures, collections, log)
+    gain = round(recoverable_ns(measures, idle) * usual)
     if gain == 0:
         hidden = measures.share(measures.idle_of("python", "unknown"))
         if hidden >= UNSEEN and not _was_watched(measures):
@@ -72,10 +78,11 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     rows = tuple(_rows(measures).tolist())
     oldest = _count(measures, oldest=True)
     which = f", {format_count(oldest / measures.step_count)} of the oldest generation" if oldest else ""
+    traced = "traced " if usual < 1 else ""
     who = "the device idles" if measures.has_device else "the training thread stands still"
     yield Claim(
         summary=f"{who} {format_ns(gain / measures.step_count)} per step while Python collects garbage "
-        f"({format_count(_count(measures) / measures.step_count)} collections per step{which})",
+        f"({format_count(_count(measures) / measures.step_count)} collections per {traced}step{which})",
         recoverable_ns=gain,
         claims=idle,
         confidence=Confidence.BOUND if measures.blind else Confidence.MEASURED,
@@ -84,11 +91,27 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("collections per step", _count(measures) / measures.step_count, "count", rows, EventTable.RANGES),
             Evidence("time in collections", inside.total_ns // measures.step_count, "ns"),
             Evidence("longest collection", int(collections.lengths_ns.max(initial=0)), "ns"),
+            *([Evidence("of it, in a step of the whole run", usual, "share")] * (usual < 1)),
         ],
         # The collector holds the interpreter: a sampler sees the line only once it is done.
         where=measures.places(Intervals.of(collections.starts, collections.ends + REFILL_NS)),
         confirm="a recording of the device's work: it may have been busy meanwhile" if measures.blind else None,
+        knows_how_often=log is not None,
     )
+
+
+def _seen_by_a_live_run(measures: Measures) -> StepTimes | None:
+    """The steps that a live run logged, in which it saw every collection; None without one."""
+    log = step_times(measures.trace, measures.steps)
+    return log if log is not None and log.live else None
+
+
+def _usual_part(measures: Measures, collections: Intervals, log: StepTimes) -> float:
+    """The part (0 to 1) of the time in collections, per counted step, that a step of the whole run has of it."""
+    counted_ns = int(measures.per_step(collections).sum())
+    logged_ns = int(collections.covered(log.start_ns, log.end_ns)[log.usable].sum())
+    steps = int(log.usable.sum()) + measures.step_count
+    return min((counted_ns + logged_ns) / steps * measures.step_count / counted_ns, 1.0) if counted_ns else 1.0
 
 
 def _collections(measures: Measures) -> Intervals:

@@ -12,7 +12,7 @@ from diagnose.measure.lines.line_attribution import places_of, ranked_places
 from diagnose.measure.lines.line_trace import FollowedLines, followed_lines
 from diagnose.measure.replay.host_waits import HostWaits
 from diagnose.measure.steps.consistency import Violation, check
-from diagnose.measure.steps.idle import ISSUE_NS, LATENCY_NS, REFILL_NS
+from diagnose.measure.steps.idle import ISSUE_NS, REFILL_NS
 from diagnose.measure.views.host_activity import calls_of, capturing, loading, on_threads, ops_of, waits_of
 from diagnose.measure.views.stacks import saw_library_loader
 from diagnose.model import Place
@@ -72,12 +72,10 @@ class HostSide(HostWaits):
 
     @cached_property
     def issue_gaps(self) -> Intervals:
-        """Idle time in which the host was issuing work: dispatch, launch calls, its Python, and the latency after."""
-        dependency, launch = self.idle["dependency"], self._brisk(self.idle["launch"])
-        follows = np.isin(dependency.starts, launch.ends, assume_unique=True) & (dependency.lengths_ns <= LATENCY_NS)
-        latency = Intervals(dependency.starts[follows], dependency.ends[follows])
+        """Idle time in which the host was issuing work: dispatch, launches, and the Python around them."""
         python = self._brisk(self.idle["python"] - self.python_stalls)
-        return Intervals.union((self._brisk(self.idle["dispatch"]), launch, python, latency)) - self.capturing
+        brisk = (self._brisk(self.idle[cause]) for cause in ("dispatch", "launch"))
+        return Intervals.union((*brisk, python)) - self.capturing
 
     @cached_property
     def saw_library_loader(self) -> bool:

@@ -5,9 +5,10 @@
              |--input----|-python--|-launch--|-dependency-|  work begins
 
 Before the launch call the host was late, and what its threads did says why (`diagnose.measure.views.host_activity`).
-During the call, the launch itself took the time. After it, the device waited for something else: another stream,
-another rank, its own queue. A gap whose ending work is of unknown origin is `unknown` except where the host's records
-explain it.
+During the call, the launch itself took the time, as it does for the `LATENCY_NS` in which an idle device comes to begin
+what was launched. Otherwise, after the call, the device waited for something else: its own queue, another rank, another
+process, or work that was not recorded. A gap whose ending work is of unknown origin is `unknown` except where the
+host's records explain it.
 
 When a wait for the device returns, its queue is empty, and issuing the next work shows as idle time however fast the
 host is. The pieces of such a refill that are shorter than `REFILL_NS` belong to the wait (`sync`).
@@ -62,6 +63,7 @@ def device_idle(
     begin = np.where(linked, launches.start_ns[ender], gaps.ends) if known.any() else gaps.ends
     done = np.where(linked, launches.end_ns[ender], gaps.ends) if known.any() else gaps.ends
     begin, done = np.clip(begin, gaps.starts, gaps.ends), np.clip(done, gaps.starts, gaps.ends)
+    done = np.where((done > gaps.starts) & (gaps.ends - done <= LATENCY_NS), gaps.ends, done)
     found["launch"].append(Intervals.of(begin, done))
     found["dependency"].append(Intervals.of(done, gaps.ends))
     thread = np.where(linked, trace.calls.thread[call], MISSING) if len(trace.calls) else np.full(len(gaps), MISSING)

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from diagnose.model import Accounting, Decision, Diagnosis, Place, Verdict
+from diagnose.model import Accounting, Confidence, Decision, Diagnosis, Place, Verdict
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.page import counter_charts, flame_graph, roofline_plot, step_chart
 from diagnose.report.page.page_data import HEIGHT, WIDTH, example_of, looks_of, memory_picture, timeline_json
@@ -115,7 +115,10 @@ def _answer(state: State) -> Answer:
     if not diagnosis.findings:
         return Answer("none", "No training step was found", "So nothing can be said per step.")
     first = diagnosis.findings[0]
-    words = f"{phrases.sentence(first.summary)} Gives back {phrases.gain(first)}."
+    words = phrases.sentence(first.summary)
+    figures = (format_ns(first.estimate_ns), phrases.share(first))
+    if first.confidence is not Confidence.MEASURED or not all(figure in first.summary for figure in figures):
+        words += f" Gives back {phrases.gain(first)}."
     if not phrases.is_priced(first):
         words = f"{phrases.sentence(first.summary)} What it costs is not known here."
     return Answer("find", f"Fix this first: {first.rule}", words, next(iter(first.where), None))

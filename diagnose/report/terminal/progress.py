@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median_low
 
 from diagnose.errors import DiagnoseError
-from diagnose.model import TOGETHER, Decision, Verdict
+from diagnose.model import TOGETHER, Decision, Diagnosis, Verdict
 from diagnose.report.sections.verdict_table import is_idle, look
 from diagnose.report.style.vocabulary import Look, named_count
 from diagnose.report.wording.phrases import gain, interval, is_priced, signed_percent
@@ -49,7 +49,7 @@ class Progress:
         self._pairs = 0
         self._phase = PhaseChanged(at_ns=0, phase="")
         self._phases: set[str] = set()
-        self._diagnosed: str | None = None
+        self._found: tuple[object, ...] | None = None
         self._dry = False
         self._verdicts: dict[str, str] = {}
         self._known = State()
@@ -61,8 +61,8 @@ class Progress:
         if isinstance(event, PhaseChanged):
             return self._entered(event)
         if isinstance(event, DiagnosisMade):
-            before, self._diagnosed = self._diagnosed, _diagnosed(event)
-            return self._diagnosed if self._diagnosed != before else None
+            before, self._found = self._found, _what_is_found(event.diagnosis)
+            return _diagnosed(event.diagnosis) if self._found not in (before, None) else None
         if isinstance(event, RunStarted):
             self._dry = event.dry
         if isinstance(event, VerdictReached) and self._dry and event.verdict.decision is Decision.NOT_TRIED:
@@ -186,10 +186,20 @@ def _judged(verdict: Verdict, shown: Look) -> str:
     return f"{said}: {verdict.summary.split('; ')[0]}"
 
 
-def _diagnosed(event: DiagnosisMade) -> str:
-    findings = event.diagnosis.findings
+def _what_is_found(diagnosis: Diagnosis) -> tuple[object, ...] | None:
+    """Return what a diagnosis says, but for its figures, which every reading of the recording shifts a little; None
+    without a step, of which the warnings say why."""
+    findings = diagnosis.findings
+    if not findings and not diagnosis.steps.count:
+        return None
+    first = [(finding.rule, finding.severity, finding.confidence) for finding in findings[:1]]
+    return len(findings), *first
+
+
+def _diagnosed(diagnosis: Diagnosis) -> str:
+    findings = diagnosis.findings
     if not findings:
-        return "diagnosed: no findings" if event.diagnosis.steps.count else "nothing to diagnose: no training step"
+        return "diagnosed: no findings"
     first = findings[0]
     what = f"{first.rule} could give back {gain(first)}" if is_priced(first) else f"{first.rule}, {gain(first)}"
     return f"diagnosed: {named_count(len(findings), 'finding')}; {what}"

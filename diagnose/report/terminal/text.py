@@ -118,6 +118,8 @@ def _outcome(state: State, width: int) -> list[Text]:
     if state.diagnosis is not None:
         if state.diagnosis.steps.count == 0 and state.diagnosis.memory is not None:
             return paragraph(ONLY_MEMORY, width)
+        if state.diagnosis.steps.count == 0 and is_failed(state):
+            return []  # its failure says why, and the warnings what to mend
         if state.diagnosis.steps.count == 0:
             seen = "No training step was seen" if state.started is not None else "No training step was found in it"
             return paragraph(f"{seen}, so nothing can be said per step.", width)

@@ -120,21 +120,31 @@ def _open_question(diagnosis: Diagnosis, part: Slice, nothing: str, of_step: str
             f"Whether the {format_ns(part.ns)} of {part.look.label}{of_step} are waiting for other ranks, "
             "only their recordings tell: `diagnose analyze FOLDER` reads those of all ranks."
         )
-    return f"{nothing} the {format_ns(part.ns)} of {part.look.label}{of_step}{last}."
+    why = ": work was launched, and nothing that was recorded holds it up" if part.kind == "dependency" else ""
+    if any(answer.rule == _OF_CLASS.get(part.kind) for answer in diagnosis.cannot_tell):
+        why = f"; `{_OF_CLASS[part.kind]}` could not decide"
+    return f"{nothing} the {format_ns(part.ns)} of {part.look.label}{of_step}{last}{why}."
 
 
 _OF_OTHER_RANKS = "straggler"
 """The rule that tells waiting for a late rank from communication."""
+
+_OF_CLASS = {
+    "allocator": "allocator-churn",
+    "compile": "recompiling",
+    "exposed_copy": "exposed-copies",
+    "input": "input-bound",
+    "launch": "launch-bound",
+    "python": "python-stall",
+}
+"""The rule whose subject a class of time is."""
 
 
 def _beyond(diagnosis: Diagnosis) -> str:
     """Return what of the step lies above the practical ceiling, and that nothing explains it; empty where little."""
     left, ladder = _above_ceiling(diagnosis), diagnosis.ladder
     if left is None or ladder is None or ladder.ceiling is None:
-        why = "operators' shapes were not recorded" if diagnosis.has_device else "no work of a device was recorded"
-        return (
-            f" How near that comes to what the hardware can do is not known: {why}, or the device's peak is not known."
-        )
+        return f" How near that comes to what the hardware can do is not known: {_why_no_ceiling(diagnosis)}."
     if left <= NEAR:
         return ""
     parts = " and ".join(
@@ -143,3 +153,10 @@ def _beyond(diagnosis: Diagnosis) -> str:
     least = format_ns(ladder.ceiling.same_training_ns)
     said = f" A program that computes the same could take {least}, {format_share(left)} less"
     return f"{said}{f': {parts} lie above the practical ceiling' if parts else ''}. No rule explains it yet."
+
+
+def _why_no_ceiling(diagnosis: Diagnosis) -> str:
+    if diagnosis.work is not None:
+        return f"of {format_share(1 - diagnosis.work.modelled)} of the time of its products, shapes are missing"
+    why = "operators' shapes were not recorded" if diagnosis.has_device else "no work of a device was recorded"
+    return f"{why}, or the device's peak is not known"

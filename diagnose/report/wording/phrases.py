@@ -129,13 +129,17 @@ def by_hand(finding: Finding) -> str:
     return f"`diagnose explain {finding.rule}` says what helps"
 
 
+_TOLD_APART = 0.01
+"""The share by which what may be saved must exceed what is sure to be, to be worth a figure of its own."""
+
+
 def gain(finding: Finding) -> str:
     """Return what a finding's fix could give back: time and share of a step, and the basis of the figure."""
     if not is_priced(finding):
         return "its cost is not known here"
     amount = f"{format_ns(finding.recoverable_ns)} of each step ({share(finding)})"
-    most = "" if finding.possible_ns is None else format_ns(finding.possible_ns)
-    if most not in ("", format_ns(finding.recoverable_ns)):
+    if finding.possible_ns is not None and finding.possible_ns > (1 + _TOLD_APART) * finding.recoverable_ns:
+        most = format_ns(finding.possible_ns)
         return f"{amount}, perhaps up to {most}" if finding.recoverable_ns else f"perhaps up to {most}, none of it sure"
     if finding.confidence is Confidence.MEASURED:
         return f"{amount}, measured"

@@ -85,8 +85,11 @@ def test_a_program_that_fails_before_its_first_step_is_not_told_to_name_another(
     answer = run(tmp_path, "import torch\nraise RuntimeError('no data')\n")
     assert answer.returncode == 3
     (warning, *_) = json.loads(answer.stdout)["diagnosis"]["warnings"]
-    assert warning.startswith("the program failed with exit code 1 before its first training step")
-    assert "diagnosed" not in answer.stderr
+    assert warning.startswith("no training step was seen before it failed: what the program says above")
+    assert [line for line in answer.stderr.splitlines() if "diagnos" in line and "fail" in line] == [
+        "diagnose: the program failed with exit code 1"
+    ]
+    assert "nothing to diagnose" not in answer.stderr
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,23 @@ def test_a_gap_after_the_launch_returned_waits_for_something_else() -> None:
     assert gaps == {"launch": 1, "dependency": 1 + 3}
 
 
+@pytest.mark.parametrize(
+    ("work", "gaps"),
+    [
+        # 20 µs after the call, as launches on an idle device of AMD's take.
+        ("  k      k", {"launch": 2 + 3}),
+        # 30 µs are longer than any launch takes.
+        ("  k       k", {"launch": 2 + 1, "dependency": 3}),
+    ],
+)
+def test_an_idle_device_takes_some_microseconds_to_begin_what_is_launched(work: str, gaps: dict[str, int]) -> None:
+    assert idle(f"host: l   ool\ngpu : {work}", unit_ns=10_000) == {**gaps, "python": 1, "dispatch": 2}
+
+
+def test_work_that_was_launched_under_a_busy_device_waits_for_its_turn() -> None:
+    assert idle("host: lol\ngpu :   kkk k", unit_ns=10_000) == {"launch": 2, "dependency": 1}
+
+
 def test_the_refill_after_a_wait_belongs_to_the_wait() -> None:
     gaps = idle(
         """

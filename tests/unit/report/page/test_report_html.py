@@ -22,6 +22,7 @@ from diagnose.report.page.step_chart import HEIGHT, step_chart
 from diagnose.report.sections.next_steps import next_command
 from diagnose.report.wording.phrases import final, gain
 from diagnose.session import AnyEvent, RankSteps, RunEnded, State, fold
+from diagnose.units import NS_PER_MS
 
 FIXED = fold(journals.fixed())
 MS = 1_000_000
@@ -135,6 +136,17 @@ def test_a_finding_of_unknown_cost_promises_nothing() -> None:
     said = Page(html.render(replace(diagnosis, findings=(finding,)))).text
     assert "What it costs is not known here." in said
     assert "Gives back" not in said
+
+
+def test_the_answer_says_what_is_saved_once() -> None:
+    """Of a late rank, what it does is the time that the others wait for it, and that is what its cure gives back."""
+    diagnosis = tinygpt.gpu_diagnosis()
+    late = replace(
+        diagnosis.findings[0], recoverable_ns=NS_PER_MS, share=0.11, possible_ns=None, confidence=Confidence.MEASURED
+    )
+    for summary, says in (("ranks wait 1.00 ms of each step (11 %)", False), ("ranks wait 1.10 ms", True)):
+        page = html.render(replace(diagnosis, findings=(replace(late, summary=summary),)))
+        assert ("Gives back 1.00 ms of each step (11 %), measured." in Page(page).text) is says
 
 
 def test_a_run_without_anything_says_so() -> None:

@@ -126,10 +126,16 @@ def test_what_is_a_bound_is_called_one_and_what_is_unknown_is_no_zero() -> None:
     ]
 
 
-def test_what_was_found_once_is_told_once() -> None:
-    first, other = _diagnosed_as(Confidence.BOUND, 5_000_000), _diagnosed_as(Confidence.BOUND, 6_000_000)
-    assert len(lines([first, first])) == 1
+def test_what_was_found_once_is_told_once_though_its_figure_shifts() -> None:
+    first, shifted = _diagnosed_as(Confidence.BOUND, 5_000_000), _diagnosed_as(Confidence.BOUND, 5_100_000)
+    other = _diagnosed_as(Confidence.HINT, 0)
+    assert len(lines([first, first, shifted])) == 1
     assert len(lines([first, other, first])) == 3
+
+
+def test_a_run_without_a_step_leaves_it_to_the_report_to_say_so() -> None:
+    nothing = Diagnosis(1, (), 0, None, Steps(0, None), Accounting())
+    assert lines([DiagnosisMade(diagnosis=nothing)]) == []
 
 
 def _diagnosed_as(confidence: Confidence, recoverable_ns: int) -> DiagnosisMade:

@@ -211,10 +211,19 @@ def test_steps_of_which_only_the_length_is_known_are_not_said_to_compute_nothing
 
 def test_a_program_of_which_nothing_was_seen_has_no_ranks_and_no_device() -> None:
     nothing = Diagnosis(1, (), 0, None, Steps(0, None), Accounting())
-    said = text.render(replace(fold(journals.failed()), diagnosis=nothing))
+    said = text.render(replace(fold(journals.failed()), diagnosis=nothing, ended=None))
     assert "No training step was seen" in said
     assert "0 ranks" not in said
     assert "no device" not in said
+
+
+def test_a_program_that_failed_before_its_first_step_is_told_so_once() -> None:
+    warning = "no training step was seen before it failed: what the program says above is what to mend first"
+    nothing = Diagnosis(1, (), 0, None, Steps(0, None), Accounting(), warnings=(warning,))
+    ended = RunEnded(returncode=1, exit_code=3, message="the program failed with exit code 1")
+    said = " ".join(text.render(replace(fold(journals.failed()), diagnosis=nothing, ended=ended)).split())
+    assert said.count("The program failed with exit code 1.") == 1
+    assert said.lower().count("no training step") == said.count("failed with") == 1
 
 
 @pytest.mark.parametrize(

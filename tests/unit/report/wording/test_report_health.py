@@ -14,6 +14,7 @@ from diagnose.model import (
     PracticalCeiling,
     Severity,
     Steps,
+    StepWork,
 )
 from diagnose.report.wording.health import is_healthy, quiet_news, unexplained
 
@@ -53,6 +54,10 @@ def test_without_a_ceiling_nobody_knows_how_near_it_is() -> None:
     assert "How near that comes to what the hardware can do is not known: operators' shapes were" in quiet_news(
         run(None)
     )
+    most = StepWork(int(1e12), 1e13, 1e15, 0.3, 0.88, "data sheet")
+    assert "is not known: of 12 % of the time of its products, shapes are missing." in quiet_news(
+        replace(run(None), work=most)
+    )
     blind = replace(run(None), has_device=False)
     assert "no work of a device was recorded" in quiet_news(blind)
 
@@ -69,9 +74,23 @@ def waiting(**ms: int) -> Diagnosis:
 
 def test_much_time_that_no_finding_claims_is_named_beside_the_findings() -> None:
     assert unexplained(waiting(dependency=61, dispatch=3)) == (
-        "No finding explains the 61.0 ms of dependency wait (61 % of the average traced step)."
+        "No finding explains the 61.0 ms of dependency wait (61 % of the average traced step): "
+        "work was launched, and nothing that was recorded holds it up."
+    )
+    assert unexplained(waiting(python=61)) == (
+        "No finding explains the 61.0 ms of Python (61 % of the average traced step)."
     )
     assert unexplained(waiting(dependency=19, dispatch=19)) == ""
+
+
+def test_where_the_rule_of_a_class_could_not_decide_it_is_named() -> None:
+    lacking = (CannotTell("recompiling", "three steps or more"), CannotTell("gc-pause", "a live run"))
+    compiling = replace(waiting(compile=61), cannot_tell=lacking)
+    assert unexplained(compiling) == (
+        "No finding explains the 61.0 ms of compiling (61 % of the average traced step); "
+        "`recompiling` could not decide."
+    )
+    assert "could not decide" not in unexplained(replace(waiting(python=61), cannot_tell=lacking))
 
 
 def test_communication_that_may_be_waiting_is_an_open_question_and_what_answers_it_is_said() -> None:
