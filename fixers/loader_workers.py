@@ -115,7 +115,8 @@ def rewrite(request: Request) -> Answer:
     """Set the workers of the loaders that feed the training loop."""
     found = request.loaders()
     wanted = request.setting.get("num_workers", settings(request)[0].get("num_workers"))
-    if not isinstance(wanted, int) and request.finding.rule == "cpu-contention":
+    contended = request.finding.rule == "cpu-contention"
+    if not isinstance(wanted, int) and contended:
         return None
     if (found.loaders or found.foreign) and not isinstance(wanted, int):
         return Advice(
@@ -131,6 +132,8 @@ def rewrite(request: Request) -> Answer:
     draws: list[Draw] = []
     kept: list[str] = []
     for loader in found.loaders:
+        if contended and isinstance(wanted, int) and loader.workers <= wanted:
+            continue  # where cores are short, no loader gets more
         draw = loader.draw()
         reason = loader.why_no_workers() or _all_draw_the_same(loader, draw, wanted)
         if loader.keeps_workers and loader.workers == 0:
