@@ -12,13 +12,13 @@ from diagnose.source.dataflow.bindings import binding_of, parameter_of, values_s
 from diagnose.source.dataflow.flow import within
 from diagnose.source.samples.object_identity import (
     SAME_MEMORY,
-    attribute_values,
     changes_object,
     is_own,
     local_names,
     root_of,
 )
 from diagnose.source.samples.sample_code import SampleCode, is_read
+from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
