@@ -115,7 +115,8 @@ def rewrite(request: Request) -> Answer:
     """Set the workers of the loaders that feed the training loop."""
     found = request.loaders()
     wanted = request.setting.get("num_workers", settings(request)[0].get("num_workers"))
-    if not isinstance(wanted, int) and request.finding.rule == "cpu-contention":
+    contended = request.finding.rule == "cpu-contention"
+    if not isinstance(wanted, int) and contended:
         return None
     if (found.loaders or found.foreign) and not isinstance(wanted, int):
         return Advice(
@@ -131,19 +132,21 @@ def rewrite(request: Request) -> Answer:
     draws: list[Draw] = []
     kept: list[str] = []
     for loader in found.loaders:
-        draw = loader.draw()
-        reason = loader.why_no_workers() or _all_draw_the_same(loader, draw, wanted)
+        if contended and isinstance(wanted, int) and loader.workers <= wanted:
+            continue  # where cores are short, no loader gets more
+        reason = loader.why_no_workers() or _all_draw_the_same(loader, wanted)
         if loader.keeps_workers and loader.workers == 0:
             reason = reason or loader.why_none_live_on()
         more, why_not = _edits(request, loader, wanted) if reason is None and isinstance(wanted, int) else ([], [])
-        beside = list(loaders_reached(loader, request.edited(more)))
+        beside = list(loaders_reached(loader, more, request.edited))
         reason = reason or _why_not_beside(beside, wanted)
         if reason:
             reasons.append(f"{loader.where} {reason}")
         else:
             edits += more
             reasons += why_not
-            draws += [each for each in (draw, *(other.draw() for other in beside)) if each is not None and more]
+            drawn = (other.draw() for other in (loader, *beside)) if more else ()
+            draws += [each for each in drawn if each is not None]
             kept += [loader.where] if loader.keeps_workers and loader.workers == 0 and more else []
     files = request.edited(edits)
     if not files and found.foreign and isinstance(wanted, int):
@@ -169,10 +172,11 @@ def _because(code: str) -> str:
     return f"samples draw random numbers (`{code}`), others in workers"
 
 
-def _all_draw_the_same(loader: Loader, draw: Draw | None, wanted: Scalar) -> str | None:
+def _all_draw_the_same(loader: Loader, wanted: Scalar) -> str | None:
     """Why more workers would have less variety in their samples; None where they would not."""
     more = isinstance(wanted, int) and wanted > loader.workers
-    if draw is None or not draw.copied or not more:
+    draw = loader.draw() if more else None
+    if draw is None or not draw.copied:
         return None
     return (
         f"feeds samples that draw from a generator of which each worker would have a copy in the same state "
@@ -184,7 +188,7 @@ def _all_draw_the_same(loader: Loader, draw: Draw | None, wanted: Scalar) -> str
 def _why_not_beside(others: Sequence[Loader], wanted: Scalar) -> str | None:
     """Why loaders that would get workers as well may have none; None where all may."""
     for other in others:
-        reason = other.why_no_workers() or _all_draw_the_same(other, other.draw(), wanted)
+        reason = other.why_no_workers() or _all_draw_the_same(other, wanted)
         if other.keeps_workers and other.workers == 0:
             reason = reason or other.why_none_live_on()
         if reason is not None:

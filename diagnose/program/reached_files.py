@@ -27,6 +27,7 @@ def read_reached(program: Program, known: Mapping[str, str]) -> dict[str, str]:
     """The texts of files beyond the known ones, by absolute path: imports of imports too, up to `MOST_FILES`."""
     found: dict[str, str] = {}
     pending = list(known.items())
+    looked_at: list[tuple[str, str]] = []
     entry = str(program.entry.parent) if program.entry is not None else str(program.cwd)
     bases = tuple(dict.fromkeys([entry, str(program.cwd), str(program.root)]))
     added: dict[str, None] = {}
@@ -43,7 +44,11 @@ def read_reached(program: Program, known: Mapping[str, str]) -> dict[str, str]:
         if not pending:
             return found
         path, text = pending.pop(0)
+        folders = len(added)
         wanted = list(_candidates(path, text, bases, added)) if form_of(path) is None else []
+        looked_at.append((path, text))
+        if len(added) > folders:
+            pending += looked_at  # those that import it find modules there too
 
 
 def _text(program: Program, path: str) -> str | None:
@@ -91,42 +96,64 @@ def _candidates(path: str, text: str, bases: Sequence[str], added: dict[str, Non
 
 
 def _added_folders(tree: ast.AST, path: str, bases: Sequence[str]) -> Iterator[str]:
-    """`sys.path.append("core")` and `sys.path.insert(0, dirname(__file__))`; a relative path is looked for in bases."""
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in {"append", "insert"}
-        ):
-            added = _folder(node.args[-1], path) if node.args and ast.unparse(node.func.value) == "sys.path" else None
-            if added is not None:
-                yield from (os.path.normpath(os.path.join(base, added)) for base in bases)
+    """`sys.path.append("core")` and `sys.path.insert(0, dirname(__file__))`, also in a function that is given the
+    folder; a relative path is looked for in bases.
+    """
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    adds = [call for call in calls if _adds_folder(call.func)]
+    given = {ast.unparse(call.args[-1]) for call in adds}
+    functions = (node for node in ast.walk(tree) if adds and isinstance(node, ast.FunctionDef))
+    adders = {node.name for node in functions if any(each.arg in given for each in node.args.args)}
+    bound = _bound_once(tree) if adds else {}
+    for call in [*adds, *(call for call in calls if isinstance(call.func, ast.Name) and call.func.id in adders)]:
+        added = _folder(call.args[-1], path, bound)
+        if added is not None:
+            yield from (os.path.normpath(os.path.join(base, added)) for base in bases)
 
 
-def _folder(node: ast.expr, path: str) -> str | None:
+def _adds_folder(called: ast.expr) -> bool:
+    adds = isinstance(called, ast.Attribute) and called.attr in {"append", "insert"}
+    return adds and ast.unparse(called) in {"sys.path.append", "sys.path.insert"}
+
+
+def _bound_once(tree: ast.AST) -> dict[str, ast.expr]:
+    """The values of the names that the file binds once: `ROOT = dirname(__file__)`."""
+    assigns = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    targets = [target.id for node in assigns for target in node.targets if isinstance(target, ast.Name)]
+    return {
+        target.id: node.value
+        for node in assigns
+        for target in node.targets
+        if isinstance(target, ast.Name) and targets.count(target.id) == 1
+    }
+
+
+def _folder(node: ast.expr, path: str, bound: Mapping[str, ast.expr]) -> str | None:
     """The path that an expression of a file stands for, where it is made of texts and the file's own path alone."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.Name) and node.id == "__file__":
         return path
+    if isinstance(node, ast.Name) and node.id in bound:
+        return _folder(bound[node.id], path, {name: value for name, value in bound.items() if name != node.id})
     if isinstance(node, ast.Attribute) and node.attr == "parent":
-        inner = _folder(node.value, path)
+        inner = _folder(node.value, path, bound)
         return None if inner is None else os.path.dirname(inner)  # noqa: PTH120
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        return _joined([node.left, node.right], path)
+        return _joined([node.left, node.right], path, bound)
     if isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name == "join":
-            return _joined(node.args, path)
+            return _joined(node.args, path, bound)
         owner = node.func.value if isinstance(node.func, ast.Attribute) and not node.args else None
-        inner = _folder(owner or node.args[0], path) if owner is not None or node.args else None
+        inner = _folder(owner or node.args[0], path, bound) if owner is not None or node.args else None
         if inner is not None and name in {"dirname", "abspath", "realpath", "resolve", "absolute", "str", "Path"}:
             return os.path.dirname(inner) if name == "dirname" else inner  # noqa: PTH120
     return None
 
 
-def _joined(parts: Sequence[ast.expr], path: str) -> str | None:
-    found = [_folder(part, path) for part in parts]
+def _joined(parts: Sequence[ast.expr], path: str, bound: Mapping[str, ast.expr]) -> str | None:
+    found = [_folder(part, path, bound) for part in parts]
     return os.path.join(*[each for each in found if each is not None]) if found and None not in found else None
 
 

@@ -199,7 +199,7 @@ class Loader:
 
     def _why_not_copied(self) -> str | None:
         """Return what its dataset holds that processes must not share."""
-        found = next(self.shared.handles(), None) if self.shared is not None else None
+        found = self.shared.handle if self.shared is not None else None
         if found is None:
             return None
         return f"feeds a dataset that {found.words}: {found.where}. Open it at the first sample that a worker makes."

@@ -22,6 +22,7 @@ _HARMLESS = {"pin_memory": frozenset({"pin_memory", "non_blocking"})}
 """Keywords that may take an option: copies from pinned memory and from other memory have the same bytes."""
 
 
+@per_program
 def option_read(sources: Mapping[str, str], source: Source, node: cst.CSTNode, option: str) -> str | None:
     """The file and line where a program reads an option of the loader that `node` builds; None where it does not.
 

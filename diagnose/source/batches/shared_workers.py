@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import libcst as cst
@@ -10,15 +10,25 @@ import libcst as cst
 from diagnose.source.batches.loader import Loader
 from diagnose.source.settings.setting import Setting
 from diagnose.source.tree.memo import parse_all
-from diagnose.source.tree.syntax import Source
+from diagnose.source.tree.syntax import Source, Splice
+
+_Edits = Sequence[tuple[str, Sequence[Splice]]]
+"""Files, each with what is put into it."""
 
 
-def loaders_reached(loader: Loader, edited: Mapping[str, str]) -> Iterator[Loader]:
-    """The program's other loaders that have another number of workers with the edited files.
+def loaders_reached(loader: Loader, edits: _Edits, make: Callable[[_Edits], Mapping[str, str]]) -> Iterator[Loader]:
+    """The program's other loaders that have another number of workers with edits made for one; `make` makes the files.
 
-    A word of the command line reaches all that take their number from there.
+    A word of the command line reaches all that take their number from there. An edit of the call itself reaches none.
     """
     options = loader.options
+    begin, end = options.source.span(options.node)
+    if all(
+        path == options.path and all(begin <= each.start and each.end <= end for each in splices)
+        for path, splices in edits
+    ):
+        return
+    edited = make(edits)
     setting = options.setting("num_workers")
     texts = {**options.sources, **{path: text for path, text in edited.items() if path in options.sources}}
     changed = parse_all(texts)

@@ -17,7 +17,6 @@ from diagnose.source.dataflow.iteration import NUMBERS
 from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.samples.object_identity import (
     GATHER,
-    attribute_values,
     bound_names,
     changes_object,
     is_alias,
@@ -25,7 +24,6 @@ from diagnose.source.samples.object_identity import (
     is_made_anew,
     is_own,
     is_part,
-    pairs,
     parameters,
     parts_of,
     root_of,
@@ -34,6 +32,7 @@ from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, changed_by, changes_element, gathered
 from diagnose.source.samples.shared_objects import is_of_model
 from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.attributes import attribute_values, pairs
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from diagnose.source.samples.object_identity import attribute_values
 from diagnose.source.samples.sample_code import SampleCode, is_read
 from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all, per_program, per_source
 from diagnose.source.tree.syntax import Source
@@ -97,11 +97,11 @@ def sample_draw(
     return next((draw for draw in draws if draw.copied), draws[0] if draws else None)
 
 
-def draws_of_order(sources: Mapping[str, str], path: str, made_by: Sequence[cst.CSTNode]) -> Iterator[Draw]:
+@per_program
+def draws_of_order(sources: Mapping[str, str], path: str, made_by: tuple[cst.CSTNode, ...]) -> Sequence[Draw]:
     """All draws of the code that chooses samples, whether or not it seeds itself; `made_by` make the sampler."""
     code = _code(sources, path, made_by, ())
-    if code is not None:
-        yield from code.draws("")
+    return tuple(code.draws("")) if code is not None else ()
 
 
 def _code(sources: Mapping[str, str], path: str, made_by: Sequence[cst.CSTNode], names: Sequence[str]) -> _Code | None:

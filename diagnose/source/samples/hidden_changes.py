@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.source.samples.object_identity import attribute_values
 from diagnose.source.samples.sample_code import SampleCode, is_read
 from diagnose.source.samples.sample_effects import CHANGES, Trace
+from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.syntax import Source
 
 _SEEDS = frozenset(

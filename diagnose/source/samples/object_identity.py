@@ -6,7 +6,7 @@ themselves; what an operation computes is another object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 
 import libcst as cst
 
@@ -14,6 +14,7 @@ from diagnose.source.dataflow.bindings import bound_to, is_plain
 from diagnose.source.dataflow.flow import within
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.attributes import attribute_values, elements, pairs
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -155,7 +156,7 @@ def is_made_anew(
     if isinstance(function, cst.Lambda):
         return False
     bound = [
-        (source.span(each)[1], source.statement(each), any(map(keeps, (value, *_elements(value)))))
+        (source.span(each)[1], source.statement(each), any(map(keeps, (value, *elements(value)))))
         for each in source.every(cst.Assign, function)
         for target, value, _ in pairs(each)
         if any(one.value == name.value for one in bound_names(target))
@@ -163,10 +164,6 @@ def is_made_anew(
     last_kept = max((end for end, _, kept in bound if kept), default=0)
     before, outermost = source.span(name)[0], {*function.body.body}
     return any(statement in outermost and last_kept <= end <= before and not kept for end, statement, kept in bound)
-
-
-def _elements(node: cst.BaseExpression) -> list[cst.BaseExpression]:
-    return [each.value for each in node.elements] if isinstance(node, cst.Tuple | cst.List) else []
 
 
 def is_kept(
@@ -266,38 +263,6 @@ def _is_keeping(source: Source, node: cst.BaseExpression) -> bool:
     while isinstance(node, cst.Call):
         node = node.func
     return not source.names(node).isdisjoint(_KEPT)
-
-
-def attribute_values(sources: Mapping[str, Source], node: cst.CSTNode) -> Iterator[tuple[str, cst.BaseExpression]]:
-    """Yield what the program binds to attributes of the name that an expression such as `self.data` ends with."""
-    if not isinstance(node, cst.Attribute):
-        return
-    for path, source in sources.items():
-        for assign in source.every(cst.Assign) if node.attr.value in source.words else ():
-            for target, value, _ in pairs(assign):
-                if isinstance(target, cst.Attribute) and target.attr.value == node.attr.value:
-                    yield path, value
-
-
-def pairs(assign: cst.Assign) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, int | None]]:
-    """Yield what a statement binds, each with its own value where that is written out, `a, b = x, y`; where it is not,
-    with the value of all and its place in that."""
-    pending: list[tuple[cst.BaseExpression, cst.BaseExpression, int | None]]
-    pending = [(each.target, assign.value, None) for each in assign.targets]
-    while pending:
-        target, whole, place = pending.pop(0)
-        parts = _elements(target)
-        if not parts:
-            yield target, whole, place
-            continue
-        written = _elements(whole)
-        alike = len(written) == len(parts)
-        starred = isinstance(target, cst.Tuple | cst.List) and any(
-            isinstance(one, cst.StarredElement) for one in target.elements
-        )
-        for at, part in enumerate(parts):
-            of = None if alike or starred or place is not None else at
-            pending.append((part, written[at] if alike else whole, of))
 
 
 def _is_global(source: Source, name: cst.Name) -> bool:

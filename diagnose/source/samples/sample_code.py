@@ -247,7 +247,11 @@ def is_read(source: Source, name: cst.Name) -> bool:
     """Whether a name is that of a variable, and of no parameter and no import."""
     parent = source.parent(name)
     declares = isinstance(parent, cst.Param) and parent.default is not name
-    return is_variable(source, name) and not declares and not isinstance(parent, cst.ImportAlias | cst.AsName)
+    above = parent
+    while isinstance(above, cst.Attribute):  # `from data.loading import crop`
+        above = source.parent(above)
+    imports = isinstance(parent, cst.AsName) or isinstance(above, cst.ImportFrom | cst.ImportAlias)
+    return is_variable(source, name) and not declares and not imports
 
 
 def _module(path: str) -> str:

@@ -19,12 +19,12 @@ from diagnose.source.samples.object_identity import (
     is_made_anew,
     is_own,
     local_names,
-    pairs,
     root_of,
 )
 from diagnose.source.samples.sample_code import SampleCode, is_read
 from diagnose.source.samples.temporary_objects import is_temporary
 from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.attributes import pairs
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import per_source

@@ -12,13 +12,13 @@ from diagnose.source.dataflow.bindings import binding_of, parameter_of, values_s
 from diagnose.source.dataflow.flow import within
 from diagnose.source.samples.object_identity import (
     SAME_MEMORY,
-    attribute_values,
     changes_object,
     is_own,
     local_names,
     root_of,
 )
 from diagnose.source.samples.sample_code import SampleCode, is_read
+from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
@@ -85,6 +85,9 @@ class SharedObjects:
                 continue
             source = self.code.sources[path]
             for each in source.walk(node, cst.Attribute, cst.Name):
+                root = each.value if isinstance(each, cst.Attribute) else each
+                if isinstance(root, cst.Name) and _is_given_to_lambda(source, root):
+                    continue
                 loops = _comprehensions_of(source, each) if isinstance(each, cst.Name) else []
                 found |= {
                     source.code(one)
@@ -340,6 +343,12 @@ def _comprehensions_of(source: Source, name: cst.Name) -> list[cst.CompFor]:
         for loop in source.every(cst.CompFor, above)
         if any(each.value == name.value for each in source.every(cst.Name, loop.target))
     ]
+
+
+def _is_given_to_lambda(source: Source, name: cst.Name) -> bool:
+    """Whether a name is that of a parameter of a lambda around it, and no variable of the program's."""
+    around = (above for above in source.ancestors(name) if isinstance(above, cst.Lambda))
+    return any(parameter_of(each, name.value) is not None and within(source, name, each.body) for each in around)
 
 
 def _is_called(source: Source, node: cst.CSTNode) -> bool:

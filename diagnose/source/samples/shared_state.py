@@ -26,7 +26,7 @@ from diagnose.source.samples.dataset_rng import draws_of_order
 from diagnose.source.samples.given_attributes import follow_given
 from diagnose.source.samples.hidden_changes import hidden_changes, seeds
 from diagnose.source.samples.main_process import MainProcess
-from diagnose.source.samples.object_identity import attribute_values, hands_on, root_of
+from diagnose.source.samples.object_identity import hands_on, root_of
 from diagnose.source.samples.open_handles import held_handles
 from diagnose.source.samples.process_memory import stays_in_process
 from diagnose.source.samples.rewritten_files import rewritten_files
@@ -36,6 +36,7 @@ from diagnose.source.samples.shared_objects import SharedObjects
 from diagnose.source.samples.statement_order import StatementOrder, When
 from diagnose.source.samples.temporary_objects import is_made_within
 from diagnose.source.tree.arguments import argument, has_star
+from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import parse_all, per_program, per_source
@@ -184,9 +185,10 @@ class SharedState:
                 line = source.lines_of(node)[0]
                 yield Trace(f"needs `{_line(source, node)}`, which has no name in a module", path, line)
 
-    def handles(self) -> Iterator[Trace]:
-        """Yield what samples read from handles that were opened before there were workers."""
-        yield from held_handles(self.code)
+    @cached_property
+    def handle(self) -> Trace | None:
+        """The first that samples read from a handle which was opened before there were workers."""
+        return next(held_handles(self.code), None)
 
     def change(self, at_least: When, *, copied: bool = False) -> Trace | None:
         """The first statement that changes what samples read, and runs then or later.

@@ -1,4 +1,4 @@
-"""The value of `self.name` in the class around a piece of code: its one binding, or the buffer registered for it."""
+"""The values of attributes: all that a program binds to a name, and that of `self.name` in the class around code."""
 
 from __future__ import annotations
 
@@ -195,3 +195,49 @@ def _name_in_self(target: cst.CSTNode) -> str | None:
     """`name` of `self.name`."""
     own = isinstance(target, cst.Attribute) and isinstance(target.value, cst.Name) and target.value.value == "self"
     return target.attr.value if isinstance(target, cst.Attribute) and own else None
+
+
+def attribute_values(sources: Mapping[str, Source], node: cst.CSTNode) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """Yield what the program binds to attributes of the name that an expression such as `self.data` ends with."""
+    if not isinstance(node, cst.Attribute):
+        return
+    for path, source in sources.items():
+        if node.attr.value in source.words:
+            yield from ((path, value) for value in _bound_to_attributes(source).get(node.attr.value, ()))
+
+
+@per_source
+def _bound_to_attributes(source: Source) -> Mapping[str, Sequence[cst.BaseExpression]]:
+    """What a file binds to attributes, by their names, in the order of the text."""
+    found: dict[str, list[cst.BaseExpression]] = {}
+    for assign in source.every(cst.Assign):
+        for target, value, _ in pairs(assign):
+            if isinstance(target, cst.Attribute):
+                found.setdefault(target.attr.value, []).append(value)
+    return found
+
+
+def pairs(assign: cst.Assign) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, int | None]]:
+    """Yield what a statement binds, each with its own value where that is written out, `a, b = x, y`; where it is not,
+    with the value of all and its place in that."""
+    pending: list[tuple[cst.BaseExpression, cst.BaseExpression, int | None]]
+    pending = [(each.target, assign.value, None) for each in assign.targets]
+    while pending:
+        target, whole, place = pending.pop(0)
+        parts = elements(target)
+        if not parts:
+            yield target, whole, place
+            continue
+        written = elements(whole)
+        alike = len(written) == len(parts)
+        starred = isinstance(target, cst.Tuple | cst.List) and any(
+            isinstance(one, cst.StarredElement) for one in target.elements
+        )
+        for at, part in enumerate(parts):
+            of = None if alike or starred or place is not None else at
+            pending.append((part, written[at] if alike else whole, of))
+
+
+def elements(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """What a written tuple or list holds; nothing of any other expression."""
+    return [each.value for each in node.elements] if isinstance(node, cst.Tuple | cst.List) else []

@@ -37,12 +37,16 @@ def per_program(question: _Question) -> _Question:
     """Keep the answers of a function of a program's texts by path."""
 
     @lru_cache(maxsize=_PROGRAMS)
-    def kept(texts: tuple[tuple[str, str], ...], arguments: tuple[Hashable, ...]) -> object:
-        return question(dict(texts), *arguments)
+    def kept(_texts: tuple[tuple[str, str], ...]) -> dict[tuple[Hashable, ...], object]:
+        return {}
 
     @wraps(question)
     def ask(texts: Mapping[str, str], *arguments: Hashable) -> object:
-        return kept(tuple(texts.items()), arguments)
+        answers = kept(tuple(texts.items()))
+        answer = answers.get(arguments, _NONE)
+        if answer is _NONE:
+            answer = answers[arguments] = question(dict(texts), *arguments)
+        return answer
 
     return cast("_Question", ask)
 

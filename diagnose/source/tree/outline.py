@@ -16,6 +16,8 @@ from typing import TypeVar, cast
 
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 _Node = TypeVar("_Node", bound=ast.AST)
+_CONVENTIONAL = {"torch": "torch", "nn": "torch.nn", "np": "numpy", "random": "random"}
+"""Names by which all programs know a module, where no statement of a file binds them but `import *`."""
 _OWN_TURN = ast.ExceptHandler | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 
 
@@ -185,6 +187,8 @@ class Outline:
     def imports(self) -> Mapping[str, Mapping[str, bool]]:
         """The dotted names that imports bind names to, by those names, and whether each stands outside of all functions
         and classes.
+
+        `from blocks import *` binds what blocks has: such names as modules go by in all programs are taken for those.
         """
         found: dict[str, dict[str, bool]] = {}
         for node, is_outer in _statements(self.tree.body):
@@ -198,6 +202,8 @@ class Outline:
                 for alias in node.names:
                     full = f"{module}.{alias.name}" if module.strip(".") else f"{module}{alias.name}"
                     found.setdefault(alias.asname or alias.name, {})[full] = is_outer
+        for name, full in _CONVENTIONAL.items() if "*" in found else ():
+            found.setdefault(name, {full: True})
         return found
 
     @cached_property

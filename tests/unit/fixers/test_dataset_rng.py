@@ -63,6 +63,14 @@ def test_a_draw_for_each_sample_is_seen(code: str) -> None:
     assert (found.code, found.copied) == (code, False)
 
 
+@pytest.mark.parametrize("code", ["np.random.randint", "random.uniform", "torch.randn"])
+def test_a_draw_is_seen_by_a_module_that_a_star_import_brings(code: str) -> None:
+    imports = "import random\nimport numpy as np\nimport torch\n"
+    found = drawn(program(f"return {code}()").replace(imports, "from tools import *\n"))
+    assert found is not None
+    assert found.code == code
+
+
 @pytest.mark.parametrize(
     "sample",
     [

@@ -57,6 +57,14 @@ def test_fewer_workers_bound_what_is_asked_for_from_above(recorded: dict[str, in
     assert "num_workers=min(args.workers, 4))" in answer.files["train.py"]
 
 
+def test_where_cores_are_short_no_loader_gets_more_workers() -> None:
+    text = _TOP + "many = DataLoader(rows, num_workers=8)\nfew = DataLoader(rows, num_workers=1)\n"
+    sites = [Site("DataLoader", "train.py", line, arguments={"num_workers": n}) for line, n in ((3, 8), (4, 1))]
+    answer = FIXERS["loader-workers"].rewrite(example_request("cpu-contention", text, sites=sites))
+    assert isinstance(answer, Edits), answer
+    assert answer.files["train.py"] == text.replace("num_workers=8", "num_workers=4")
+
+
 _OTHER = "other = DataLoader(rows, num_workers=args.num_workers)\n"
 
 

@@ -55,6 +55,8 @@ def test_imports_executed_files_and_configs_are_reached(program: Program) -> Non
         "import sys; sys.path.append('core')",
         "import sys\nsys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), 'core'))",
         "import sys\nsys.path.insert(0, str(Path(__file__).resolve().parent / 'core'))",
+        "BASE = os.path.dirname(os.path.abspath(__file__))\nROOT = BASE\nsys.path.append(os.path.join(ROOT, 'core'))",
+        "def add(path):\n    if path not in sys.path:\n        sys.path.insert(0, path)\n\n\nadd(join('core'))",
     ],
 )
 def test_folders_that_a_program_adds_to_its_path_are_looked_through(tmp_path: Path, line: str) -> None:
@@ -66,6 +68,19 @@ def test_folders_that_a_program_adds_to_its_path_are_looked_through(tmp_path: Pa
     (tmp_path / "raft" / "other.py").write_text("")
     found = read_reached(Program.parse(["train.py"], cwd=tmp_path), {str(tmp_path / "train.py"): files["train.py"]})
     assert {str(Path(path).relative_to(tmp_path)) for path in found} == {"core/raft.py", "core/flow.py"}
+
+
+def test_what_imports_the_file_that_adds_a_folder_finds_modules_there(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "voc.py").write_text("")
+    adds = (
+        "def add(path):\n    sys.path.insert(0, path)\n\n\nhere = osp.dirname(__file__)\nadd(osp.join(here, 'lib'))\n"
+    )
+    (tmp_path / "_init_paths.py").write_text(adds)
+    text = "import _init_paths\nfrom voc import Images\n"
+    (tmp_path / "train.py").write_text(text)
+    found = read_reached(Program.parse(["train.py"], cwd=tmp_path), {str(tmp_path / "train.py"): text})
+    assert {Path(path).name for path in found} == {"_init_paths.py", "voc.py"}
 
 
 def test_a_relative_folder_is_not_looked_for_in_folders_that_were_added(tmp_path: Path) -> None:
@@ -80,7 +95,10 @@ def test_a_relative_folder_is_not_looked_for_in_folders_that_were_added(tmp_path
     assert {Path(path).stem for path in found} == set(names)
 
 
-@pytest.mark.parametrize("line", ["sys.path.append(folder)", "names.append('core')", "sys.path.append()"])
+@pytest.mark.parametrize(
+    "line",
+    ["sys.path.append(folder)", "core = core\nsys.path.append(core)", "names.append('core')", "sys.path.append()"],
+)
 def test_other_folders_are_not(tmp_path: Path, line: str) -> None:
     text = f"{line}\nfrom raft import Raft\n"
     (tmp_path / "train.py").write_text(text)

@@ -116,3 +116,22 @@ def test_a_file_whose_imports_cannot_name_a_function_is_not_parsed_for_its_calls
     source = Source(text)
     assert bool(list(source.calls_of("torch.utils.checkpoint.checkpoint"))) is parsed
     assert ("module" in vars(source)) is parsed
+
+
+@pytest.mark.parametrize(
+    ("top", "names"),
+    [
+        ("from blocks import *", {"torch.optim.SGD", "torch.nn.Linear", "numpy.random.rand", "random.random"}),
+        ("import blocks", set()),
+        ("from blocks import *\nfrom fakes import torch, nn, np, random", {
+            "fakes.torch.optim.SGD", "fakes.nn.Linear", "fakes.np.random.rand", "fakes.random.random"}),
+    ],
+)  # fmt: skip
+def test_modules_that_a_star_import_brings_go_by_their_usual_names(top: str, names: set[str]) -> None:
+    source = Source(f"{top}\ntorch.optim.SGD(p)\nnn.Linear(2, 3)\nnp.random.rand(3)\nrandom.random()\n")
+    assert {name for call in source.every(cst.Call) for name in source.names(call.func)} == names
+
+
+def test_a_name_that_a_file_binds_itself_is_no_module_of_a_star_import() -> None:
+    source = Source("from blocks import *\n\n\ndef step(torch):\n    return torch.optim.SGD(torch)\n")
+    assert not any(source.is_called(call.func, "torch.") for call in source.every(cst.Call))

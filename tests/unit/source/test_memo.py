@@ -41,6 +41,19 @@ def test_a_question_about_a_program_is_answered_anew_where_a_file_changed() -> N
     assert len(asked) == 2
 
 
+def test_a_question_about_a_program_is_answered_once_for_each_of_many_arguments() -> None:
+    asked: list[int] = []
+
+    @per_program
+    def plus(texts: Mapping[str, str], number: int) -> int:
+        asked.append(number)
+        return len(texts) + number
+
+    numbers = range(40)  # more than there are states of programs that are kept
+    assert [plus({"a.py": ""}, each) for each in [*numbers, *numbers]] == [each + 1 for each in [*numbers, *numbers]]
+    assert asked == [*numbers]
+
+
 def test_definitions_are_looked_up_in_files_that_have_them_and_no_other_is_parsed_whole() -> None:
     sources = parse_all({"net.py": NET + "# looked up\n", "train.py": ASKS + "# looked up\n"})
     definitions = Definitions(sources)

@@ -333,3 +333,21 @@ def test_a_collate_function_may_sort_the_list_that_it_is_given_and_change_no_sam
         refused("loader-workers", text, sample)
     else:
         assert isinstance(asked("loader-workers", text), Edits)
+
+
+def test_the_parameter_of_a_lambda_is_no_variable_that_the_program_changes() -> None:
+    scaled = "def scaled(path):\n    path.mul_(2)\n    return path\n"
+    of_paths = "Images(list(filter(lambda path: path.endswith('.pt'), paths)))"
+    assert isinstance(asked("loader-workers", program(dataset=of_paths, top=scaled, step="scaled(y)")), Edits)
+    by_default = "Images(list(filter(lambda path, kept=paths: path in kept, paths)))"
+    refused("loader-workers", program(dataset=by_default, step="paths.pop()  # !"), "# !")
+
+
+def test_the_name_of_a_module_calls_no_function_before_the_loader_is_built() -> None:
+    held = "batches = iter(loader)\nnext(batches)"  # nothing says then when batches come
+    text = program("return self.paths.size * i, i", dataset="Images(ARGS)", top="from sizes import SIZES\n", end=held)
+    main = 'if __name__ == "__main__":\n'
+    text = text.replace(main, f"import options\n\nARGS = options.parse()\n{main}    ARGS.size = 8  # set once\n")
+    named = "SIZES = [1]\n\ndef sizes():\n    return SIZES\n"
+    assert isinstance(asked("loader-workers", text, sizes=named), Edits)
+    refused("loader-workers", text.replace("    ARGS.size", "    main()\n    ARGS.size"), "# set", sizes=named)
