@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import libcst as cst
 
@@ -55,6 +56,7 @@ from diagnose.source.tree.text_lines import any_matches
 _FIRST_WITH_BFLOAT16 = (8, 0)
 _ON = "let the program's own autocast be on, in bfloat16"
 _ON_FLOAT16 = "let the program's own autocast be on, in float16 with its GradScaler"
+_ON_EITHER = "let the program's own autocast be on, in the format of 16 bits that it chooses, with its GradScaler"
 _PRECISION = re.compile(r"autocast|[Ss]caler|\bamp\b|bfloat16|float16|half")
 """The subjects of lines that a switch of the precision may decide on."""
 _SCALER = re.compile(r"\b\w*(?:GradScaler|NativeScaler)\(")
@@ -126,7 +128,8 @@ def _switch(request: Request, sources: Mapping[str, Source]) -> Iterator[Answer]
     for path, source, call in found:
         turns, format_ = _turns(request, path, source, call)
         if turns:
-            yield Edits(request.turned(turns), _ON if format_ == "bfloat16" else _ON_FLOAT16)
+            on = {"bfloat16": _ON, "float16": _ON_FLOAT16}
+            yield Edits(request.turned(turns), on.get(format_, _ON_EITHER))
     for path, source, call in found:
         if call_name(call) == "autocast":
             yield _switched(request, path, source, call)
@@ -142,7 +145,8 @@ def _opens_autocast(source: Source, call: cst.Call) -> bool:
 def _turns(request: Request, path: str, source: Source, call: cst.Call) -> tuple[tuple[Turn, ...], str]:
     """Return what the program is to be told so that autocast is open, and the number format that it then computes in.
 
-    In float16 only where the program scales its losses. Nothing where no setting of the program decides.
+    The format is empty where a condition chooses between two that nobody can follow. In float16, or in either, only
+    where the program scales its losses. Nothing where no setting of the program decides.
     """
     switches = request.switches(_PRECISION)
     enabled, dtype = argument(call, "enabled"), argument(call, "dtype", None if call_name(call) == "partial" else 1)
@@ -151,16 +155,32 @@ def _turns(request: Request, path: str, source: Source, call: cst.Call) -> tuple
     if reached is None or opened is None:
         return (), ""
     bfloat16: tuple[Turn, ...] | None = None
+    either = False
     chosen = _chosen_by(source, dtype.value) if dtype is not None else None
     if chosen is not None:
         bfloat16 = switches.equal(chosen, "bfloat16", path, source)
     elif dtype is not None:
         bfloat16 = switches.bind(dtype.value, lambda value: source.code(value).endswith("bfloat16"), path, source)
-    if bfloat16 is not None and _has_bfloat16(request.facts):
-        return tuple(dict.fromkeys((*reached, *opened, *bfloat16))), "bfloat16"
-    plain = dtype is None or (chosen is None and "float32" not in source.code(dtype.value))
+        either = bfloat16 == () and switches.bind(dtype.value, partial(_is_no_bfloat16, source), path, source) == ()
     scales = any_matches(_SCALER, request.sources.values())
-    return (tuple(dict.fromkeys((*reached, *opened))), "float16") if plain and scales else ((), "")
+    if bfloat16 is not None and _has_bfloat16(request.facts) and (scales or not either):
+        return tuple(dict.fromkeys((*reached, *opened, *bfloat16))), "" if either else "bfloat16"
+    plain = dtype is None or (chosen is None and "float32" not in source.code(dtype.value))
+    if not plain or not scales:
+        return (), ""
+    known = dtype is None or switches.bind(dtype.value, partial(_is_float16, source), path, source) is not None
+    return tuple(dict.fromkeys((*reached, *opened))), "float16" if known else ""
+
+
+def _is_no_bfloat16(source: Source, value: cst.BaseExpression) -> bool:
+    """Whether a value is no bfloat16, and chosen by more than that the device lacks it."""
+    conditions = (each.test for each in source.ancestors(value) if isinstance(each, cst.If | cst.IfExp))
+    lacks = any("is_bf16_supported" in source.code(each) for each in conditions)
+    return not lacks and not source.code(value).endswith("bfloat16")
+
+
+def _is_float16(source: Source, value: cst.BaseExpression) -> bool:
+    return source.code(value).rpartition(".")[2] in {"float16", "half"}
 
 
 def _has_bfloat16(facts: Facts) -> bool:

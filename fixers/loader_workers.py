@@ -31,6 +31,8 @@ Fix safety
     worker; a dataset that moves data to a CUDA device, which cannot run in a forked process; a loader of which the
     program reads `num_workers`. Workers are started anew in each epoch; `persistent-workers` keeps them, which changes
     the order of samples, and so does a program's own `persistent_workers=workers > 0`: it then changes the training.
+    A worker computes with one thread: where torch sums tens of thousands of elements for a sample (`x.mean()`), the
+    last bits may differ from those that several threads give, and the checks then refuse the edit.
     Each worker holds batches of its own: `num_workers × prefetch_factor` of them in host memory. Where processes are
     spawned and not forked, the script needs its main guard.
 """

@@ -21,15 +21,30 @@ VIEW_METHODS = frozenset(
 """Methods whose results lie in the same memory, or may: `reshape` copies only what it has to."""
 
 _FUNCTIONS = ("torch.nn.functional.", "torchvision.transforms.functional.", "torchvision.transforms.v2.functional.")
-"""The modules of functions that write to their first argument if they are told `inplace=True`."""
+"""The modules of the functions that are meant by `_TAKE_A_FLAG`."""
+_TAKE_A_FLAG = frozenset(
+    {"relu", "relu6", "elu", "celu", "selu", "silu", "mish", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid"}
+    | {"threshold", "normalize"}
+)
+"""Functions of which one argument alone is a flag, `inplace`, which may come without its name: `relu(x, True)`."""
 _FLAG_BY_PLACE = frozenset(
     {"ReLU", "ReLU6", "LeakyReLU", "RReLU", "ELU", "CELU", "SELU", "SiLU", "Mish", "Hardtanh", "Hardswish"}
     | {"Hardsigmoid", "Threshold", "AlphaDropout", "FeatureAlphaDropout", "Dropout", "Dropout1d", "Dropout2d"}
-    | {"Dropout3d"}
+    | {"Dropout3d", "Normalize", "RandomErasing"}
 )
-"""Modules of torch that take one flag, `inplace`, which may come without its name: `nn.ReLU(True)`."""
+"""Modules and transforms that take one flag, `inplace`, which may come without its name: `nn.ReLU(True)`."""
+_LAYERS = "torch.nn."
+_HAND_ON = frozenset({"Identity", "Flatten", "Unflatten"})
+"""Layers whose output lies in the memory of their input, as that of `Dropout` may."""
+_MAKE_NEW = frozenset({"ToTensor", "PILToTensor"})
+"""Transforms whose result is no part of the image that they are given."""
+_DESTINATIONS = {"out": ("",), "dst": ("cv2.",), "output": ("scipy.ndimage.",)}
+"""Arguments that functions of these modules write to; the empty name stands for every one."""
+_TOLD_NOT_TO_COPY = ("numpy.nan_to_num", "sklearn.preprocessing.")
+"""Functions that write to their first argument if they are told `copy=False`."""
 _WRITE_TO_THE_FIRST = (
-    *("numpy.copyto", "numpy.fill_diagonal", "numpy.place", "numpy.put", "numpy.putmask", "PIL.ImageDraw.Draw"),
+    *("numpy.copyto", "numpy.fill_diagonal", "numpy.place", "numpy.put", "numpy.put_along_axis", "numpy.putmask"),
+    "PIL.ImageDraw.Draw",
     *(f"cv2.{name}" for name in ("circle", "drawContours", "ellipse", "fillPoly", "line", "polylines", "putText")),
     "cv2.rectangle",
 )
@@ -73,54 +88,97 @@ def _written_by(source: Source, node: cst.CSTNode) -> Iterator[cst.BaseExpressio
 
 
 def _by_call(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
+    function, first = call.func, call.args[0].value if call.args and not call.args[0].star else None
     for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value == "out":
+        word = arg.keyword.value if arg.keyword is not None else ""
+        if word in _DESTINATIONS and any(not of or source.is_called(function, of) for of in _DESTINATIONS[word]):
             yield from _elements(arg.value)
-        elif arg.keyword is not None and arg.keyword.value == "inplace" and _is_true(arg.value):
+        elif word == "inplace" and _is_true(arg.value):
             yield from _told_in_place(source, call)
-    function = call.func
-    if "True" in source.words and call.args and not call.args[0].star and _is_module_in_place(source, function):
-        yield call.args[0].value
-    if call.args and source.is_called(function, *_WRITE_TO_THE_FIRST):
-        yield call.args[0].value
     method = function.attr.value if isinstance(function, cst.Attribute) else ""
+    if first is not None and _writes_to_the_first(source, call, first):
+        yield from _elements(first)
     if not method.endswith("_") or method.endswith("__"):
         return
     assert isinstance(function, cst.Attribute)  # or it had no such name
     if not source.is_called(function, "torch."):
         yield from () if method in _WRITE_TO_GRADIENTS else (function.value,)
-    elif call.args and not call.args[0].star:
-        yield call.args[0].value
+    elif first is not None:
+        yield from _elements(first)
+
+
+def _writes_to_the_first(source: Source, call: cst.Call, first: cst.BaseExpression) -> bool:
+    """Whether a call writes to its first argument, by what is called or by what it is told besides."""
+    function = call.func
+    if "True" in source.words and _is_module_in_place(source, function):
+        return True
+    if source.is_called(function, *_WRITE_TO_THE_FIRST):
+        return True
+    if "True" in source.words and call_name(call) in _TAKE_A_FLAG and source.is_called(function, *_FUNCTIONS):
+        return any(arg.keyword is None and _is_true(arg.value) for arg in call.args)
+    if source.is_called(function, "numpy."):
+        if isinstance(function, cst.Attribute) and function.attr.value == "at":  # `np.add.at(x, index, 1)`
+            return True
+        again = call.args[2:]  # `np.multiply(x, 2, x)`; `np.dot(x, x)` has another meaning
+    else:
+        again = call.args[1:] if source.is_called(function, "cv2.") else ()
+    if any(arg.keyword is None and source.code(arg.value) == source.code(first) for arg in again):
+        return True
+    told = any(arg.keyword is not None and arg.keyword.value == "copy" and _is(arg.value, "False") for arg in call.args)
+    return told and source.is_called(function, *_TOLD_NOT_TO_COPY)
 
 
 def _told_in_place(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
-    """Yield what a call with `inplace=True` writes to: what the function is given first, or the method's object."""
+    """Yield what a call with `inplace=True` writes to: what a function is given first, or the method's object."""
     function = call.func
-    if source.is_called(function, *_FUNCTIONS):
+    if not source.imported(function):
+        yield from (function.value,) if isinstance(function, cst.Attribute) else ()
+    elif not call_name(call)[:1].isupper():  # a class makes what writes later
         yield from (arg.value for arg in call.args[:1] if not arg.star)
-    elif isinstance(function, cst.Attribute) and not source.imported(function):
-        yield function.value
 
 
 def _is_module_in_place(source: Source, function: cst.BaseExpression) -> bool:
-    """Whether what is called is a module of torch's that writes to its input, or a sequence that begins with one."""
-    return any(_writes_to_input(source, each) for each in values_of(source, function))
+    """Whether what is called is a library's object that writes to its input."""
+    return any(writes_to_input(source, each) for each in values_of(source, function))
 
 
-def _writes_to_input(source: Source, module: cst.BaseExpression) -> bool:
-    if not isinstance(module, cst.Call) or not source.is_called(module.func, "torch.nn."):
+def writes_to_input(source: Source, made: cst.BaseExpression) -> bool:
+    """Whether what an expression makes is a layer or a transform of a library that writes to its input, or a sequence
+    of which one does before another has made something new: `Compose([CenterCrop(8), Normalize(m, s, inplace=True)])`.
+    """
+    if isinstance(made, cst.Name):
+        return any(writes_to_input(source, each) for each in values_of(source, made) if not isinstance(each, cst.Name))
+    if isinstance(made, cst.List | cst.Tuple):
+        steps = [each.value for each in made.elements]
+    elif isinstance(made, cst.Call) and source.imported(made.func):
+        if any(arg.keyword is not None and arg.keyword.value == "inplace" and _is_true(arg.value) for arg in made.args):
+            return True
+        if call_name(made) in _FLAG_BY_PLACE and any(arg.keyword is None and _is_true(arg.value) for arg in made.args):
+            return True
+        steps = [arg.value for arg in made.args]
+    else:
         return False
-    first = module.args[0].value if module.args and not module.args[0].star else None
-    if first is not None and call_name(module) == "Sequential":
-        return _writes_to_input(source, first)
-    if call_name(module) in _FLAG_BY_PLACE and any(arg.keyword is None and _is_true(arg.value) for arg in module.args):
-        return True
-    named = (arg for arg in module.args if arg.keyword is not None and arg.keyword.value == "inplace")
-    return any(_is_true(arg.value) for arg in named)
+    for step in steps:
+        if writes_to_input(source, step):
+            return True
+        if isinstance(step, cst.Call) and _makes_new(source, step):
+            return False
+    return False
+
+
+def _makes_new(source: Source, made: cst.Call) -> bool:
+    name = call_name(made)
+    if source.is_called(made.func, _LAYERS):
+        return name not in _HAND_ON and "Dropout" not in name
+    return name in _MAKE_NEW
 
 
 def _is_true(node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.Name) and node.value == "True"
+    return _is(node, "True")
+
+
+def _is(node: cst.BaseExpression, constant: str) -> bool:
+    return isinstance(node, cst.Name) and node.value == constant
 
 
 def _elements(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

@@ -14,7 +14,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.dataflow.iteration import NUMBERS
-from diagnose.source.dataflow.mutations import written_in_place
+from diagnose.source.dataflow.mutations import writes_to_input, written_in_place
 from diagnose.source.samples.object_identity import (
     GATHER,
     bound_names,
@@ -129,10 +129,11 @@ def changed_on_the_way(code: SampleCode, collating: Sequence[tuple[str, Function
     `collating`: the functions that put samples together, with their files; None where it is not seen which those are.
     """
     changers = _changers(code)
-    if not changers:
+    if not changers and not _has_library_changer(code):
         return
     for node, path in code.sampling.items():
         yield from (_handed(code, path, each, "code that") for each in _given_to(code, path, node, changers))
+        yield from (_handed(code, path, each, "code that") for each in _given_to_library(code, path, node))
     for path, alias, inside in returned(code):
         level = 2 if inside else 0  # a batch is a list of samples
         if collating is None or any(
@@ -247,7 +248,7 @@ def _changes(
             same = hops > 0 and isinstance(arg.value, cst.Name) and arg.value.value in given
             if is_part(arg.value, parts) and _is_changed_by(code, call, arg, changers, level if same else 0, hops - 1):
                 return True
-    return False
+    return any(is_part(arg.value, parts) for call in _calls_of_kept(code, path, function) for arg in call.args)
 
 
 def _gone_through(source: Source, function: Function, names: set[str]) -> set[str]:
@@ -270,6 +271,38 @@ def _given_to(code: SampleCode, path: str, function: Function, changers: Changer
             for each, inside in () if _names_changer(arg, changers) else _kept(code, path, function, arg.value):
                 if _is_changed_by(code, call, arg, changers, int(inside and not passed)):
                     yield each
+
+
+def _given_to_library(code: SampleCode, path: str, function: Function) -> Iterator[cst.BaseExpression]:
+    """Yield the objects that are kept and that a function gives what may be a library's transform that changes them."""
+    for call in _calls_of_kept(code, path, function):
+        yield from (each for arg in call.args for each, _ in _kept(code, path, function, arg.value))
+
+
+def _calls_of_kept(code: SampleCode, path: str, function: Function) -> Iterator[cst.Call]:
+    """Yield the calls of objects that are kept, where the program makes one for samples that changes its input."""
+    for call in code.calls(path, function) if _has_library_changer(code) else ():
+        if call.args and _is_kept_callable(code, path, function, call.func):
+            yield call
+
+
+def _has_library_changer(code: SampleCode) -> bool:
+    """Whether a layer or a transform of a library that writes to its input is made for samples."""
+    if code.makes_changer is None:
+        code.makes_changer = any(
+            writes_to_input(code.sources[path], each)
+            for node, path in code.building.items()
+            if "inplace" in code.sources[path].words or "True" in code.sources[path].words
+            for each in code.sources[path].walk(node, cst.Call, cst.List)
+            if isinstance(each, cst.Call | cst.List) and not _is_given_to_library(code, path, each)
+        )
+    return code.makes_changer
+
+
+def _is_given_to_library(code: SampleCode, path: str, node: cst.CSTNode) -> bool:
+    """Whether an expression is an argument, or in one, from which a function of a library makes something."""
+    above = code.sources[path].inside(node, cst.Call)
+    return above is not None and not any(code.named(code.sources[path], above.func))
 
 
 def _is_changed_by(

@@ -23,6 +23,7 @@ SAME_MEMORY = frozenset(
     {"view", "reshape", "flatten", "squeeze", "unsqueeze", "t", "transpose", "permute", "expand", "float", "double"}
     | {"long", "int", "half", "to", "type", "contiguous", "numpy", "detach", "cpu", "from_numpy", "as_tensor", "ravel"}
     | {"asarray", "narrow", "select", "unfold", "get", "setdefault", "swapaxes", "movedim", "items", "values"}
+    | {"unbind", "chunk", "tensor_split", "diagonal", "view_as", "expand_as"}
 )
 """Calls whose result may lie in the memory of what they are called on."""
 _ATTRIBUTES = frozenset({"getattr", "vars"})

@@ -47,6 +47,8 @@ class SampleCode:
     """Classes of which an instance lives on from one sample to the next."""
     handing_out: dict[tuple[cst.FunctionDef, int | None], bool] = field(default_factory=dict)
     """Whether methods of datasets return objects that are kept, all or one of several, as far as somebody has asked."""
+    makes_changer: bool | None = None
+    """Whether a library's object that writes to its input is made for samples, where somebody has asked."""
 
     def __post_init__(self) -> None:
         self.defined = Definitions(self.sources)

@@ -373,3 +373,27 @@ def test_the_programs_own_options_open_its_autocast(
     else:
         assert isinstance(answer, Edits)
         assert answer.files == {COMMAND_LINE: command.replace(" ", "\n") + "\n"}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "words"),
+    [
+        ("torch.float16", "in float16 with"),
+        ("torch.bfloat16 if args.amp_dtype == 'bfloat16' else torch.float16", "in bfloat16"),
+        ("torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16", "in bfloat16"),
+        ("torch.bfloat16 if device == 'cpu' else torch.float16", "in the format of 16 bits that it chooses"),
+        ("torch.float16 if device == 'cuda' else torch.bfloat16", "in the format of 16 bits that it chooses"),
+        ("pick(device)", "in the format of 16 bits that it chooses"),
+    ],
+)
+def test_the_summary_names_the_format_that_the_program_then_computes_in(dtype: str, words: str) -> None:
+    text = OPTIONS + f"amp_dtype = {dtype}\n" + SCALED.replace('"cuda", ', '"cuda", amp_dtype, ')
+    answer = fixed(text)
+    assert isinstance(answer, Edits), answer
+    assert words in answer.summary
+
+
+def test_a_format_that_nobody_can_follow_is_not_opened_without_a_scaler() -> None:
+    text = OPTIONS + "amp_dtype = torch.bfloat16 if device == 'cpu' else torch.float16\n"
+    answer = fixed(text + 'with torch.autocast("cuda", amp_dtype, enabled=args.amp):\n    model(x).sum().backward()\n')
+    assert isinstance(answer, Advice), answer

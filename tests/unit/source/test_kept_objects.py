@@ -70,6 +70,8 @@ CODE = {
     "        for step in self.steps:\n            x, y = step(x, y)\n        return x, y\n",
     "Second": "class Second:\n    def __call__(self, x, y):\n        part = y[0]\n        part += 1\n"
     "        return x, y\n",
+    "Keeps": "class Keeps:\n    def __init__(self, change):\n        self.change = change\n    def __call__(self, x):\n"
+    "        return self.change(x)\n",
     "stack": "def stack(samples):\n    return torch.stack([x for x, _ in samples]), 0\n",
 }
 
@@ -130,6 +132,49 @@ def test_an_object_that_is_kept_is_handed_on_to_code_that_changes_it(
 )
 def test_what_is_changed_is_another_object(sample: str, transform: str, collate: str | None) -> None:
     answer = asked("loader-workers", given(sample, transform, collate))
+    assert isinstance(answer, Edits), answer
+
+
+def with_transform(made: str, sample: str = "return self.transform(self.x[i]), i  # !") -> str:
+    """A program whose dataset keeps tensors, and a transform that is made so."""
+    top = "from torchvision import transforms as T\n" + CODE["Keeps"]
+    return program(sample, ROWS, dataset=f"Images(paths, {made})", top=top)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "T.Normalize(0, 1, inplace=True)",
+        "T.Normalize(0, 1, True)",
+        "nn.ReLU(inplace=True)",
+        "T.Compose([T.CenterCrop(8), T.Normalize(0, 1, inplace=True), T.ToTensor()])",
+        "nn.Sequential(nn.Flatten(), nn.Dropout(0), nn.ReLU(True))",
+        "Keeps(T.Normalize(0, 1, inplace=True))",
+    ],
+)
+def test_a_transform_of_a_library_changes_an_object_that_is_kept(made: str) -> None:
+    refused("loader-workers", with_transform(made), "# !")
+    part = "x = self.x[i].unbind(0)[0]\nreturn self.transform(x), i  # !"
+    refused("loader-workers", with_transform(made, part), "# !")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "T.Normalize(0, 1)",
+        "T.Compose([T.ToTensor(), T.Normalize(0, 1, inplace=True)])",
+        "nn.Sequential(nn.Linear(3, 3), nn.ReLU(True))",
+        "Keeps(T.Compose([T.ToTensor(), T.Normalize(0, 1, inplace=True)]))",
+    ],
+)
+def test_a_transform_of_a_library_changes_what_it_has_made(made: str) -> None:
+    answer = asked("loader-workers", with_transform(made))
+    assert isinstance(answer, Edits), answer
+
+
+def test_a_transform_of_a_library_changes_what_the_sample_has_made() -> None:
+    sample = "return self.transform(self.x[i] * 2), i"
+    answer = asked("loader-workers", with_transform("T.Normalize(0, 1, inplace=True)", sample))
     assert isinstance(answer, Edits), answer
 
 

@@ -32,6 +32,14 @@ from diagnose.source.tree.syntax import parse
         "torch.max(y, 0, out=(x, z))",
         "torch.nn.init.zeros_(x)",
         "torch.relu_(x)",
+        "torch.nn.functional.relu(x, True)",
+        "import kornia; kornia.enhance.normalize(x, m, s, inplace=True)",
+        "import cv2; cv2.normalize(x, x, 0, 1, cv2.NORM_MINMAX)",
+        "import cv2; cv2.GaussianBlur(y, (3, 3), 0, dst=x)",
+        "import numpy as np; np.multiply(x, 2, x)",
+        "import numpy as np; np.add.at(x, y, 1)",
+        "import numpy as np; np.nan_to_num(x, copy=False)",
+        "import scipy.ndimage; scipy.ndimage.gaussian_filter(y, 1, output=x)",
         "for x[0] in y:\n    pass",
     ],
 )
@@ -47,8 +55,12 @@ def test_each_way_to_write_is_one(code: str) -> None:
         *("y.copy_(x)", "x.__len__()", "y[x] = 0", "f(x)", "x.clone().add_(1)", "x = y", "x.y[0] = 1"),
         *(
             "torch.nn.functional.relu(x, inplace=False)",
+            "torch.nn.functional.interpolate(x, 9, None, 'bilinear', True)",
             "torch.nn.ReLU(x, inplace=True)",
             "import cv2; cv2.resize(x, 9)",
+            "import numpy as np; np.dot(x, x)",
+            "import numpy as np; np.array(x, copy=False)",
+            "f(output=x, dst=x)",
         ),
     ],
 )
