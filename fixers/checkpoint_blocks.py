@@ -19,9 +19,9 @@ Fix safety
     Bitwise: the same operators run again on the same inputs, with the state of the random generators put back for
     dropout. An operator that draws random numbers never keeps its result, as those after it would draw others; nor does
     one whose result is written to later. While a block keeps results every operator costs the host more: on programs
-    that wait for the host such a plan loses its trial. Left alone: blocks with running statistics (BatchNorm), which
-    two forward passes move twice; blocks that are checkpointed already; calls that are not in a loop of their own, with
-    advice.
+    that wait for the host such a plan loses its trial. Left alone: blocks with running statistics (BatchNorm) or a
+    spectral norm, which two forward passes move twice, or with random numbers of a generator of their own; blocks that
+    are checkpointed already; calls that are not in a loop of their own, with advice.
 """
 
 from __future__ import annotations

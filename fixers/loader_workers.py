@@ -29,7 +29,8 @@ Fix safety
     from a generator that the program keeps, or that a `worker_init_fn` seeds alike in all workers, since all would draw
     the same; an `IterableDataset` that does not ask which worker it is in, which would yield every sample once per
     worker; a dataset that moves data to a CUDA device, which cannot run in a forked process; a loader of which the
-    program reads `num_workers`. Workers are started anew in each epoch; `persistent-workers` keeps them, which changes
+    program reads `num_workers`; a program with a handler of a signal that prints or saves, as Ctrl-C reaches workers
+    too. Workers are started anew in each epoch; `persistent-workers` keeps them, which changes
     the order of samples, and so does a program's own `persistent_workers=workers > 0`: it then changes the training.
     A worker computes with one thread: where torch sums tens of thousands of elements for a sample (`x.mean()`), the
     last bits may differ from those that several threads give, and the checks then refuse the edit.

@@ -13,6 +13,7 @@ from diagnose.model import Scalar, Site
 from diagnose.source.batches.first_batch import late_first_batch
 from diagnose.source.batches.loader_lifetime import is_built_again, is_for_one_pass, opened_beside_itself
 from diagnose.source.batches.option_reads import option_read
+from diagnose.source.batches.signal_handlers import handler_in_workers
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.daemonic_processes import daemon_that_runs
 from diagnose.source.dataflow.flow import is_repeated
@@ -22,8 +23,8 @@ from diagnose.source.samples.shared_state import SharedState, shared_state
 from diagnose.source.samples.statement_order import When
 from diagnose.source.settings.options import CallOptions
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.edits import Splice, call_name, parse
-from diagnose.source.tree.memo import files_with
+from diagnose.source.tree.edits import Splice, call_name
+from diagnose.source.tree.memo import files_with, parse_all
 from diagnose.source.tree.syntax import Source
 from diagnose.source.tree.text_lines import any_matches
 
@@ -218,13 +219,20 @@ class Loader:
         return None
 
     def _why_no_children(self) -> str | None:
-        """Return what runs it in a process that may start none."""
+        """Return what runs it in a process that may start none, or has its children handle signals."""
         if self.options.names:
             return None
-        parsed = {path: parse(text) for path, text in self.options.sources.items()}
-        sources = {path: source for path, source in parsed.items() if source is not None}
+        sources = parse_all(self.options.sources)
         where = daemon_that_runs(sources, self.options.path, self.options.node)
-        return f"runs in a daemonic process, which may have no children: {where} starts it." if where else None
+        if where is not None:
+            return f"runs in a daemonic process, which may have no children: {where} starts it."
+        where = handler_in_workers(sources)
+        if where is None or self.workers > 0:
+            return None
+        return (
+            f"stands in a program whose handler of a signal would run in each worker too: {where}. Let it set a flag "
+            "that the loop asks for."
+        )
 
     def why_none_live_on(self) -> str | None:
         """Return what the program does that workers which live on would not go along with; None where nothing."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import values_of
 from diagnose.source.dataflow.exception_handlers import catching
-from diagnose.source.samples.object_identity import root_of
+from diagnose.source.samples.given_attributes import assigned_attributes
+from diagnose.source.samples.object_identity import attribute_values, is_own, root_of
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, changed_by
 from diagnose.source.samples.shared_objects import SharedObjects
@@ -19,6 +22,9 @@ from diagnose.source.tree.syntax import Source
 
 _ASKS = frozenset({"len", "print", "isinstance", "type", "id", "str", "repr", "prepare"})
 """Functions that go through nothing."""
+_SAME_OBJECT = frozenset({"to", "cuda", "cpu", "float", "double", "train", "eval", "requires_grad_"})
+"""Methods of a module that return the module."""
+_FREEZES = re.compile(r"\w+\.requires_grad(?:_\(False\)| = False)")
 
 
 @dataclass(frozen=True)
@@ -87,12 +93,46 @@ class MainProcess:
 
     def trained(self) -> Iterator[Trace]:
         """A model that makes samples and is trained meanwhile."""
+        makers = {*self.code.building, *self._given_later()}
         for path, source in self.code.sources.items():
-            for call in source.every(cst.Call):
-                if call_name(call) == "parameters" and isinstance(call.func, cst.Attribute):
-                    name = source.code(call.func.value)
-                    if name in self.shared.given | self.shared.whole and name != "self":
-                        yield Trace(f"computes with `{name}`, which training changes", path, source.lines_of(call)[0])
+            for call in source.calls_named("parameters"):
+                if not isinstance(call.func, cst.Attribute) or _only_freezes(source, call):
+                    continue
+                name = source.code(call.func.value)
+                named = name in self.shared.given | self.shared.whole and name != "self"
+                if named or any(each in makers for each in self._made_by(path, call.func.value)):
+                    yield Trace(f"computes with `{name}`, which training changes", path, source.lines_of(call)[0])
+
+    def _given_later(self) -> Iterator[cst.Call]:
+        """What makes the objects that the program gives attributes which samples read: `data.model = model`."""
+        read = self.shared.read[0]
+        for path, source in self.code.sources.items():
+            if read.isdisjoint(assigned_attributes(source, False)):
+                continue
+            for assign in source.every(cst.Assign):
+                for target in (each.target for each in assign.targets):
+                    if not isinstance(target, cst.Attribute) or target.attr.value not in read:
+                        continue
+                    if not is_own(source, target.value) and self.shared.may_be_shared(path, target.value):
+                        yield from self._made_by(path, assign.value)
+
+    def _made_by(self, path: str, node: cst.BaseExpression) -> Iterator[cst.Call]:
+        """The calls that may have made the object which an expression stands for."""
+        following = [(path, node)]
+        for file, each in following:  # and what is found on the way
+            found: list[tuple[str, cst.BaseExpression]] = []
+            if isinstance(each, cst.Call):
+                yield each
+                if isinstance(each.func, cst.Attribute) and each.func.attr.value in _SAME_OBJECT:
+                    found = [(file, each.func.value)]
+            elif isinstance(each, cst.IfExp):
+                found = [(file, each.body), (file, each.orelse)]
+            elif isinstance(each, cst.Name):
+                found = list(self.code.values(file, each))
+            else:
+                own = [(file, value) for value in values_of(self.code.sources[file], each)]
+                found = own or list(attribute_values(self.code.sources, each))
+            following += [one for one in found if one not in following]
 
     def asked_of_caches(self) -> Iterator[Trace]:
         """Yield what the program asks of results that `functools` keeps of a sample's functions: workers keep their
@@ -145,6 +185,15 @@ class MainProcess:
             if not own and call_name(call) not in _ASKS and any(source.code(arg.value) in targets for arg in call.args):
                 return True
         return False
+
+
+def _only_freezes(source: Source, call: cst.Call) -> bool:
+    """Whether a call is what a loop goes through that takes parameters out of training and does nothing else."""
+    loop = source.parent(call)
+    if not isinstance(loop, cst.For) or loop.iter is not call:
+        return False
+    lines = source.code(loop.body).strip().splitlines()
+    return all(_FREEZES.fullmatch(line.partition("#")[0].strip()) for line in lines)
 
 
 def _calls_of(code: SampleCode, node: cst.CSTNode, classes: set[str]) -> Iterator[cst.Call]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import bound_to
+from diagnose.source.dataflow.bindings import bound_to, values_of
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, opens_to_write
 from diagnose.source.tree.edits import call_name
@@ -38,7 +38,7 @@ def rewritten_files(code: SampleCode) -> Iterator[tuple[str, cst.Call, Trace]]:
         for node, path in code.sampling.items()
         for call in code.calls(path, node)
         if call_name(call) in _READS
-        for word in _words(code.sources[path], call)
+        for word in (*_words(code.sources[path], call), *_given(code, path, call))
     }
     for path, source in code.sources.items() if read else ():
         for call in source.calls_named(*_WRITTEN):
@@ -48,6 +48,15 @@ def rewritten_files(code: SampleCode) -> Iterator[tuple[str, cst.Call, Trace]]:
             if written is not None and not read.isdisjoint(_words(source, written)):
                 words = f"reads files that the program writes (`{source.code(call)}`)"
                 yield path, call, Trace(words, path, source.lines_of(call)[0])
+
+
+def _given(code: SampleCode, path: str, call: cst.Call) -> Iterator[str]:
+    """Yield the words of what the program passes to the constructor for the attributes that a path begins with."""
+    source = code.sources[path]
+    for part in source.every(cst.Attribute, call):
+        for name in values_of(source, part):
+            for file, value in code.values(path, name) if isinstance(name, cst.Name) else ():
+                yield from _words(code.sources[file], value)
 
 
 def _written(source: Source, call: cst.Call) -> cst.BaseExpression | None:

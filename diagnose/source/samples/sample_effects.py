@@ -33,9 +33,9 @@ from diagnose.source.tree.syntax import Source
 CHANGES = frozenset(
     {"append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "update", "add", "discard"}
     | {"setdefault", "popitem", "sort", "reverse", "put", "put_nowait", "rotate", "move_to_end", "subtract", "fill"}
-    | {"load_state_dict", "paste", "putpixel", "putalpha", "thumbnail"}
+    | {"load_state_dict", "paste", "putpixel", "putalpha", "set", "thumbnail"}
 )
-"""Methods of lists, dictionaries, sets, queues, arrays and images that change them."""
+"""Methods of lists, dictionaries, sets, queues, arrays, images, events and context variables that change them."""
 _STATEMENTS = (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr, cst.Del, cst.WithItem, cst.Call)
 _TELLS = ("warnings.warn", "logging.", "sys.stdout.", "sys.stderr.", "shutil.", "os.remove", "os.rename", "os.replace")
 _SAVES = frozenset(

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import parameter_of
-from diagnose.source.dataflow.mutations import written_in_place
+from diagnose.source.dataflow.bindings import parameter_of, values_of
+from diagnose.source.dataflow.mutations import memory_of, written_in_place
 from diagnose.source.dataflow.reaching_definitions import Bound, definition_of
 from diagnose.source.rewrite.hooks import forward_hook
+from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.built_classes import Classes
 from diagnose.source.tree.definitions import module_file
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.memo import parse_all, per_program
+from diagnose.source.tree.memo import files_with, parse_all, per_program
 from diagnose.source.tree.syntax import Source
 
 _OUTSIDE = frozenset({"builtins.print", "builtins.open", "builtins.next", "builtins.input"})
@@ -55,6 +56,9 @@ def repeated_effect(sources: Mapping[str, str], callers: Collection[tuple[str, i
     found = next(_effects(sources, callers), None)
     if found is not None:
         return f"{found[0]} {found[1].what}{found[1].twice}"
+    for path, source in files_with(sources, "spectral_norm"):
+        for call in source.calls_named("spectral_norm"):
+            return f"{path}:{source.lines_of(call)[0]} divides weights by a norm that each forward pass moves on, twice"
     for path, source, forward in _repeated(sources, callers):
         if (written := _written_input(source, forward)) is not None:
             line = source.lines_of(written)[0]
@@ -109,7 +113,7 @@ def _effects(
         around = source.inside(forward, cst.ClassDef)
         assert around is not None  # it is a method
         for file, other, method in _with_called(parsed, path, source, around, forward):
-            for found in _effects_in(other, method):
+            for found in (*_effects_in(other, method), *_written_by_called(parsed, file, other, method)):
                 yield f"{file}:{other.lines_of(found.node)[0]}", found
 
 
@@ -164,11 +168,27 @@ def _with_called(
                 called = [(path, source, methods[call_name(call)])]
             elif of_self or (isinstance(call.func, cst.Attribute) and _outlives(parsed, at, other, call.func)):
                 called = list(_methods_named(parsed, call_name(call)))
-            elif isinstance(call.func, cst.Name):
-                own = [(at, other, one) for one in other.functions_named(call_name(call)) if _is_of_file(other, one)]
-                called = own or list(_functions(parsed, call_name(call)))
+            else:
+                called = list(_functions_called(parsed, at, other, call))
             pending += [one for one in called if one[2] not in done]
             done |= {one[2] for one in called}
+
+
+def _functions_called(
+    parsed: Mapping[str, Source], path: str, source: Source, call: cst.Call
+) -> Iterator[tuple[str, Source, cst.FunctionDef]]:
+    """The functions of the program that a call by a name, or by `module.name`, may call."""
+    if isinstance(call.func, cst.Name):
+        own = [(path, source, one) for one in source.functions_named(call_name(call)) if _is_of_file(source, one)]
+        yield from own or _functions(parsed, call_name(call))
+    elif isinstance(call.func, cst.Attribute) and _is_of_program(parsed, path, source, call.func):
+        yield from _functions(parsed, call_name(call))
+
+
+def _is_of_program(parsed: Mapping[str, Source], path: str, source: Source, callee: cst.BaseExpression) -> bool:
+    """Whether what is called is imported from a file of the program's."""
+    modules = {name.rpartition(".")[0] for name in source.imported(callee)}
+    return any(each and module_file(each, path, parsed) is not None for each in modules)
 
 
 def _outlives(parsed: Mapping[str, Source], path: str, source: Source, callee: cst.Attribute) -> bool:
@@ -220,11 +240,57 @@ def _effects_in(source: Source, method: cst.FunctionDef) -> Iterator[_Effect]:
                 yield _Effect(node, f"calls `{source.code(node.func)}`", ", which would happen twice")
             elif any(name.startswith(_DRAWS) for name in names):
                 yield _Effect(node, "draws random numbers that are not torch's", ", and would draw others")
+            elif _draws_from_kept(source, node):
+                yield _Effect(node, "draws from a generator of the program's own", ", and would draw others")
             elif collects and isinstance(node.func, cst.Attribute) and _is_kept(source, node.func.value):
                 yield _Effect(node, "collects values", ", twice")
     for written in written_in_place(source, method.body):
-        if isinstance(written, cst.Attribute) and _is_kept(source, written):
+        if any(_is_kept_tensor(source, each) for each in (written, *values_of(source, written))):
             yield _Effect(written, "changes a tensor that the module keeps", ", twice")
+
+
+def _written_by_called(
+    parsed: Mapping[str, Source], path: str, source: Source, method: cst.FunctionDef
+) -> Iterator[_Effect]:
+    """The calls in a method that have a function of the program write into a tensor that is kept."""
+    for call in source.every(cst.Call, method.body):
+        if not any(_is_kept_tensor(source, arg.value) for arg in call.args):
+            continue
+        for _, other, function in _functions_called(parsed, path, source, call):
+            for number, param in enumerate(function.params.params):
+                given = argument(call, param.name.value, number)
+                if given is not None and _is_kept_tensor(source, given.value) and _writes_to(other, function, param):
+                    yield _Effect(call, "changes a tensor that the module keeps", ", twice")
+
+
+def _writes_to(source: Source, function: cst.FunctionDef, param: cst.Param) -> bool:
+    """Whether a function writes into what it is given, as long as the parameter still names that."""
+    return any(
+        isinstance(written, cst.Name)
+        and written.value == param.name.value
+        and definition_of(source, written).bound is Bound.PARAMETER
+        for written in written_in_place(source, function.body)
+    )
+
+
+def _is_kept_tensor(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether an expression is memory that outlives the call, and no argument of it."""
+    node = memory_of(node)
+    if isinstance(node, cst.Name):
+        return _is_kept(source, node) and definition_of(source, node).bound is Bound.OUTER
+    return isinstance(node, cst.Attribute) and _is_kept(source, node)
+
+
+def _draws_from_kept(source: Source, call: cst.Call) -> bool:
+    """Whether a call draws from a generator that outlives it, whose state a second pass does not go back to."""
+    given = argument(call, "generator")
+    if given is not None and source.code(given.value) != "None" and _is_kept(source, given.value):
+        return True
+    made = values_of(source, call.func.value) if isinstance(call.func, cst.Attribute) else ()
+    kept = isinstance(call.func, cst.Attribute) and _is_kept(source, call.func.value)
+    return kept and any(
+        isinstance(each, cst.Call) and any(name.startswith(_DRAWS) for name in source.names(each.func)) for each in made
+    )
 
 
 def _is_first_of(source: Source, call: cst.Call) -> bool:
@@ -293,7 +359,9 @@ def _is_kept(source: Source, node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.Attribute):
         while isinstance(node, cst.Attribute | cst.Subscript):
             node = node.value
-        return isinstance(node, cst.Name) and node.value == "self"
+        if not isinstance(node, cst.Name):
+            return False
+        return node.value == "self" or definition_of(source, node).bound is Bound.OUTER
     if not isinstance(node, cst.Name) or isinstance(source.parent(node), cst.AssignTarget | cst.AugAssign):
         return False
     return definition_of(source, node).bound in {Bound.OUTER, Bound.PARAMETER}

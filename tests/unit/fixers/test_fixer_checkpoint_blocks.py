@@ -181,6 +181,14 @@ def test_running_statistics_are_not_moved_twice() -> None:
     assert isinstance(answer, Advice) and "BatchNorm" in answer.text
 
 
+def test_the_vectors_of_a_spectral_norm_are_not_moved_twice() -> None:
+    for normed in ("nn.utils.spectral_norm", "nn.utils.parametrizations.spectral_norm"):
+        program = LOOP.replace("nn.Linear(8, 8), nn.Drop", f"{normed}(nn.Linear(8, 8)), nn.Drop")
+        answer = FIXER.rewrite(request_of(program, ()))
+        assert isinstance(answer, Advice) and "each forward pass moves on" in answer.text
+    assert {site.arguments["stateful"] for site in sites_of(program) if "stateful" in site.arguments} == {True}
+
+
 LIBRARY = """import torch
 from transformers import GPT2LMHeadModel
 

@@ -40,6 +40,15 @@ class Block(nn.Module):
         ("note(seen, x)", "pass", "store.append(x)", 7),
         ("x = self.helper(x)", "x = x + 1", "pass", None),
         ("x = self.other(x)", "self.calls += 1", "pass", None),
+        ("x = self.helper(x)", "Block.calls += 1", "pass", 12),
+        ("note(self.mean, x)", "pass", "store.lerp_(x.mean(0), 0.1)", 19),
+        ("note(x=x, store=self.mean[0])", "pass", "store[:] = x", 19),
+        ("note(x * 2, x)", "pass", "store.relu_()", None),
+        ("note(self.mean, x)", "pass", "x = store.lerp(x, 0.1)", None),
+        ("mean = self.mean\n        mean.mul_(0.9)", "pass", "pass", 20),
+        ("mean = self.mean * 2\n        mean.mul_(0.9)", "pass", "pass", None),
+        ("x = x.new_empty(3).normal_(generator=self.noise)", "pass", "pass", 19),
+        ("x = x.new_empty(3).normal_(generator=None)", "pass", "pass", None),
     ],
 )
 def test_what_a_forward_pass_calls_counts_as_its_own(

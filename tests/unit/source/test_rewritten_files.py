@@ -10,6 +10,7 @@ from diagnose.fixer import Edits
 LABEL = "return int(Path(f'labels/{i}.txt').read_text()), i"
 RELABEL = "for k in range(9):\n    Path(f'labels/{k}.txt').write_text(str(k))"
 ROOTED = "return torch.load(os.path.join(self.root, f'{i}.pt')), i"
+PASSED = "return torch.load(os.path.join(self.transform, f'{i}.pt')), i"
 TOP = "import os\nfrom pathlib import Path\nROOT = make_root()\n"
 
 
@@ -23,8 +24,12 @@ TOP = "import os\nfrom pathlib import Path\nROOT = make_root()\n"
             "torch.save",
         ),
         (program("return np.load('rows.npy')[i], i", epoch="np.save('rows.npy', rows)", top=TOP), "np.save"),
+        (
+            program(PASSED, dataset="Images(paths, 'labels')", epoch="torch.save(model, f'labels/{epoch}.pt')"),
+            "torch.save",
+        ),
     ],
-    ids=["spelled", "attribute of the dataset", "variable of the module", "one file"],
+    ids=["spelled", "attribute of the dataset", "variable of the module", "one file", "passed to the dataset"],
 )
 def test_workers_do_not_live_on_where_files_of_samples_are_written_between_epochs(text: str, mark: str) -> None:
     refused("persistent-workers", text, mark)
@@ -42,9 +47,10 @@ def test_samples_read_from_files_that_are_written_in_a_step_are_not_loaded_ahead
         program(ROOTED, epoch="torch.save(model.state_dict(), os.path.join(out_dir, f'{epoch}.pt'))", top=TOP),
         program("return torch.load(cfg.data.root)[i], i", epoch="torch.save(model, cfg.data.out)", top=TOP),
         program(LABEL, epoch="with open('log.txt', 'a') as f:\n    f.write('done')", top=TOP),
+        program(PASSED, dataset="Images(paths, 'labels')", epoch="torch.save(model, f'out/{epoch}.pt')"),
         program(LABEL, epoch="print(Path('labels/1.txt').read_text(), open('labels/2.txt').read())", top=TOP),
     ],
-    ids=["before", "checkpoints", "others of the settings", "a log", "only read"],
+    ids=["before", "checkpoints", "others of the settings", "a log", "another folder", "only read"],
 )
 def test_workers_live_on_where_the_files_of_samples_stay_as_they_are(text: str) -> None:
     assert isinstance(asked("persistent-workers", text), Edits)

@@ -109,6 +109,7 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("return self.transform(i), i", step="data.transform = None  # !"), "# !"),
         (program("return i * STRENGTH, i", top="STRENGTH = 1\n", step="global STRENGTH\nSTRENGTH += 1  # !"), "# !"),
         (program("return i * CFG['s'], i", top="CFG = {'s': 1}\n", step="CFG['s'] += 1  # !"), "# !"),
+        (program("return i * LEVEL.get(), i", top="from contextvars import ContextVar\nLEVEL = ContextVar('level')\n", step="LEVEL.set(2)  # !"), "# !"),  # noqa: E501
         (program("return i * cfg.s, i", top="class cfg:\n    s = 1\n", step="cfg.s += 1  # !"), "# !"),
         (program("self.transform.extend([i])  # !\nreturn i, i", top="class Vocabulary:\n    def extend(self, other):\n        self.words = other\n", dataset="Images(paths, Vocabulary())"), "# !"),  # noqa: E501
         (program("return self.transform(i), i", dataset="Images(paths, marks)", step="marks += [1]  # !").replace("paths = s", "marks = []\n    paths = s"), "# !"),  # noqa: E501

@@ -372,8 +372,8 @@ def _through(torch: Any, frame: Any, line: Any, container: Any, block: Any) -> s
 
 def _is_stateful(torch: Any, module: Any) -> bool:
     """Whether its forward pass leaves something behind: to run it twice would count twice."""
-    norm = torch.nn.modules.batchnorm._NormBase
-    return any(isinstance(part, norm) and part.track_running_stats for part in module.modules())
+    kinds = (torch.nn.modules.batchnorm._NormBase, torch.nn.utils.parametrizations._SpectralNorm)
+    return any(isinstance(part, kinds) and getattr(part, "track_running_stats", True) for part in module.modules())
 
 
 def _cast_bytes(torch: Any, module: Any) -> int:
