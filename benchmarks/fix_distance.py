@@ -203,6 +203,10 @@ class Believing(Bench):
     def step_alone(self, program: Program, name: str, steps: int) -> int | None:
         return _STEP_NS
 
+    @property
+    def final_steps(self) -> int:
+        return 1
+
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
         return [self.step_alone(program, name, steps) for program, name in programs]
 

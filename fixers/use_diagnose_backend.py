@@ -18,8 +18,8 @@ Fix safety
     this package has to be installed. Left alone: programs that name a backend, compile by a decorator or only under a
     switch that was off; what else a compiler fuses by itself; a loss that is computed beside a model which is not
     compiled; where the program compiles nothing, hooks on modules and a forward pass that does more than compute with
-    tensors, such as to draw random numbers of NumPy's; and what cannot be compiled: gradients of gradients, TorchScript,
-    CUDA graphs of its own.
+    tensors, such as to draw random numbers of NumPy's; and what cannot be compiled: gradients of gradients,
+    TorchScript, CUDA graphs of its own.
 """
 
 from __future__ import annotations
