@@ -347,7 +347,7 @@ def _is_counted(source: Source, node: cst.BaseExpression, seen: frozenset[str] =
         else:
             break
     if isinstance(node, cst.Call):
-        return call_name(node) in NUMBERS
+        return call_name(node) in NUMBERS or call_name(node) == "tolist"  # a tensor's, which is there as a whole
     if isinstance(node, cst.Name):
         values = [each.value for each in source.every(cst.Assign) if _binds_name(each, node.value)]
         known = seen | {node.value}

@@ -36,6 +36,13 @@ def test_workers_do_not_live_on_where_files_of_samples_are_written_between_epoch
     assert isinstance(asked("loader-workers", text), Edits)
 
 
+def test_a_loop_over_the_values_of_a_tensor_is_no_epoch() -> None:
+    """Labels that a model gives between two epochs: workers that are started anew read them."""
+    relabel = RELABEL.replace("for k in range(9)", "for k, label in enumerate(model(x).argmax(1).tolist())")
+    assert isinstance(asked("loader-workers", program(LABEL, epoch=relabel, top=TOP)), Edits)
+    refused("loader-workers", program(LABEL, step=relabel, top=TOP), "write_text")
+
+
 def test_samples_read_from_files_that_are_written_in_a_step_are_not_loaded_ahead() -> None:
     refused("loader-workers", program(LABEL, step=RELABEL, top=TOP), "write_text")
 
