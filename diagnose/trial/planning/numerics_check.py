@@ -107,8 +107,8 @@ class NumericsChecks:
             put_off = GateCheck(WHOLE, GateAnswer.UNVERIFIED, PUT_OFF)
             return ruled(verdict, found, with_checks(_joined(answers), (put_off,)))
         for place, (part, before, after) in enumerate(parts):
-            gate, loading = answers[place].gate, part.changes_loading
-            checks = self.whole_runs(gate, before, after, part.rounds_to, loading=loading)
+            gate = _of_whole_runs(part.gate, answers[place])
+            checks = self.whole_runs(gate, before, after, part.rounds_to, loading=part.changes_loading)
             answers[place] = with_checks(answers[place], checks)
             if answers[place].passed is not True:
                 return ruled(verdict, found, answers[place])
@@ -131,9 +131,10 @@ class NumericsChecks:
         answer = self.numbers(gate, original, patched, rounds_to, asked=asked)
         if not answer.passed:
             return answer
-        if answer.gate is not Gate.TRAINING:
+        if gate is not Gate.TRAINING:
             self.costs.owes_whole_runs = False
-        return with_checks(answer, self.whole_runs(answer.gate, original, patched, rounds_to, loading=loading))
+        compared = _of_whole_runs(gate, answer)
+        return with_checks(answer, self.whole_runs(compared, original, patched, rounds_to, loading=loading))
 
     def numbers(
         self,
@@ -203,6 +204,13 @@ class NumericsChecks:
         took_ns = time.monotonic_ns() - began_ns + more_ns
         self.costs.saw_gate(gate, took_ns, self.gatekeeper.started - before)
         self.early = self.early_ns = 0
+
+
+def _of_whole_runs(promise: Gate, answer: GateResult) -> Gate:
+    """Return how whole runs are compared: as the numbers were, but up to rounding where the training stood in for a
+    reference that could not be made."""
+    stood_in = answer.gate is Gate.TRAINING and promise is not Gate.TRAINING
+    return Gate.ROUNDING if stood_in else answer.gate
 
 
 def _joined(answers: Sequence[GateResult]) -> GateResult:

@@ -151,6 +151,18 @@ def test_whole_runs_of_one_fix_wait_for_the_last_check_where_they_would_take_mos
     assert (looks.costs.final_ns(held=True) < last_ns) is not runs  # time is set aside for what was put off
 
 
+@pytest.mark.parametrize(("promise", "runs"), [(Gate.ROUNDING, True), (Gate.TRAINING, False)])
+def test_whole_runs_are_compared_where_the_training_stood_in_for_a_reference(
+    promise: Gate, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a fix promises is what its whole runs are held to; one that changes the training promises none."""
+    looks, runner = checks(600)
+    monkeypatch.setattr(looks.gatekeeper, "check", lambda *_given, **_more: GateResult(Gate.TRAINING, True, "alike"))
+    found = looks.check(promise, ORIGINAL, PATCHED)
+    assert (found.gate, found.passed) == (Gate.TRAINING, True)
+    assert (runner.now_ns != [0]) is runs
+
+
 def test_no_run_begins_after_the_deadline() -> None:
     runs = Runs(cast("Workplace", None), cast("Workspace", None), 1, deadline=Deadline(0))
     with pytest.raises(NoTimeToRun):
