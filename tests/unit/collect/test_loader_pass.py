@@ -45,20 +45,24 @@ def unhooked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_window_that_would_hold_the_end_of_a_pass_waits_for_the_next_one() -> None:
     training = Training(range(16))
-    assert training.after(10)  # six are left
+    assert training.after(16 + 10)  # six are left
     assert not training.after(1)
     assert not training.after(5)  # this was the last one
     assert training.after(1)
 
 
+def test_the_first_pass_may_be_the_only_one() -> None:
+    assert Training(range(16)).after(15)
+
+
 def test_a_step_may_take_several_batches() -> None:
     training = Training(range(64), batches_per_step=4)
-    assert training.after(10)
+    assert training.after(16 + 10)
     assert not training.after(1)
 
 
 def test_where_no_pass_is_long_enough_none_is_waited_for() -> None:
-    assert Training(range(STEPS)).after(3)
+    assert Training(range(STEPS)).after(STEPS + 3)
 
 
 def test_a_dataset_that_does_not_say_how_long_it_is_is_not_waited_for() -> None:
@@ -66,7 +70,7 @@ def test_a_dataset_that_does_not_say_how_long_it_is_is_not_waited_for() -> None:
         def __iter__(self) -> Iterator[int]:
             return iter(range(8))
 
-    assert Training(Endless()).after(5)
+    assert Training(Endless()).after(8 + 5)
 
 
 def test_a_program_without_a_loader_is_not_waited_for() -> None:

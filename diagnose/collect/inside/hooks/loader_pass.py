@@ -20,16 +20,21 @@ class LoaderPass:
         self._taken = 0
         """Batches of the pass so far."""
         self._per_step = 1
+        self._is_first = True
+        """Whether no pass has ended yet: nobody knows whether another one follows."""
 
     def step_ended(self) -> None:
         """Note how many batches a step takes."""
         before, self._taken = self._taken, getattr(self._iterator(), "_num_yielded", 0)
         if self._taken > before:
             self._per_step = self._taken - before
+        else:
+            self._is_first = False
 
     def has_room(self, steps: int) -> bool:
-        """Whether the pass goes on for `steps` more; also where that is not known, or no pass is that long."""
-        iterator = self._iterator()
+        """Whether the pass goes on for `steps` more; also where that is not known, no pass is that long, or this may be
+        the only one."""
+        iterator = None if self._is_first else self._iterator()
         try:
             whole = len(iterator) if iterator is not None else 0
         except (TypeError, NotImplementedError):  # a dataset that does not say how long it is

@@ -4,10 +4,10 @@
         → lead-out step → two steps under sync-debug, with the allocator's events → done
 
 All of it is decided at the ends of steps on the training thread. A window does not begin where it would hold the end of
-a pass, as far as passes are long enough: that step is longer than the others, and counted among few it would weigh far
-more than it costs. The lead-in step is recorded but not counted: it
-takes the profiler's own start, and a device that the host runs ahead of needs the end of the step before the first.
-The lead-out step is not counted either: it is slower than the others, because the program's lines are followed.
+a pass, once there was one and as far as passes are long enough: that step is longer than the others, and counted among
+few it would weigh far more than it costs. The lead-in step is recorded but not counted: it takes the profiler's own
+start, and a device that the host runs ahead of needs the end of the step before the first. The lead-out step is not
+counted either: it is slower than the others, because the program's lines are followed.
 """
 
 from __future__ import annotations
