@@ -134,7 +134,7 @@ def test_output_layer_and_loss_of_a_real_program_are_taken_together_in_its_first
     foresight = step_without(trace, catalogue, bundle.rules)
     foresight = replace(foresight, findings=tuple(here(foresight.findings)))
     grown = with_foreseen(bundle, stack, foresight, program, catalogue, [one.fixer for one in queue])
-    assert {"fuse-linear-cross-entropy", "loader-workers", "nonblocking-copies"} <= grown.foreseen
+    assert {"fuse-linear-cross-entropy", "nonblocking-copies"} <= grown.foreseen
     assert "pad-vocabulary" not in grown.names
     written = grown.stack.texts[file]
     assert "                loss = model(inputs, targets=targets)\n" in written  # under autocast
