@@ -39,7 +39,7 @@ class WatchedProgram:
     narrow: bool = False
     """Whether it multiplies in formats narrower than float32, TF32 among them."""
     searches: bool = False
-    """Whether it lets cuDNN search for the fastest convolutions, which takes most of its first step."""
+    """Whether the program lets cuDNN search for the fastest convolutions, which takes most of a first step."""
 
     @classmethod
     def of(

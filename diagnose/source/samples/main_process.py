@@ -105,7 +105,7 @@ class MainProcess:
                     yield Trace(f"computes with `{name}`, which training changes", path, source.lines_of(call)[0])
 
     def _given_later(self) -> Iterator[cst.Call]:
-        """What makes the objects that the program gives attributes which samples read: `data.model = model`."""
+        """Yield the calls that make what the program assigns to attributes that samples read: `data.model = model`."""
         read = self.shared.read[0]
         for path, source in self.code.sources.items():
             if read.isdisjoint(assigned_attributes(source, False)):

@@ -208,7 +208,7 @@ def attribute_values(sources: Mapping[str, Source], node: cst.CSTNode) -> Iterat
 
 @per_source
 def _bound_to_attributes(source: Source) -> Mapping[str, Sequence[cst.BaseExpression]]:
-    """What a file binds to attributes, by their names, in the order of the text."""
+    """Return the values that a file assigns to attributes, by attribute name, in the order of the text."""
     found: dict[str, list[cst.BaseExpression]] = {}
     for assign in source.every(cst.Assign):
         for target, value, _ in pairs(assign):
@@ -239,5 +239,5 @@ def pairs(assign: cst.Assign) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpr
 
 
 def elements(node: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """What a written tuple or list holds; nothing of any other expression."""
+    """Return the items of a written tuple or list; an empty list for any other expression."""
     return [each.value for each in node.elements] if isinstance(node, cst.Tuple | cst.List) else []
