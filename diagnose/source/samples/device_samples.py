@@ -1,8 +1,8 @@
 """Samples that lie on an accelerator before a loader hands them out: no worker process can make them, and they cannot
 be pinned.
 
-What is asked is where the parts of a sample are put: `.cuda()`, `.to(device)`, `device=device`. A device of another
-tensor (`device=x.device`) puts nothing anywhere else, and what comes back by `.cpu()` is on the host.
+What is asked is where the parts of a sample are put: `.cuda()`, `.to(device)`, `device=device`. The device of another
+tensor of the sample (`device=x.device`) puts nothing anywhere else, and what comes back by `.cpu()` is on the host.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import bound_to
+from diagnose.source.dataflow.bindings import bound_to, parameter_of, values_in
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace
 from diagnose.source.tree.arguments import argument
@@ -48,7 +48,7 @@ def device_samples(code: SampleCode) -> Iterator[Trace]:
 def _puts(source: Source, path: str, below: cst.CSTNode) -> Iterator[Trace]:
     for call in source.every(cst.Call, below):
         device = _device_of(source, call)
-        if device is None or not _may_be_accelerator(source, device) or _comes_back(source, call, below):
+        if device is None or not _may_be_accelerator(source, device, below) or _comes_back(source, call, below):
             continue
         if _follows_another(source, call):
             continue
@@ -70,18 +70,33 @@ def _is_torch(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Name) and node.value == "torch"
 
 
-def _may_be_accelerator(source: Source, device: cst.BaseExpression, depth: int = 3) -> bool:
+def _may_be_accelerator(source: Source, device: cst.BaseExpression, below: cst.CSTNode, depth: int = 3) -> bool:
     code = source.code(device)
     if _FORMAT.match(code) or code == "None":
         return False
     if isinstance(device, cst.BaseString | cst.Integer) or (isinstance(device, cst.Call) and "cpu" in code):
         return "cpu" not in code or "cuda" in code
     if isinstance(device, cst.Attribute) and device.attr.value == "device":
-        return isinstance(device.value, cst.Name) and device.value.value in _SETTINGS
+        return not _is_of_a_sample(source, device.value, below)
     if isinstance(device, cst.Name) and depth:
         values = [each for each in bound_to(source, device) if isinstance(each, cst.BaseExpression)]
-        return not values or any(_may_be_accelerator(source, each, depth - 1) for each in values)
+        return not values or any(_may_be_accelerator(source, each, below, depth - 1) for each in values)
     return True
+
+
+def _is_of_a_sample(source: Source, tensor: cst.BaseExpression, below: cst.CSTNode) -> bool:
+    """Whether what has a `device` is a tensor of the sample or its dataset, not an accelerator or a model outside."""
+    root = tensor
+    while isinstance(root, cst.Attribute | cst.Subscript):
+        root = root.value
+    if not isinstance(root, cst.Name) or root.value in _SETTINGS:
+        return root is not tensor
+    around = list(source.ancestors(root))
+    if below not in around:
+        return False
+    functions = [each for each in around if isinstance(each, cst.FunctionDef)]
+    within = functions[: functions.index(below) + 1] if isinstance(below, cst.FunctionDef) else functions[:1]
+    return any(parameter_of(each, root.value) or values_in(source, each, root.value) != [] for each in within)
 
 
 def _follows_another(source: Source, call: cst.Call) -> bool:

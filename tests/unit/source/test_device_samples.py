@@ -7,7 +7,8 @@ from dataset_programs import asked, program, refused
 
 from diagnose.fixer import Edits
 
-TOP = """device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+TOP = """accelerator = Accelerator()
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 class Scale:
     def __init__(self, where):
         self.scale = torch.ones(16, device=where){mark}
@@ -42,13 +43,16 @@ def over(data: str, sample: str = ROWS, options: str = "", top: str = PLAIN) -> 
         over(f"x = torch.randn(9, 16)\n    data = {PAIR}(x.cuda(), x.sum(1).cuda())  # !"),
         over(f"x, y = make(9)\n    data = {PAIR}(x, y)", top=MARKED),
         over("data = Images(paths)", "return torch.load(self.paths[i]).to(device), i  # !"),
+        over("data = Images(paths)", "return torch.load(self.paths[i]).to(accelerator.device), i  # !"),
+        over(f"where = accelerator.device\n    x = torch.randn(9, 16).to(where)  # !\n    data = {PAIR}(x, x.sum(1))"),
         over("data = Images(paths)", "with torch.device(device):  # !\n    return torch.tensor(i), i"),
         over("data = Images(paths, Scale(device))", "return self.transform(torch.load(self.paths[i])), i", top=MARKED),
         over("data = Images(paths)", options=", collate_fn=collate", top=MARKED),
         over("data = Images(paths)", top=f"{PLAIN}torch.set_default_device(device)  # !\n"),
     ],
     ids=[
-        *("tensors", "rows", "by keyword", "by cuda", "by a function", "in a sample", "in a context"),
+        *("tensors", "rows", "by keyword", "by cuda", "by a function", "in a sample"),
+        *("an accelerator's", "an accelerator's, by name", "in a context"),
         *("in a transform", "by the collate function", "by default"),
     ],
 )
