@@ -7,11 +7,9 @@ There, and where the program runs for its trace alone, it is ended when we are g
 
 from __future__ import annotations
 
-import codecs
 import json
 import math
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -23,13 +21,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from diagnose.collect import environment, processes
 from diagnose.collect.counters import Counters, claims
 from diagnose.collect.progress import CounterValues, PhaseBegan, Progress, StepsEnded, Tail
 from diagnose.collect.recipe import Recipe
 from diagnose.collect.records import END
+from diagnose.collect.terminal import output_terminal
 from diagnose.collect.traced_ranks import SLOWEST, Slowest
 from diagnose.collect.watchdog import outlived
 from diagnose.errors import UsageError
@@ -77,7 +75,7 @@ def run(
     variables = environment(recipe.to_json(folder), os.environ if base is None else base)
     with ExitStack() as cleaning:
         signals = cleaning.enter_context(_forwarded_signals())
-        streams = cleaning.enter_context(_terminal(on_output)) if on_output is not None else {}
+        streams = cleaning.enter_context(output_terminal(on_output)) if on_output is not None else {}
         try:
             program = subprocess.Popen(list(command), env=variables, cwd=cwd, **streams)
         except OSError as error:
@@ -211,33 +209,6 @@ def _terminal_interrupts_all() -> bool:
     with suppress(OSError, ValueError):
         return os.tcgetpgrp(sys.__stdin__.fileno() if sys.__stdin__ else 0) == os.getpgrp()
     return False
-
-
-@contextmanager
-def _terminal(on_output: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """A pseudo-terminal whose output goes to `on_output`; what is read from standard input ends at once."""
-    master, slave = pty.openpty()
-    reader = threading.Thread(target=_read_terminal, args=(master, on_output), name="program output", daemon=True)
-    reader.start()
-    try:
-        yield {"stdin": subprocess.DEVNULL, "stdout": slave, "stderr": slave, "start_new_session": True}
-    finally:
-        os.close(slave)
-        reader.join(timeout=2)
-        with suppress(OSError):
-            os.close(master)
-
-
-def _read_terminal(master: int, on_output: Callable[[str], None]) -> None:
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    while True:
-        try:
-            data = os.read(master, 65536)
-        except OSError:  # the last writer has closed its end
-            return
-        if not data:
-            return
-        on_output(decoder.decode(data).replace("\r\n", "\n"))
 
 
 class LogLength:

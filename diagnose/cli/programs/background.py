@@ -14,6 +14,7 @@ import contextlib
 import os
 import pickle
 import signal
+import subprocess
 import threading
 import traceback
 import warnings
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 
+from diagnose.collect.terminal import input_terminal
 from diagnose.session import AnyEvent
 from diagnose.trial.skip_request import SkipRequest
 
@@ -104,18 +106,19 @@ def start(
     try:
         heard.close()
         said.close()
-        _leave_terminal(stop)
-        code = _Served(events, words, stop, skip).carry_out(work, left_alone)
+        with input_terminal() as stdin:
+            _leave_terminal(stdin, stop)
+            code = _Served(events, words, stop, skip).carry_out(work, left_alone)
     finally:
         os._exit(code)  # whatever the screen's process had planned for its end is not ours
 
 
-def _leave_terminal(stop: threading.Event) -> None:
-    """Have no terminal, and nothing that is read from it or printed on it; a request to end stops the work."""
+def _leave_terminal(stdin: int, stop: threading.Event) -> None:
+    """Have no terminal but `stdin`, where nobody types; a request to end stops the work."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):
-        os.dup2(nowhere, number)
+    for number, stream in enumerate((nowhere if stdin == subprocess.DEVNULL else stdin, nowhere, nowhere)):
+        os.dup2(stream, number)
     os.close(nowhere)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: stop.set())

@@ -17,6 +17,7 @@ from typing import Self
 
 import psutil
 
+from diagnose.collect.terminal import input_terminal
 from diagnose.errors import Cancelled
 from diagnose.trial.process import watchdog
 from diagnose.trial.process.stderr_tail import code_of_rank, of_the_program, where_it_crashed
@@ -69,6 +70,8 @@ class Groups:
         """`cancelled` is asked while a program is waited for, so that a silent one keeps nobody from leaving."""
         self.cancelled = cancelled
         self._running: list[Group] = []
+        self._terminal = contextlib.ExitStack()
+        self._input = self._terminal.enter_context(input_terminal())
         self.room = Path(tempfile.mkdtemp(prefix="diagnose-"))
         """A folder for sockets, whose names must be short; the warden removes it, whatever becomes of this process."""
         # -I: neither the user's environment nor a sitecustomize of ours reaches the warden.
@@ -101,7 +104,7 @@ class Groups:
                 list(command),
                 cwd=cwd,
                 env=dict(environment),
-                stdin=subprocess.DEVNULL,
+                stdin=self._input,
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
@@ -124,6 +127,7 @@ class Groups:
                 with contextlib.suppress(OSError):
                     self._warden.stdin.close()
             self._warden.wait()
+            self._terminal.close()
 
     def tell_warden(self, sign: str, group: int) -> None:
         """`+` or `-`: the group is running, or is no more."""
