@@ -57,8 +57,11 @@ class ProgramFailed(DiagnoseError):
     exit_code = 3
 
     def __init__(self, message: str, returncode: int) -> None:
-        super().__init__(message)
+        super().__init__(message, returncode)  # both, as above
         self.returncode = returncode
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Cancelled(Exception):  # it is no error, and none of the family
