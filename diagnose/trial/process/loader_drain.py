@@ -43,8 +43,9 @@ class LoaderStock:
 
     @property
     def full(self) -> bool:
-        """Whether all that was asked for is made: the workers have nothing to do."""
-        return self.held >= self.asked
+        """Whether all that may be asked for at once is made. Towards the end of a pass less is asked for: that it is
+        made says nothing of whether workers keep up."""
+        return self.held >= self.asked >= self.most
 
     @property
     def has_idle_workers(self) -> bool:

@@ -30,19 +30,26 @@ from diagnose.trial.process.process_group import Groups
 PUPPET = """
 import json, os, signal, socket, sys
 
-workers, ahead, work, step = map(int, sys.argv[1:])
+workers, ahead, work, step, passes = map(int, (*sys.argv[1:], 10**9)[:5])
 
 class Loader:
     def __init__(self):
         self.now, self.taken, self.waited, self.made = 0, 0, 0, []
-        self.steps_taken = 0
+        self.steps_taken = self.ends = 0
+        self.begin()
+    def begin(self):
+        self.ends += passes
         for _ in range(workers * ahead):
-            self.ask(0)
+            self.ask(self.now)
     def ask(self, at):
+        if len(self.made) == self.ends:
+            return
         before = self.made[-workers] if len(self.made) >= workers else 0
         self.made.append(max(at, before) + work)
     def take(self):
         self.steps_taken += 1
+        if self.taken == self.ends:
+            self.begin()
         self.waited += max(0, self.made[self.taken] - self.now)
         self.now = max(self.now, self.made[self.taken])
         self.taken += 1
@@ -86,7 +93,7 @@ def arms_with(
     folder: Path, *loader: int, edited: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> Iterator[list[Arm]]:
     """Two warmed-up arms whose loaders have so many workers, ask each for so many, and take so long for a batch; then
-    the length of a step. `edited` files of either make it another program."""
+    the length of a step, and of a pass over the data. `edited` files of either make it another program."""
     programs = []
     for name in ("one", "other"):
         (folder / name).mkdir()
@@ -121,10 +128,13 @@ def arm_with(folder: Path, *loader: int) -> Iterator[Arm]:
         ((8, 4, 330, 30), 41.25),
         ((4, 2, 100, 40), 40),  # keeps up
         ((1, 2, 10, 40), 40),
+        ((16, 4, 2400, 22, 48), 150),
+        ((4, 4, 400, 10, 8), 100),
+        ((4, 4, 4, 40, 8), 40),
     ],
 )
 def test_blocks_show_what_is_delivered_in_the_long_run(
-    tmp_path: Path, loader: tuple[int, int, int, int], step: float
+    tmp_path: Path, loader: tuple[int, ...], step: float
 ) -> None:
     with arm_with(tmp_path, *loader) as arm:
         blocks = [arm.run(10, 2, LIMIT_NS) for _ in range(4)]
