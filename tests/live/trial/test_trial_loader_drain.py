@@ -133,9 +133,7 @@ def arm_with(folder: Path, *loader: int) -> Iterator[Arm]:
         ((4, 4, 4, 40, 8), 40),
     ],
 )
-def test_blocks_show_what_is_delivered_in_the_long_run(
-    tmp_path: Path, loader: tuple[int, ...], step: float
-) -> None:
+def test_blocks_show_what_is_delivered_in_the_long_run(tmp_path: Path, loader: tuple[int, ...], step: float) -> None:
     with arm_with(tmp_path, *loader) as arm:
         blocks = [arm.run(10, 2, LIMIT_NS) for _ in range(4)]
     assert [block.mean_ns for block in blocks] == pytest.approx([step] * 4, rel=0.04)
