@@ -15,14 +15,15 @@ from diagnose.compose.search.budget import Budget
 from diagnose.compose.search.bundle import as_one
 from diagnose.compose.stack.stack import Kept, Stack
 from diagnose.fixer import Fixer
-from diagnose.model import Decision, Gate, GateAnswer, GateCheck, GateResult, Verdict
+from diagnose.model import Decision, Gate, GateAnswer, GateCheck, GateResult, Interval, Verdict
 from diagnose.program import Program
 from diagnose.session import FinalMeasured, PatchAccepted
 from diagnose.trial.bench import Bench
 from diagnose.trial.planning.numerics_check import PUT_OFF, with_checks
 from diagnose.trial.schedule import Schedule
 from diagnose.trial.whole_run.gate import WHOLE
-from diagnose.units import format_setting
+from diagnose.units import format_setting, format_share
+from diagnose.verdict import CLEAR_SAVING
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,20 @@ class FinalCheck:
             gate=gate,
         )
         self.journal.record(final)
+        self._tell_of_less(stack, final)
         return final
+
+    def _tell_of_less(self, stack: Stack, final: FinalMeasured) -> None:
+        """Warn where programs alone save well less than trials of blocks said: what the blocks did not hold counts."""
+        trials = [self.journal.verdict_on(kept.fixer.name) for kept in stack.kept if not kept.together]
+        trials += self.journal.together if any(kept.together for kept in stack.kept) else []
+        least = least_saving([trial.saving for trial in trials])
+        found = 1 - final.patched_ns / final.original_ns
+        if least is not None and found < least - CLEAR_SAVING:  # two processes were never seen to differ by more
+            self.journal.warn(
+                f"alone, the programs differ by {format_share(found)} of a step, less than their trials' blocks of steps "
+                f"showed ({format_share(least)} at least): work between those blocks counts here, too"
+            )
 
     @property
     def _once_more_ns(self) -> int:
@@ -220,6 +234,13 @@ class FinalCheck:
 
 def _whole(stack: Stack) -> Fixer:
     return as_one([kept.fixer for kept in stack.kept])
+
+
+def least_saving(savings: Sequence[Interval | None]) -> float | None:
+    """Return what trials, each on top of those before, say is saved at least, as a share of the original's step; None
+    where one of them has no saving."""
+    lows = [saving.low for saving in savings if saving is not None]
+    return 1 - math.prod(1 - low for low in lows) if lows and len(lows) == len(savings) else None
 
 
 def interaction(patched_share: float, verdicts: Sequence[Verdict]) -> float | None:

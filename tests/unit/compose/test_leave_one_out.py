@@ -261,3 +261,13 @@ def test_the_interaction_stands_beside_the_final_figures(tmp_path: Path) -> None
     assert outcome.final.interaction == pytest.approx(math.log(0.5 / 0.5625))
     said = interplay(fold(made.events))
     assert said == "one by one, each on top of those before, the kept fixes were measured to save 44 %"
+
+
+@pytest.mark.parametrize(("saving", "warned"), [(Interval(0.9, 0.85, 0.95), True), (Interval(0.4, 0.3, 0.5), False)])
+def test_less_saved_alone_than_trials_said_is_told(tmp_path: Path, saving: Interval, warned: bool) -> None:
+    """The programs alone take 20 and 10 ms."""
+    made = stage(tmp_path, [LOADER])
+    made.bench.saving = saving
+    made.run()
+    said = [event.message for event in made.events if isinstance(event, Warned)]
+    assert any("alone, the programs differ by 50 % of a step" in words for words in said) is warned
