@@ -213,8 +213,8 @@ class FinalCheck:
         found = 1 - final.patched_ns / final.original_ns
         if least is not None and found < least - CLEAR_SAVING:  # two processes were never seen to differ by more
             self.journal.warn(
-                f"alone, the programs differ by {format_share(found)} of a step, less than the blocks of steps in their "
-                f"trials showed ({format_share(least)} at least): what comes between blocks counts here, too"
+                f"alone, the programs differ by {format_share(found)} of a step, less than the blocks of steps in "
+                f"their trials showed ({format_share(least)} at least): what comes between blocks counts here, too"
             )
 
     @property
