@@ -72,6 +72,7 @@ FIXER = Fixer(
         *word_diffs(
             _recorded,
             _IMPORT + "loader = DataLoader(data, num_workers=2{+, persistent_workers=True+})\n",
+            _IMPORT + "loader = DataLoader(data, num_workers=os.cpu_count(){+, persistent_workers=True+})\n",
             (
                 _IMPORT + _ARGPARSE + "loader = DataLoader(\n    data,\n    num_workers=args.workers,{+\n"
                 "    persistent_workers=args.workers > 0,+}\n)\n"

@@ -313,10 +313,8 @@ def set_option(
 
 
 def _is_above_zero(count: cst.BaseExpression) -> bool:
-    """Whether a number is above zero whatever it is made of: `max(args.workers, 2)`."""
-    return (
-        isinstance(count, cst.Call)
-        and isinstance(count.func, cst.Name)
-        and count.func.value == "max"
-        and any(isinstance(arg.value, cst.Integer) and arg.value.evaluated_value > 0 for arg in count.args)
-    )
+    """Whether a number is above zero whatever it is made of: `max(args.workers, 2)`, `os.cpu_count()`."""
+    if not isinstance(count, cst.Call):
+        return False
+    least = any(isinstance(arg.value, cst.Integer) and arg.value.evaluated_value > 0 for arg in count.args)
+    return call_name(count) == "cpu_count" or (call_name(count) == "max" and least)
