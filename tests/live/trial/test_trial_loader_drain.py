@@ -226,6 +226,11 @@ def test_taking_a_batch_that_is_there_is_no_wait_however_long_it_takes() -> None
     assert not over(7, 7, 7, waited=0.2)[1].needed
 
 
+def test_the_end_of_a_pass_shows_nothing_of_workers_that_have_made_all_that_is_left() -> None:
+    assert not LoaderDrain.of([LoaderStock(held=64, asked=64, workers=16, most=64)]).needed
+    assert LoaderDrain.of([LoaderStock(held=31, asked=31, workers=16, most=64)]).needed
+
+
 def test_a_loader_that_is_gone_has_shown_nothing() -> None:
     using = LoaderDrain.of([stock(3)])
     assert [using.goes_on([left], 0.0) for left in (stock(7), stock(7), None)] == [True, True, False]
