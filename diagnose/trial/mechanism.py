@@ -34,8 +34,11 @@ def mechanism(measure: str, comparison: Comparison) -> Mechanism:
         # Known of every measured step, without a profiler, where the window sees only a few.
         waited = [round(value) for value in comparison.input_ns]
         return _judged(measure, waited[0], waited[1], unit, comparison)
+    saving = comparison.saving.estimate if comparison.saving else 0.0
+    steps_ns = comparison.step_ns, round(comparison.step_ns * (1 - saving))
     waited_ns = comparison.input_ns or (None, None)
-    befores, afters = (_per_step(measure, *of_side) for of_side in zip(comparison.traces, waited_ns, strict=True))
+    sides = zip(comparison.traces, steps_ns, waited_ns, strict=True)
+    befores, afters = (_per_step(measure, *of_side) for of_side in sides)
     if not befores or len(befores) != len(afters):
         return Mechanism(measure, None, None, unit, None)
     rank = max(range(len(befores)), key=lambda at: befores[at][0])
@@ -46,8 +49,8 @@ def mechanism(measure: str, comparison: Comparison) -> Mechanism:
 def _judged(
     measure: str, before: Number, after: Number, unit: str, comparison: Comparison, window_ns: int | None = None
 ) -> Mechanism:
-    """`window_ns` is the original's mean step in its window: of uneven steps a window may hold the short ones only, in
-    which no more than their own part of a saving can show.
+    """`window_ns` is the original's mean step as its window shows it: of uneven steps a window may hold the short ones
+    only, in which no more than their own part of a saving can show.
     """
     if unit == "count":
         return Mechanism(measure, before, after, unit, after < _FEWER * before or before - after >= _ONE_LESS)
@@ -57,44 +60,45 @@ def _judged(
     return Mechanism(measure, before, after, unit, before - after >= EXPLAINS * saved_ns)
 
 
-def _per_step(measure: str, paths: Sequence[Path], waited_ns: float | None) -> list[tuple[Number, int]]:
-    """A value for each rank, with its mean step in ns; empty where the windows cannot tell. `waited_ns`: how long each
-    measured step waited for input."""
+def _per_step(measure: str, paths: Sequence[Path], step_ns: int, waited_ns: float | None) -> list[tuple[Number, int]]:
+    """A value for each rank, with the mean step that it is a part of, in ns; empty where the windows cannot tell.
+
+    `step_ns` and `waited_ns`: how long measured steps took, and waited for input. Of uneven steps a window holds a wait
+    or none, and it begins after a rest of the loader's workers: so the waits of an idle device are those of measured
+    steps. Where the host waits while the device works, these overlap: no measure is longer than the step.
+    """
     try:
         measures = [Measures(trace) for trace in open_traces(paths)] if paths else []
     except InputError:
         return []
     if not measures or any(rank.step_count == 0 for rank in measures):
         return []
-    values = [[_value(part, rank, waited_ns) for part in measure.split("+")] for rank in measures]
-    if any(value is None for parts in values for value in parts):
-        return []
-    sums = [sum(value for value in parts if value is not None) for parts in values]
-    per_step = [total / rank.step_count for total, rank in zip(sums, measures, strict=True)]
-    values_of = per_step if measure == "sync_calls" else [round(value) for value in per_step]
-    return [(value, round(rank.mean_ns)) for value, rank in zip(values_of, measures, strict=True)]
+    found: list[tuple[Number, int]] = []
+    for rank in measures:
+        parts = [_value(part, rank) for part in measure.split("+")]
+        if any(part is None for part in parts):
+            return []
+        count, window_ns = rank.step_count, round(rank.mean_ns)
+        value = sum(part for part in parts if part is not None) / count
+        if "idle" in measure.split("+") and waited_ns is not None:
+            waits_more_ns = waited_ns - rank.accounting.idle.get("input", 0) / count
+            value, window_ns = min(value + waits_more_ns, step_ns), round(window_ns + max(0.0, waits_more_ns))
+        found.append((value if measure == "sync_calls" else round(value), window_ns))
+    return found
 
 
-def _value(measure: str, rank: Measures, waited_ns: float | None) -> int | None:
-    """Return the measure's value over all counted steps; None for a measure of another name.
-
-    A window begins after a rest of the loader's workers, beside those of the other arm that make up for theirs: what it
-    waits for input counts no more than measured steps waited.
-    """
+def _value(measure: str, rank: Measures) -> int | None:
+    """Return the measure's value over all counted steps; None for a measure of another name."""
     accounting = rank.accounting
     if measure == "sync_calls":
         return len(rank.wait_calls) if rank.has_device else _value_reads(rank)
-    if measure == "idle" and waited_ns is not None:
-        for_input_ns = accounting.idle.get("input", 0)
-        return accounting.idle_ns - for_input_ns + min(for_input_ns, round(waited_ns * rank.step_count))
-    if measure == "idle":
-        return accounting.idle_ns
     if measure.startswith("idle."):
         return accounting.idle.get(measure.removeprefix("idle."))
     known = {
         "compute": accounting.compute,
         "exposed_comm": accounting.exposed_comm,
         "exposed_copy": accounting.exposed_copy,
+        "idle": accounting.idle_ns,
     }
     return known.get(measure)
 

@@ -88,7 +88,20 @@ def test_a_window_that_waits_for_input_longer_than_measured_steps_did_is_not_hel
     seen = mechanism(measure, found)
     assert seen.moved is True
     assert seen.after == 2.5 * MS + 3 * MS  # what is no waiting, and as much waiting as measured steps have
-    found.input_ns = (0.0, 8.0 * MS)  # so did the measured steps
+    found.input_ns = (0.0, 8.0 * MS)  # so did the measured steps: no part of them is longer than they are
+    assert mechanism(measure, found).after == 8 * MS
+
+
+def test_a_window_between_two_waits_for_input_has_those_of_measured_steps(compared: type[Compared]) -> None:
+    """Workers bring their batches together: a window of few steps holds a wait or none."""
+    found = compared(HALF, BUSY)
+    measure = "compute+exposed_copy+idle"
+    assert mechanism(measure, found).moved is False
+    found.step_ns = 100 * MS
+    found.input_ns = (90.0 * MS, 70.0 * MS)
+    seen = mechanism(measure, found)
+    assert (seen.before, seen.after, seen.moved) == (97 * MS, 79 * MS, True)  # 3 and 1 of 10 ms were such waits
+    found.input_ns = (70.0 * MS, 70.0 * MS)
     assert mechanism(measure, found).moved is False
 
 
