@@ -35,6 +35,7 @@ from diagnose.units import NS_PER_S, format_ns, format_setting, format_share
 
 EVERY_NS = 5 * NS_PER_S
 _RECENT = 200
+_NO_PHASE = PhaseChanged(at_ns=0, phase="")
 
 
 class Progress:
@@ -47,7 +48,7 @@ class Progress:
         self._input_ns: dict[int, list[int]] = {}
         self._seen: dict[int, int] = {}
         self._pairs = 0
-        self._phase = PhaseChanged(at_ns=0, phase="")
+        self._phase = _NO_PHASE
         self._phases: set[str] = set()
         self._found: tuple[object, ...] | None = None
         self._dry = False
@@ -73,6 +74,7 @@ class Progress:
             self._known = State(control=event)
         if isinstance(event, TrialStarted | TrialBlock):
             self._phases.clear()
+            self._phase = _NO_PHASE
         if isinstance(event, TrialStarted):
             self._pairs = 0
             self._verdicts.pop(event.fixer, None)
@@ -121,10 +123,13 @@ class Progress:
         return line
 
     def _entered(self, event: PhaseChanged) -> str | None:
-        """A phase's first line at once, and once until a trial goes on; how far it has come (`…, pair 3`) only now and
-        then."""
-        if event.phase == self._phase.phase and event.detail.startswith(f"{self._phase.detail}, "):
-            return None if self._too_soon(f"phase {event.phase}", event.at_ns) else _line(event)
+        """A phase's first line at once, and once until a trial goes on; what it is at, or how far it has come, only now
+        and then."""
+        if event.phase == self._phase.phase:
+            if self._too_soon(f"phase {event.phase}", event.at_ns):
+                return None
+            if event.detail.startswith(f"{self._phase.detail}, "):
+                return _line(event)
         self._phase = event
         self._said_ns[f"phase {event.phase}"] = event.at_ns
         line = _line(event) or ""

@@ -77,13 +77,21 @@ def test_a_phase_that_goes_on_gives_a_sign_of_life_every_five_seconds() -> None:
         PhaseChanged(at_ns=second * NS_PER_S, phase="measuring", detail=f"{against}, pair {second}")
         for second in range(1, 12)
     ]
-    other: AnyEvent = PhaseChanged(at_ns=11 * NS_PER_S, phase="measuring", detail="something else")
+    other: AnyEvent = PhaseChanged(at_ns=15 * NS_PER_S, phase="measuring", detail="something else")
     assert lines([first, *pairs, other]) == [
         f"measuring: {against}",
         f"measuring: {against}, pair 5",
         f"measuring: {against}, pair 10",
         "measuring: something else",
     ]
+
+
+def test_what_a_phase_is_at_is_told_once_in_five_seconds() -> None:
+    """Thirty fixers are asked in three seconds."""
+    looking: list[AnyEvent] = [
+        PhaseChanged(at_ns=at * NS_PER_S // 10, phase="looking at each fix", detail=f"fix {at}") for at in range(60)
+    ]
+    assert lines(looking) == ["looking at each fix: fix 0", "looking at each fix: fix 50"]
 
 
 def test_a_phase_is_told_with_its_detail() -> None:
@@ -178,7 +186,7 @@ def test_of_the_words_of_a_program_that_failed_the_command_says_the_rest() -> No
 
 
 def test_a_phase_that_comes_again_before_a_trial_goes_on_is_not_told_again() -> None:
-    progress = Progress()
+    progress = Progress(every_ns=0)
     looking = [PhaseChanged(phase="looking at each fix", detail=fix) for fix in ("a", "b", "a", "b")]
     assert [progress(event) for event in looking] == ["looking at each fix: a", "looking at each fix: b", None, None]
     progress(TrialStarted(fixer="a", setting={}, predicted_ns=None, summary="", diff=""))
