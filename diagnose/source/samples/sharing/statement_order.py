@@ -12,7 +12,7 @@ import libcst as cst
 from diagnose.source.dataflow.flow import is_variable, within
 from diagnose.source.dataflow.iteration import NUMBERS, OF_ONE
 from diagnose.source.samples.sample_code import SampleCode, is_read
-from diagnose.source.samples.shared_objects import SharedObjects
+from diagnose.source.samples.sharing.shared_objects import SharedObjects
 from diagnose.source.tree.attributes import whole
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
