@@ -31,8 +31,8 @@ MICRO_STEPS_OF = {"fsdp-8": 8}
 WARM_UP = 4
 """Steps until the buckets have been put into the order of the gradients."""
 FEWEST = 4
-ALWAYS = 1
-"""Configurations that have a turn even if the time is over: the default."""
+ALWAYS = 2
+"""Configurations that have a turn even if the time is over: the default and the foremost other."""
 
 
 Step = Callable[[], None]
