@@ -8,7 +8,7 @@ import pytest
 from diagnose.measure import Measures
 from diagnose.measure.comm.ddp import least_exposure
 from diagnose.measure.comm.ddp.gradient_buckets import GradientBucket
-from diagnose.measure.comm.ddp.gradient_sizes import evenly, gradient_pieces, whole
+from diagnose.measure.comm.ddp.gradient_sizes import evenly, gradient_pieces
 from diagnose.measure.comm.ddp.least_exposure import earliest_end_ns, least_exposed_ns
 from diagnose.trace import Collective
 from diagnose.trace.drawn import drawn
@@ -117,9 +117,3 @@ def test_sizes_beyond_the_measured_ones_take_as_long_as_the_largest_of_those_at_
     beyond = earliest_end_ns(sizes, ready, lambda size: np.where(size <= 3 * MB, size / MB * 1_000.0, np.inf))
     assert beyond == 20 + 3_000
     assert earliest_end_ns(sizes, ready, lambda size: np.full(len(size), np.inf)) == 30
-
-
-def test_small_gradients_are_put_together_and_large_ones_stay_alone() -> None:
-    sizes, ready = whole(np.array([1, 1, 1000, 1, 2, 1000, 1]) * 1_000, np.arange(7))
-    assert (sizes // 1_000).tolist() == [2, 1000, 3, 1000, 1]
-    assert ready.tolist() == [1, 2, 4, 5, 6]
