@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
 from statistics import median
 
 os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # so that fragments do not decide what fits
@@ -18,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from probed_blocks import probed
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+from torch.utils.checkpoint import checkpoint
 
 from diagnose.memory import Plan, RecordedBlocks, read_blocks
 
@@ -71,17 +70,11 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.blocks))
         self.norm, self.head = nn.LayerNorm(shape.width), nn.Linear(shape.width, shape.words, bias=False)
         self.again: Collection[int] = ()
-        self.keeping: Collection[int] = ()
-        self.operators: Collection[str] = ()
 
     def forward(self, words: Tensor) -> Tensor:
         x = self.embedding(words)
-        kept = partial(
-            create_selective_checkpoint_contexts, [reduce(getattr, one.split("."), torch.ops) for one in self.operators]
-        )
         for number, block in enumerate(self.blocks):
-            context = kept if number in self.keeping else noop_context_fn
-            x = checkpoint(block, x, use_reentrant=False, context_fn=context) if number in self.again else block(x)
+            x = checkpoint(block, x, use_reentrant=False) if number in self.again else block(x)
         logits = self.head(self.norm(x))
         loss: Tensor = F.cross_entropy(logits.flatten(0, 1), words.flatten())
         return loss
@@ -132,8 +125,7 @@ class Bench:
 
     def use(self, plan: Plan) -> None:
         """Have the model compute again what a plan says."""
-        self.model.again, self.model.keeping = frozenset(plan.again), frozenset(plan.keeping)
-        self.model.operators = plan.operators
+        self.model.again = frozenset(plan.again)
 
     def peak_bytes(self, plan: Plan) -> int:
         """The most that one step holds; zero where no allocator tells."""

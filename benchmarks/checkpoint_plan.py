@@ -2,9 +2,9 @@
 
     python benchmarks/checkpoint_plan.py --out OUT [--seconds 200] [--device cuda|cpu] [--tiny]
 
-The probe that watches a run measures the blocks in five steps; from that plans are made for each cap, with the peak
-they will have: of whole blocks, and of blocks that keep the results of some operators. A cap is one on what the
-allocator takes of the device, so that what it could not give back is no room.
+The probe that watches a run measures the blocks in four steps; from that a plan is made for each cap, with the peak
+that it will have. A cap is one on what the allocator takes of the device, so that what it could not give back is no
+room.
 
 They are held against the best choice of blocks that fits. There are 2 to the power of n of those, and few need a clock:
 
@@ -40,7 +40,7 @@ import checkpoint_bench  # first: it sets what torch reads when it is imported
 import torch
 from checkpoint_bench import TINY, Bench, Turns, whole_blocks
 
-from diagnose.memory import Chain, Plan, cheapest_plan, cheapest_split
+from diagnose.memory import Chain, Plan, cheapest_plan
 from diagnose.units import format_bytes
 
 CAPS = (0.60, 0.40, 0.25)
@@ -82,7 +82,7 @@ def main() -> None:
         f"all again {format_bytes(peaks[-1])}",
         flush=True,
     )
-    asked = [one for cap in CAPS for one in plans_for(cap, chain, peaks, known.fragment_bytes)]
+    asked = [plan_for(cap, chain, peaks, known.fragment_bytes) for cap in CAPS]
     choices = worth_a_turn(asked, count)
     turns = bench.in_turns(choices, ends - (_LEFT_S if bench.on_device else 0.0))
     measured = {one.plan: one for one in turns}
@@ -111,14 +111,11 @@ def main() -> None:
         print(line_of(row), flush=True)
 
 
-def plans_for(cap: float, chain: Chain, peaks: Sequence[int], fragment_bytes: int) -> list[Asked]:
-    """The best plan of whole blocks, and where there is one, that of blocks that keep some results."""
+def plan_for(cap: float, chain: Chain, peaks: Sequence[int], fragment_bytes: int) -> Asked:
+    """The best plan under a cap, and the fewest blocks that fit."""
     budget = int(cap * peaks[0])
-    room = budget - fragment_bytes
     fewest = next((k for k, peak in enumerate(peaks) if peak <= budget), None)
-    split = cheapest_split(chain, room)
-    plans = [cheapest_plan(chain, room), *([split] if split is not None else [])]
-    return [Asked(cap, budget, plan, fewest) for plan in plans]
+    return Asked(cap, budget, cheapest_plan(chain, budget - fragment_bytes), fewest)
 
 
 def worth_a_turn(asked: Sequence[Asked], count: int) -> list[Plan]:
@@ -130,7 +127,7 @@ def worth_a_turn(asked: Sequence[Asked], count: int) -> list[Plan]:
         if one.plan is not None:
             k = len(one.plan.again)
             found += [without_figures(one.plan), *(whole_blocks(range(j)) for j in (k, k + 1) if j <= count)]
-            found += [] if one.plan.keeping else [spread(k, count)]
+            found.append(spread(k, count))
     return list(dict.fromkeys(found))
 
 
@@ -169,7 +166,7 @@ def compared(one: Asked, measured: dict[Plan, Turns], peaks: Sequence[int], ever
         row |= {"best": best, "best_ms": turns.step_ms, "behind_best": behind(run, turns)}
     if (fewest := first(measured, one.fewest)) is not None:
         row |= {"fewest_ms": fewest.step_ms, "behind_fewest": behind(run, fewest)}
-    if (elsewhere := measured.get(spread(again, count))) is not None and not one.plan.keeping:
+    if (elsewhere := measured.get(spread(again, count))) is not None:
         row |= {"spread_ms": elsewhere.step_ms, "spread_peak_bytes": elsewhere.peak_bytes}
     return row
 
@@ -210,10 +207,7 @@ def line_of(row: dict[str, Any]) -> str:
         beside += f"; as many, spread: {row['spread_ms']:.1f} ms"
         beside += f", peak {format_bytes(row['spread_peak_bytes'])}" if row["spread_peak_bytes"] else ""
     same = "gradients bitwise equal" if row["same_gradients"] else "GRADIENTS DIFFER"
-    which = f"{len(plan['again'])} of the blocks again"
-    if plan["keeping"]:
-        which += f", {len(plan['keeping'])} of them but for {' and '.join(plan['operators'])}"
-    return f"{head}{which}, {row['step_ms']:.1f} ms; {peak}{beside}; {same}"
+    return f"{head}{len(plan['again'])} of the blocks again, {row['step_ms']:.1f} ms; {peak}{beside}; {same}"
 
 
 def _part(interval: Sequence[float]) -> str:

@@ -1,4 +1,4 @@
-"""Data-parallel training under the plans of `diagnose`, beside torch's defaults and a sweep over bucket sizes.
+"""Data-parallel training by torch's defaults, beside a sweep over bucket sizes and what `diagnose` writes else.
 
     python benchmarks/ddp_buckets.py OUT --seconds 170
     python benchmarks/ddp_buckets.py OUT --tiny --seconds 60
@@ -8,11 +8,10 @@ slow network, and one of 1.3 B with `fully_shard` and gradients accumulated over
 under a cap of memory in which it does not run as it is (`fsdp_cap.py`). Every configuration runs in turns within one
 job, there and back, so that drift cancels; under the cap each has a job of its own. The median step of the slowest rank
 counts, with its quartiles.
-The plan of buckets is the one that `diagnose` makes from a profile of the default
-(`diagnose.measure.comm.ddp.bucket_plan`). Of the default and of the plans, all ranks are recorded as well: what of
-their communication is exposed, and what any buckets would leave exposed. The last lines say which goals were met
-(`rank_goals.py`); `OUT/<part>.json` holds what is known of a part after every turn, `OUT/ddp_buckets.json` all figures.
-Nothing begins after the time given; what had no turn until then is told as that.
+Of the default, all ranks are recorded as well: what of their communication is exposed, and what any buckets would leave
+exposed. The last lines say which goals were met (`rank_goals.py`); `OUT/<part>.json` holds what is known of a part
+after every turn, `OUT/ddp_buckets.json` all figures. Nothing begins after the time given; what had no turn until then
+is told as that.
 """
 
 from __future__ import annotations

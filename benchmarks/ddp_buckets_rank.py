@@ -24,11 +24,6 @@ from rank_model import GPT, SIZES, TINY, Job
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from diagnose.measure import Measures
-from diagnose.measure.comm.ddp.bucket_evidence import planned_mb
-from diagnose.measure.comm.ddp.bucket_plan import bucket_plans
-from diagnose.trace.readers import open_traces
-
 SWEEP_MB = (1, 5, 10, 25, 50, 100, 200, 400)
 MICRO_STEPS = 4
 MICRO_STEPS_OF = {"fsdp-8": 8}
@@ -37,7 +32,7 @@ WARM_UP = 4
 """Steps until the buckets have been put into the order of the gradients."""
 FEWEST = 4
 ALWAYS = 2
-"""Configurations that have a turn even if the time is over: the default and the foremost plan."""
+"""Configurations that have a turn even if the time is over: the default and the foremost other."""
 
 
 Step = Callable[[], None]
@@ -135,42 +130,22 @@ def with_ddp(
     return begin
 
 
-def plan_of(job: Job, files: list[Path]) -> list[float]:
-    """Sizes in MiB that `diagnose` plans from recordings of the default, by rank 0's; the same on all ranks."""
-    told: list[Any] = [None]
-    if job.rank == 0:
-        found = bucket_plans(Measures(open_traces(files[:1])[0]))
-        told = [planned_mb(found[0].size_bytes) if found else []]
-    dist.broadcast_object_list(told, src=0, device=job.device)
-    return list(told[0])
-
-
-def record(job: Job, one: Configuration, folder: Path, part: str) -> list[Path]:
-    """Record all ranks, for what is exposed; the files."""
+def record(job: Job, one: Configuration, folder: Path, part: str) -> None:
+    """Record all ranks, for what is exposed."""
     files = traced(job, one.begin, folder, f"{part}-{one.name.replace(' ', '-').replace(',', '')}")
     if job.rank == 0:
         one.exposed = exposed(files)
     dist.barrier()
-    return files
 
 
 def ddp(job: Job, folder: Path, part: str) -> list[Configuration]:
-    """The default and the plans, both recorded, then all else by how much hangs on it."""
+    """The default, which is recorded, then all else by how much hangs on it."""
     model, sockets = job.model(), part == "ddp-sockets"
     default = Configuration("default (25 MB)", with_ddp(job, model))
-    plan = plan_of(job, record(job, default, folder, part))
+    record(job, default, folder, part)
     view: dict[str, Any] = {"gradient_as_bucket_view": True}
     both = {**view, "static_graph": True}
-    said = f"buckets of {', '.join(f'{size:g}' for size in plan)} MiB"
-    planned = [
-        Configuration("planned buckets", with_ddp(job, model, {"bucket_cap_mb_list": plan}), said),
-        Configuration(
-            "planned buckets, view, static graph", with_ddp(job, model, {"bucket_cap_mb_list": plan, **both}), said
-        ),
-    ]
-    for one in planned if plan else ():
-        record(job, one, folder, part)
-    found = [default, *(planned if plan else ())]
+    found = [default]
     if sockets:
         each = with_ddp(job, model, micro=MICRO_STEPS, sync="each")
         found.append(Configuration(f"{MICRO_STEPS} micro-steps, reduced in each", each))

@@ -7,7 +7,7 @@ import json
 import os
 import statistics
 import time
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from probed_blocks import probed
 from rank_ending import leave
 from rank_model import SIZES, TINY, Job
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+from torch.utils.checkpoint import checkpoint
 
 from diagnose.kernels import offload_state
-from diagnose.memory import cheapest_plan, cheapest_split, read_blocks, state_shares
+from diagnose.memory import cheapest_plan, read_blocks, state_shares
 from diagnose.model import Site
 
 WARM_UP = 2
@@ -69,12 +69,9 @@ class Training:
 
 def checkpointed(blocks: Any, plan: dict[str, Any]) -> None:
     """Have the blocks of a plan computed again, within what shards them."""
-    operators = [reduce(getattr, name.split("."), torch.ops) for name in plan["operators"]]
-    kept = partial(create_selective_checkpoint_contexts, operators)
     for number in plan["again"]:
-        context = kept if number in plan["keeping"] else noop_context_fn
         block = blocks[number]
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=context)
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def measured(training: Training) -> list[Site]:
@@ -92,15 +89,11 @@ def planned(sites: list[Site], cap_bytes: int, count: int) -> dict[str, Any]:
     """
     known = read_blocks(sites)
     if known is None or not known.whole or not cap_bytes:
-        return {"again": list(range(count // 2)), "keeping": [], "operators": [], "share": 0.5}
+        return {"again": list(range(count // 2)), "share": 0.5}
     room = int(ROOM * cap_bytes) - known.fragment_bytes
-    found = [plan for plan in (cheapest_plan(known.chain, room), cheapest_split(known.chain, room)) if plan is not None]
-    shares = state_shares(known, cap_bytes, sites)
-    if not found:
-        return {"again": list(range(count)), "keeping": [], "operators": [], "share": shares[0] if shares else 1.0}
-    best = min(found, key=lambda plan: plan.recompute_ns)
-    told = {"again": best.again, "keeping": best.keeping, "operators": best.operators}
-    return told | {"share": shares[0] if shares else 1.0}
+    best, shares = cheapest_plan(known.chain, room), state_shares(known, cap_bytes, sites)
+    again = list(range(count)) if best is None else best.again
+    return {"again": again, "share": shares[0] if shares else 1.0}
 
 
 def agreed(job: Job, found: object) -> Any:
@@ -177,7 +170,7 @@ def timed(job: Job, training: Training, end_at: float) -> dict[str, Any]:
 def said(way: str, plan: dict[str, Any]) -> str:
     """Describe a way in words."""
     if way == "checkpoints":
-        return f"{len(plan.get('again', ()))} blocks computed again, {len(plan.get('keeping', ()))} in part"
+        return f"{len(plan.get('again', ()))} blocks computed again"
     return f"{plan.get('share', 0):.1%} of the state" if way == "state on the host" else "as torch does it"
 
 

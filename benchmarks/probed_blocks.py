@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from diagnose.collect.inside.hooks.sites import Sites
-from diagnose.collect.inside.probes.blocks.block_probe import OPERATORS, Blocks
+from diagnose.collect.inside.probes.blocks.block_probe import TIMES, Blocks
 from diagnose.model import Site
 
 
@@ -17,7 +17,7 @@ def probed(step: Callable[[], object]) -> list[Site]:
     sites = Sites()
     probe = Blocks(sites)
     probe.install(torch)
-    for index in range(OPERATORS + 1):
+    for index in range(TIMES + 1):
         step()
         probe.step_ended(index)
     return [Site(**json.loads(line)) for _, text in sites.drain() for line in text.splitlines()]

@@ -2,26 +2,20 @@
 
 What it changes
     In a loop over blocks, `x = block(x)` becomes `checkpoint(block, x, use_reentrant=False)` for the blocks of a plan
-    (`if number < 9`); a stack of blocks that is called as a whole becomes such a loop. Where a block is worth
-    splitting, some operators keep their results while the rest is computed again (`context_fn=keep_results`, a
-    function that lists them). Where a library holds the blocks, its own switch is turned on:
-    `gradient_checkpointing_enable()`, `gradient_checkpointing=True`.
+    (`if number < 9`); a stack of blocks that is called as a whole becomes such a loop. Where a library holds the
+    blocks, its own switch is turned on: `gradient_checkpointing_enable()`, `gradient_checkpointing=True`.
 
 Why it helps
     What autograd keeps of a block until its backward pass goes when its forward pass is over, all but its output, and
     is made again right before it is needed. That takes the block's forward pass a second time, and only as many
     blocks do so as have to: the plan is the cheapest with which the peak stays within a budget, from the bytes and the
-    times that the run measured of each block. Several budgets are tried, the largest first. Operators differ in what a
-    byte of their results costs to make again: where matrix products and attention take the time and all that lies
-    between them the memory, keeping only their results is cheaper than any choice among whole blocks.
+    times that the run measured of each block. Several budgets are tried, the largest first.
 
 Fix safety
     Bitwise: the same operators run again on the same inputs, with the state of the random generators put back for
-    dropout. An operator that draws random numbers never keeps its result, as those after it would draw others; nor does
-    one whose result is written to later. While a block keeps results every operator costs the host more: on programs
-    that wait for the host such a plan loses its trial. Left alone: blocks with running statistics (BatchNorm) or a
-    spectral norm, which two forward passes move twice, or with random numbers of a generator of their own; blocks that
-    are checkpointed already; calls that are not in a loop of their own, with advice.
+    dropout. Left alone: blocks with running statistics (BatchNorm) or a spectral norm, which two forward passes move
+    twice, or with random numbers of a generator of their own; blocks that are checkpointed already; calls that are not
+    in a loop of their own, with advice.
 """
 
 from __future__ import annotations
@@ -32,11 +26,10 @@ from collections.abc import Collection, Mapping, Sequence
 import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, Site, example_request
-from diagnose.memory import Line, Plan, RecordedBlocks, plans, read_blocks, read_plan, split_plans, written_plan
+from diagnose.memory import RecordedBlocks, plans, read_blocks, read_plan, written_plan
 from diagnose.source.models.construction_end import after_build
 from diagnose.source.models.model_construction import built_model
 from diagnose.source.training.block_calls import BlockCall, block_call_at, block_calls, checkpointed
-from diagnose.source.training.checkpoint_policy import Keeping
 from diagnose.source.training.repeated_forward import repeated_effect
 from diagnose.source.training.training_loop import training_steps
 from diagnose.source.tree.edits import Splice, parse
@@ -63,20 +56,7 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     if known is None:
         return ({"again": _ALL},)
     limit = known.limit_bytes or request.facts.device_memory_bytes
-    found: list[tuple[int, Mapping[str, Scalar]]] = [
-        (known.chain.recompute_ns(plan), {"again": written_plan(plan)}) for plan in plans(known, limit, request.sites)
-    ]
-    split = split_plans(known, limit)
-    if split:
-        found += [(plan.recompute_ns, _split_setting(plan)) for plan in split]
-        found.sort(key=lambda one: one[0])
-    return [setting for _, setting in found] or ({},)
-
-
-def _split_setting(plan: Plan) -> Mapping[str, Scalar]:
-    """Return the setting that names the blocks that keep results, and the operators whose results they keep."""
-    keeping = written_plan(plan.keeping)
-    return {"again": written_plan(plan.again), "keeping": keeping, "operators": ",".join(plan.operators)}
+    return [{"again": written_plan(plan)} for plan in plans(known, limit, request.sites)] or ({},)
 
 
 def rewrite(request: Request) -> Answer:
@@ -114,12 +94,7 @@ def _by_plan(request: Request, known: RecordedBlocks, wanted: str) -> Answer:
             continue
         place = block_call_at(source, line.site.line, line.container if line.through_container else None)
         reachable = line.in_loop or line.through_container
-        keeping = _keeping(request, known, line)
-        made = (
-            checkpointed(place, turns, line.count, keeping)
-            if place and reachable
-            else "the line is no loop over blocks"
-        )
+        made = checkpointed(place, turns, line.count) if place and reachable else "the line is no loop over blocks"
         if isinstance(made, str):
             return Advice(f"{line.site.file}:{line.site.line}: {_BY_HAND} No edit is made: {made}.")
         edits.append((line.site.file, made))
@@ -130,9 +105,7 @@ def _by_plan(request: Request, known: RecordedBlocks, wanted: str) -> Answer:
         return Advice(f"{_BY_HAND} No edit is made: {twice}.")
     number, count = len(again), len(known.chain.blocks)
     which = "all blocks" if number == count else f"{number} of {count} blocks"
-    if request.setting.get("operators"):
-        which += ", in part,"
-    elif not _fits(request, known, again):
+    if not _fits(request, known, again):
         which += " (by what was recorded not enough alone)"
     return Edits(request.edited(edits), f"compute {which} again in the backward pass instead of keeping them")
 
@@ -141,15 +114,6 @@ def _fits(request: Request, known: RecordedBlocks, again: Collection[int]) -> bo
     """Whether a step holds no more than the process may take, as far as that is known."""
     limit = known.limit_bytes or request.facts.device_memory_bytes
     return limit is None or not known.whole or known.chain.peak_bytes(again) <= limit
-
-
-def _keeping(request: Request, known: RecordedBlocks, line: Line) -> Keeping | None:
-    """The operators of the setting, where blocks of the line keep their results."""
-    blocks, operators = (request.setting.get(name) for name in ("keeping", "operators"))
-    if not isinstance(blocks, str) or not isinstance(operators, str):
-        return None
-    turns = known.of_line(line, read_plan(blocks))
-    return Keeping(tuple(operators.split(",")), turns) if turns else None
 
 
 def _by_source(request: Request) -> Answer:

@@ -3,11 +3,9 @@
 What it changes
     `checkpoint(block, x, use_reentrant=False)` becomes `block(x)`. In a loop over blocks, those of a plan stay
     checkpointed (`if number < 9`): the cheapest with which the peak fits, from the bytes and times that the run
-    measured of each block; without them every other block does, as a setting. Where that is cheaper, blocks stay
-    checkpointed but keep the results of some operators (`context_fn=keep_results`, a function that lists them). An
-    `if` both sides of which then do the same is reduced to one. Calls of `gradient_checkpointing_enable()` and of
-    `apply_activation_checkpointing(…)` go, `gradient_checkpointing=True` among the arguments of a trainer becomes
-    `False`.
+    measured of each block; without them every other block does, as a setting. An `if` both sides of which then do the
+    same is reduced to one. Calls of `gradient_checkpointing_enable()` and of `apply_activation_checkpointing(…)` go,
+    `gradient_checkpointing=True` among the arguments of a trainer becomes `False`.
 
 Why it helps
     A checkpointed block runs its forward pass twice, up to a third of the device's work. Where memory is free, nothing
@@ -32,17 +30,16 @@ from functools import partial
 import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, Scalar, example_request, word_diffs
-from diagnose.memory import Plan, RecordedBlocks, lighter_plans, read_blocks, read_plan, split_plans, written_plan
+from diagnose.memory import lighter_plans, read_blocks, read_plan, written_plan
 from diagnose.source.dataflow.flow import loops_around
 from diagnose.source.dataflow.iteration import numbered
 from diagnose.source.rewrite.leftovers import without_from_import
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.training.batch_statistics import normalises_batches
 from diagnose.source.training.block_calls import condition
-from diagnose.source.training.checkpoint_policy import Keeping
 from diagnose.source.training.repeated_forward import repeated_effect
 from diagnose.source.tree.arguments import argument, argument_code
-from diagnose.source.tree.edits import Source, Splice, call_name, ensure_from_import, free_name, parse, replace
+from diagnose.source.tree.edits import Source, Splice, call_name, free_name, parse, replace
 from diagnose.source.tree.memo import files_with
 
 _CHECKPOINT = "torch.utils.checkpoint.checkpoint"
@@ -50,7 +47,6 @@ _OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "dete
 """Keywords that are the checkpoint's own; all others are the function's."""
 _SWITCHES = frozenset({"gradient_checkpointing_enable", "apply_activation_checkpointing"})
 _NONE, _HALF = "none", "every other"
-_CONTEXTS = "create_selective_checkpoint_contexts"
 _ANYWHERE = 0
 """Stands for all lines."""
 _NOT_BY_US = (
@@ -64,15 +60,8 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     known = read_blocks(request.sites)
     if known is not None and known.again:
         limit = known.limit_bytes or request.facts.device_memory_bytes
-        whole = {plan: known.chain.recompute_ns(plan) for plan in lighter_plans(known, limit)}
-        found: list[tuple[int, Mapping[str, Scalar]]] = [
-            (cost, {"checkpointed": written_plan(plan) or _NONE}) for plan, cost in whole.items()
-        ]
-        found += [
-            (plan.recompute_ns, _split_setting(plan)) for plan in split_plans(known, limit) if _is_less(plan, known)
-        ]
-        if found:
-            return [setting for _, setting in sorted(found, key=lambda one: one[0])]
+        if lighter := sorted(lighter_plans(known, limit), key=known.chain.recompute_ns):
+            return [{"checkpointed": written_plan(plan) or _NONE} for plan in lighter]
     parsed = [parse(text) for text in request.sources.values() if "checkpoint" in text]
     calls = [(source, call) for source in parsed if source is not None for call in _checkpoints(source)]
     if any(_turn(source, call) for source, call in calls):
@@ -80,28 +69,15 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     return ({"checkpointed": _NONE},)
 
 
-def _is_less(plan: Plan, known: RecordedBlocks) -> bool:
-    """Whether a plan in which all blocks keep results has the program compute less again than it does."""
-    checkpointed = set(plan.again) <= set(known.again) and plan.keeping == plan.again
-    return checkpointed and plan.recompute_ns < known.chain.recompute_ns(known.again)
-
-
-def _split_setting(plan: Plan) -> Mapping[str, Scalar]:
-    return {"checkpointed": written_plan(plan.again), "operators": ",".join(plan.operators)}
-
-
 def rewrite(request: Request) -> Answer:
     """Take the checkpoints out of all files, or those of a setting out of loops over blocks."""
     wanted = str(request.setting.get("checkpointed", _NONE))
     tests = _tests(request, wanted)
-    operators = tuple(str(request.setting.get("operators") or "").split(","))
     edits: list[tuple[str, list[Splice]]] = []
     advice: list[str] = []
     callers: set[tuple[str, int]] = set()
     for path, source in files_with(request.sources, "checkpoint"):
-        some = _all(source) if wanted == _NONE else _some(source, tests.get(path, {}), operators)
-        if some is None:
-            return None
+        some = _all(source) if wanted == _NONE else _some(source, tests.get(path, {}))
         edits.append((path, some))
         callers |= {(path, source.lines_of(call)[0]) for call in _checkpoints(source)} if some else set()
         advice += [f"{path}:{line}: {_NOT_BY_US}" for line in _lines_left(source)]
@@ -240,17 +216,9 @@ def _turn(source: Source, call: cst.Call) -> _Turn | None:
     return None
 
 
-def _some(source: Source, tests: Mapping[int, _Test | None], operators: Sequence[str]) -> list[Splice] | None:
-    """The checkpoints on these lines under their tests, with the operators that keep results.
-
-    None where one of them cannot have that: it is reentrant, or has a context of its own.
-    """
+def _some(source: Source, tests: Mapping[int, _Test | None]) -> list[Splice]:
+    """The checkpoints on these lines under their tests."""
     splices: list[Splice] = []
-    context = None
-    if any(operators) and any(tests.values()):
-        (contexts,), splices = ensure_from_import(source, "torch.utils.checkpoint", [_CONTEXTS])
-        context, defined = Keeping(operators, ()).context(source, contexts)
-        splices = [*splices, *defined]
     counted: dict[int, str] = {}
     for call in _checkpoints(source):
         turn = _turn(source, call)
@@ -262,11 +230,7 @@ def _some(source: Source, tests: Mapping[int, _Test | None], operators: Sequence
         if test is None:
             splices.append(replace(source, call, _plain(source, call)))
             continue
-        again = _in_context(source, call, context) if context is not None else source.code(call)
-        if again is None:
-            return None
         if not test("number"):  # all of them stay
-            splices += [replace(source, call, again)] if context is not None else []
             continue
         number = turn.number or counted.get(id(turn.loop))
         if number is None:
@@ -274,18 +238,9 @@ def _some(source: Source, tests: Mapping[int, _Test | None], operators: Sequence
             start, _ = source.wide_span(turn.loop.target)
             splices.append(Splice(start, start, f"{number}, "))
             splices.append(replace(source, turn.loop.iter, f"enumerate({source.code(turn.loop.iter)})"))
-        code = f"{again} if {test(number)} else {_plain(source, call)}"
+        code = f"{source.code(call)} if {test(number)} else {_plain(source, call)}"
         splices.append(replace(source, call, code))
     return splices
-
-
-def _in_context(source: Source, call: cst.Call, context: str) -> str | None:
-    """The checkpoint with a context; None where it is reentrant, or has one."""
-    reentrant = argument(call, "use_reentrant")
-    if reentrant is None or source.code(reentrant.value) != "False" or argument(call, "context_fn") is not None:
-        return None
-    given = [*(argument_code(source, arg) for arg in call.args), f"context_fn={context}"]
-    return f"{source.code(call.func)}({', '.join(given)})"
 
 
 def _recorded(text: str) -> Request:

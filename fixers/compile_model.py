@@ -127,7 +127,8 @@ def _in_place(request: Request, own: Compiled | None = None) -> Answer:
             )
     if not models:
         return _methods_compiled(request) or _library(request)
-    if any(_steps_through_time(request, built) for built in models):
+    classes = [made for built in models if (made := model_class(built, request.sources)) is not None]
+    if any(made.steps_through_time for made in classes):
         return Advice(
             f"The model steps through time in Python, which the compiler would write out moment by moment. {_LOOPS}"
         )
@@ -224,17 +225,6 @@ def _inner_models(request: Request, models: Sequence[Built], unused: Classes) ->
 def _blocks(request: Request, built: Built) -> str | None:
     made = model_class(built, request.sources)
     return made.repeated_blocks(request.sources) if made is not None else None
-
-
-def _steps_through_time(request: Request, built: Built) -> bool:
-    """Whether the model calls its modules once for each moment of a series."""
-    made = model_class(built, request.sources)
-    for loop in made.source.every(cst.For, made.definition) if made is not None else ():
-        assert made is not None  # it has a loop
-        over = made.source.code(loop.iter)
-        if over.startswith("range(") and re.search(r"\.shape\[|\.size\(|\blen\(\w+\)", over):
-            return any(len(call.args) > 1 for call in made.source.every(cst.Call, loop.body))
-    return False
 
 
 def _lengths_vary(request: Request) -> bool:

@@ -1,13 +1,13 @@
 """Chooses the sizes of the buckets in which gradients are reduced.
 
 What it changes
-    `bucket_cap_mb` of DistributedDataParallel: taken out where the program sets a small one; else set to a larger one,
-    or, by `bucket_cap_mb_list`, to the sizes that a plan over the recorded gradients found. Each is tried.
+    `bucket_cap_mb` of DistributedDataParallel: taken out where the program sets a small one; else set to a larger one.
+    Several are tried.
 
 Why it helps
     A bucket is reduced once all of it is ready, beside the rest of the backward pass. Many small ones pay the latency
-    of a collective each; large ones begin late. The last one is hidden by nothing, so it should be small. The default,
-    25 MiB, fits slower links than those between devices of today.
+    of a collective each; large ones begin late. The default, 25 MiB, fits slower links than those between devices of
+    today.
 
 Fix safety
     Rounding: with more than two ranks, a number's place in its bucket decides in which order the ranks are added up.
@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Facts, Fixer, Gate, Request, Scalar, Site, example_request
-from diagnose.measure.comm.ddp.bucket_evidence import planned
 from diagnose.source.distributed.data_parallel import DataParallel, data_parallel
 from diagnose.source.tree.arguments import argument, remove_argument, set_keywords
 from diagnose.source.tree.edits import Splice
@@ -29,26 +28,19 @@ from diagnose.source.tree.edits import Splice
 _SIZES_MB = (100, 50, 200, 10)
 """Uniform sizes worth a trial beside the default: none of them is the best on every link."""
 _DEFAULT_MB = 25  # DistributedDataParallel's default
-_LIST_SINCE = (2, 11)
 _OPTIONS = ("bucket_cap_mb", "bucket_cap_mb_list")
 
 
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
-    """The plan, then the default where the program has another size, then larger and smaller ones."""
+    """The default where the program has another size, then larger and smaller ones."""
     wrappers = _wrappers(request)
     if not wrappers:
         known = any(trainer.knows("bucket_cap_mb") for trainer in request.trainers())
         return tuple({"megabytes": size} for size in _SIZES_MB) if known else ({},)
     now = _size_now(wrappers[0])
-    plan = planned(request.finding) if _has_lists(request.facts) else ()
-    wanted: list[Mapping[str, Scalar]] = []
-    if now is not None:
-        wanted.append({"megabytes": _DEFAULT_MB})
-    if plan:
-        wanted.append({"plan": " ".join(f"{size:g}" for size in plan)})
     small = now is not None and now < _DEFAULT_MB
     sizes = [size for size in _SIZES_MB if size != now and not (small and size < _DEFAULT_MB)]
-    return (*wanted, *({"megabytes": size} for size in sizes))
+    return [{"megabytes": size} for size in (*([_DEFAULT_MB] if now is not None else []), *sizes)]
 
 
 def rewrite(request: Request) -> Answer:
@@ -64,8 +56,7 @@ def rewrite(request: Request) -> Answer:
     edits = [(one.path, _sized(one, chosen)) for one in wrappers]
     if not any(splices for _, splices in edits):
         return None
-    said = f"of {chosen['plan']} MiB, the last repeated" if "plan" in chosen else f"of {chosen['megabytes']} MiB"
-    return Edits(request.edited(edits), f"reduce gradients in buckets {said}")
+    return Edits(request.edited(edits), f"reduce gradients in buckets of {chosen['megabytes']} MiB")
 
 
 def _through(request: Request, chosen: Mapping[str, Scalar]) -> Answer:
@@ -85,21 +76,12 @@ def _wrappers(request: Request) -> list[DataParallel]:
 
 
 def _sized(one: DataParallel, chosen: Mapping[str, Scalar]) -> list[Splice]:
-    if "plan" in chosen:
-        sizes = ", ".join(str(chosen["plan"]).split())
-        return _set(one, "bucket_cap_mb_list", f"[{sizes}]")
     if chosen["megabytes"] != _DEFAULT_MB:
-        return _set(one, "bucket_cap_mb", str(chosen["megabytes"]))
+        return set_keywords(
+            one.source, one.call, {"bucket_cap_mb": str(chosen["megabytes"])}, remove=["bucket_cap_mb_list"]
+        )
     given = [arg for option in _OPTIONS if (arg := argument(one.call, option)) is not None]
     return [remove_argument(one.source, one.call, given[0])] if len(given) == 1 else []
-
-
-def _set(one: DataParallel, option: str, code: str) -> list[Splice]:
-    """The option, in the place of the other one where that is given."""
-    other = [name for name in _OPTIONS if name != option]
-    if argument(one.call, option) is not None:
-        return set_keywords(one.source, one.call, {option: code})
-    return set_keywords(one.source, one.call, {option: code}, remove=other)
 
 
 def _size_now(one: DataParallel) -> float | None:
@@ -108,10 +90,6 @@ def _size_now(one: DataParallel) -> float | None:
     if isinstance(given, cst.Integer | cst.Float):
         return float(given.evaluated_value)
     return 0.0 if one.given("bucket_cap_mb_list") is not None else None
-
-
-def _has_lists(facts: Facts) -> bool:
-    return facts.torch_release is not None and facts.torch_release >= _LIST_SINCE
 
 
 def _recorded(text: str, **setting: Scalar) -> Request:
@@ -139,11 +117,6 @@ FIXER = Fixer(
             _IMPORT + "model = DistributedDataParallel(model, device_ids=[rank])\n",
             _IMPORT + "model = DistributedDataParallel(model, device_ids=[rank], bucket_cap_mb=100)\n",
             lambda text: _recorded(text, megabytes=100),
-        ),
-        Example(
-            _IMPORT + "model = DistributedDataParallel(model, bucket_cap_mb=5)\n",
-            _IMPORT + "model = DistributedDataParallel(model, bucket_cap_mb_list=[4, 60.5, 8])\n",
-            lambda text: _recorded(text, plan="4 60.5 8"),
         ),
         Example(
             'from transformers import TrainingArguments\narguments = TrainingArguments("out")\n',

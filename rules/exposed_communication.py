@@ -34,7 +34,7 @@ from functools import partial
 import numpy as np
 
 from diagnose.measure.comm.collective_lines import places_by_cost
-from diagnose.measure.comm.ddp.bucket_plan import planned_buckets
+from diagnose.measure.comm.ddp.least_exposure import least_exposed
 from diagnose.measure.comm.faster_collectives import shortened
 from diagnose.measure.steps.step_share import of_traced_step
 from diagnose.rule import (
@@ -92,7 +92,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("exposed collectives per step", int(rows.sum()) / steps, "count", _rows(measures, exposed)),
             *([Evidence("of it, what no plan hides", inherent, "ns")] * (inherent > 0)),
             Evidence("waiting for other ranks, as far as one rank can tell", round(waited), "ns"),
-            *(planned_buckets(measures) if longest and longest[0][0] == "all_reduce" else ()),
+            *(least_exposed(measures) if longest and longest[0][0] == "all_reduce" else ()),
         ],
         where=places_by_cost(measures, exposed),
         fixers=_FIXERS.get(longest[0][0], ()) if longest else (),

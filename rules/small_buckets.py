@@ -34,7 +34,7 @@ import numpy as np
 from diagnose.measure.comm.collective_lines import issuing_of, issuing_ops
 from diagnose.measure.comm.collectives import Phase
 from diagnose.measure.comm.communication_waste import BUCKET_BYTES, Waste
-from diagnose.measure.comm.ddp.bucket_plan import planned_buckets
+from diagnose.measure.comm.ddp.least_exposure import least_exposed
 from diagnose.measure.comm.faster_collectives import shortened
 from diagnose.measure.replay.replay import Cut
 from diagnose.measure.replay.savings import without_host_ns
@@ -90,7 +90,7 @@ def _latency(measures: Measures) -> Claim | None:
             Evidence("their time per step", int(comm.transfer_ns[rows].sum()) // measures.step_count, "ns"),
             Evidence("latency of each", round(cost[0]), "ns"),
             Evidence("time merged over time now", round(exchange.merged_share, 4), "share"),
-            *planned_buckets(measures),
+            *least_exposed(measures),
         ],
         where=_where(measures, rows),
         confirm=_CONFIRM,
@@ -125,7 +125,7 @@ def _issuing(measures: Measures) -> Claim | None:
             Evidence("gradient collectives per step", len(chosen) / steps, "count"),
             Evidence("in buckets of 25 MiB", needed / steps, "count"),
             Evidence("host time to issue one, as recorded", each, "ns"),
-            *planned_buckets(measures),
+            *least_exposed(measures),
         ],
         where=_where(measures, rows),
         confirm=_CONFIRM,

@@ -9,9 +9,9 @@ Integers in, integers out: bytes and nanoseconds. Nothing here knows torch, a tr
 
 from __future__ import annotations
 
-from diagnose.memory.chain import Block, Chain, Split
-from diagnose.memory.planner import Plan, cheapest_plan, cheapest_split, leanest_plan
-from diagnose.memory.proposals import lighter_plans, plans, read_plan, split_plans, state_shares, written_plan
+from diagnose.memory.chain import Block, Chain
+from diagnose.memory.planner import Plan, cheapest_plan, leanest_plan
+from diagnose.memory.proposals import lighter_plans, plans, read_plan, state_shares, written_plan
 from diagnose.memory.recorded_blocks import Line, RecordedBlocks, read_blocks
 
 __all__ = [
@@ -20,15 +20,12 @@ __all__ = [
     "Line",
     "Plan",
     "RecordedBlocks",
-    "Split",
     "cheapest_plan",
-    "cheapest_split",
     "leanest_plan",
     "lighter_plans",
     "plans",
     "read_blocks",
     "read_plan",
-    "split_plans",
     "state_shares",
     "written_plan",
 ]

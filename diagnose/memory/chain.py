@@ -13,32 +13,12 @@ else changes:
 Copies of weights that autocast makes are among what is kept, and stay to the end of the forward pass in any case. What
 its own forward pass takes for a while comes again with the second one, beside the gradients that are there by then
 (`again_peak_bytes`).
-
-A block that is computed again may keep the results of some of its operators (`Split`): what these hold is not saved,
-and their time is not spent again. Of such results some are not for autograd; they are held until the block has been
-computed again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Operators of a block whose results stay while the rest of it is computed again."""
-
-    operators: tuple[str, ...]
-    """Names as torch has them: `aten.addmm.default`."""
-    held_bytes: int
-    """Bytes of the operators' results, without the block's own output."""
-    recompute_ns: int
-    """The rest of the forward pass."""
-    extra_bytes: int = 0
-    """The part of what is held that autograd would not have kept."""
-    torn_bytes: int = 0
-    """The rest of the allocator's pages that these results keep in use: no tensor's, and no room for any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +39,6 @@ class Block:
     """Copies of its weights in the format of autocast."""
     again_peak_bytes: int = 0
     """The most that the whole process held while the block ran a second time, if it did so alone."""
-    splits: tuple[Split, ...] = ()
-    """Ways to compute only a part of it again."""
 
     @property
     def saved_bytes(self) -> int:
@@ -71,10 +49,6 @@ class Block:
     def saved_forward_bytes(self) -> int:
         """The bytes that need not be held in the forward pass."""
         return max(0, self.saved_bytes - self.cast_bytes)
-
-    def split(self, operators: tuple[str, ...]) -> Split | None:
-        """The way in which these operators keep their results; None where it is not known of the block."""
-        return next((one for one in self.splits if one.operators == operators), None) if operators else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,32 +63,19 @@ class Chain:
     back_peak_bytes: int = 0
     """The most that was held in the backward pass before that of the last block: the gradients of the logits."""
 
-    def peak_bytes(
-        self, again: Collection[int] = (), keeping: Collection[int] = (), operators: tuple[str, ...] = ()
-    ) -> int:
-        """The most that is held in a step in which the blocks of these numbers are computed again.
-
-        Those of `keeping` among them keep the results of the operators.
-        """
+    def peak_bytes(self, again: Collection[int] = ()) -> int:
+        """The most that is held in a step in which the blocks of these numbers are computed again."""
         peak, saved, saved_forward = self.rest_peak_bytes, 0, 0
         for number, block in enumerate(self.blocks):
             peak = max(peak, block.backward_peak_bytes - saved)
             if number in again:
-                split = block.split(operators) if number in keeping else None
-                held, extra = (split.held_bytes, split.extra_bytes) if split is not None else (0, 0)
-                peak = max(peak, block.backward_peak_bytes + extra - saved, block.again_peak_bytes + extra - saved)
-                saved += block.saved_bytes - held
-                saved_forward += block.saved_forward_bytes - held
+                peak = max(peak, block.again_peak_bytes - saved)
+                saved += block.saved_bytes
+                saved_forward += block.saved_forward_bytes
             else:
                 peak = max(peak, block.forward_peak_bytes - saved_forward)
         return max(peak, self.turn_peak_bytes - saved_forward, self.back_peak_bytes - saved)
 
-    def recompute_ns(
-        self, again: Collection[int], keeping: Collection[int] = (), operators: tuple[str, ...] = ()
-    ) -> int:
+    def recompute_ns(self, again: Collection[int]) -> int:
         """Return the time to compute these blocks again, in ns."""
-        splits = {number: self.blocks[number].split(operators) for number in keeping}
-        return sum(
-            split.recompute_ns if (split := splits.get(number)) is not None else self.blocks[number].recompute_ns
-            for number in again
-        )
+        return sum(self.blocks[number].recompute_ns for number in again)

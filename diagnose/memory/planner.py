@@ -2,9 +2,8 @@
 
 What must be saved by then is known for each block (`Chain`): a knapsack to be filled, with a least filling at every
 block on the way. Choices are built block by block; one that saves no more than another, and takes as long, is left out
-(the Pareto frontier). Where blocks can be split, each is kept, computed again, or computed again but for the results of
-some operators. Blocks that are alike leave few choices, and the plan is the best there is. Should there be more than
-MOST choices, some between are left out: the plan fits, and may cost a little more.
+(the Pareto frontier). Blocks that are alike leave few choices, and the plan is the best there is. Should there be more
+than MOST choices, some between are left out: the plan fits, and may cost a little more.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from diagnose.memory.chain import Block, Chain, Split
+from diagnose.memory.chain import Block, Chain
 
 MOST = 1024
 """Choices that are kept on the way."""
@@ -28,9 +27,6 @@ class Plan:
     """The most that a step will hold."""
     recompute_ns: int
     """The time that it costs per forward pass."""
-    keeping: tuple[int, ...] = ()
-    """The blocks among these that keep the results of the operators."""
-    operators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +36,13 @@ class _Choice:
     cost_ns: int = 0
     chosen: int = 0
     """A bit for each block that is computed again."""
-    keeping: int = 0
-    """A bit for each of these that keeps results."""
 
-    def beside(self, number: int, block: Block, split: Split | None = None) -> _Choice:
-        held = split.held_bytes + split.torn_bytes if split is not None else 0
+    def beside(self, number: int, block: Block) -> _Choice:
         return _Choice(
-            self.saved_bytes + block.saved_bytes - held,
-            self.saved_forward_bytes + block.saved_forward_bytes - held,
-            self.cost_ns + (split.recompute_ns if split is not None else block.recompute_ns),
+            self.saved_bytes + block.saved_bytes,
+            self.saved_forward_bytes + block.saved_forward_bytes,
+            self.cost_ns + block.recompute_ns,
             self.chosen | 1 << number,
-            self.keeping | (split is not None) << number,
         )
 
     def fits(self, forward_bytes: int, backward_bytes: int, budget_bytes: int) -> bool:
@@ -58,37 +50,22 @@ class _Choice:
         return fits_forward and backward_bytes - self.saved_bytes <= budget_bytes
 
 
-def cheapest_plan(chain: Chain, budget_bytes: int, operators: tuple[str, ...] = ()) -> Plan | None:
+def cheapest_plan(chain: Chain, budget_bytes: int) -> Plan | None:
     """The plan with the least recomputation within the budget; None where none fits.
 
-    With `operators`, blocks may keep the results of these. Among plans that cost the same, the one with the earlier
-    blocks: it needs the least room at their backward passes.
+    Among plans that cost the same, the one with the earlier blocks: it needs the least room at their backward passes.
     """
     frontier = [_Choice()] if chain.rest_peak_bytes <= budget_bytes else []
     for number, block in enumerate(chain.blocks):
-        split = block.split(operators)
         found = [one for one in frontier if one.fits(block.forward_peak_bytes, block.backward_peak_bytes, budget_bytes)]
-        for way in (None, split) if split is not None else (None,):
-            most = max(block.backward_peak_bytes, block.again_peak_bytes) + (way.extra_bytes if way is not None else 0)
-            found += [one.beside(number, block, way) for one in frontier if one.fits(0, most, budget_bytes)]
+        most = max(block.backward_peak_bytes, block.again_peak_bytes)
+        found += [one.beside(number, block) for one in frontier if one.fits(0, most, budget_bytes)]
         frontier = _thin(_pareto_front(found))
     enough = [one for one in frontier if one.fits(chain.turn_peak_bytes, chain.back_peak_bytes, budget_bytes)]
     if not enough:
         return None
-    best = min(enough, key=lambda one: (one.cost_ns, one.chosen, one.keeping))
-    again, keeping = (
-        tuple(number for number in range(len(chain.blocks)) if bits >> number & 1)
-        for bits in (best.chosen, best.keeping)
-    )
-    return _plan(chain, again, keeping, operators if keeping else ())
-
-
-def cheapest_split(chain: Chain, budget_bytes: int) -> Plan | None:
-    """The best plan in which blocks keep the results of some operators, the same ones in all; None where none does."""
-    known = dict.fromkeys(split.operators for block in chain.blocks for split in block.splits)
-    found = [cheapest_plan(chain, budget_bytes, operators) for operators in known]
-    plans = [plan for plan in found if plan is not None and plan.keeping]
-    return min(plans, key=lambda plan: (plan.recompute_ns, len(plan.operators)), default=None)
+    best = min(enough, key=lambda one: (one.cost_ns, one.chosen))
+    return _plan(chain, tuple(number for number in range(len(chain.blocks)) if best.chosen >> number & 1))
 
 
 def leanest_plan(chain: Chain) -> Plan:
@@ -123,6 +100,5 @@ def _thin(choices: list[_Choice]) -> list[_Choice]:
     return [one for at, one in enumerate(choices) if at in places or one is most]
 
 
-def _plan(chain: Chain, again: tuple[int, ...], keeping: tuple[int, ...] = (), operators: tuple[str, ...] = ()) -> Plan:
-    given = (again, keeping, operators)
-    return Plan(again, chain.peak_bytes(*given), chain.recompute_ns(*given), keeping, operators)
+def _plan(chain: Chain, again: tuple[int, ...]) -> Plan:
+    return Plan(again, chain.peak_bytes(again), chain.recompute_ns(again))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from diagnose.memory.planner import Plan, cheapest_plan, cheapest_split, leanest_plan
+from diagnose.memory.planner import cheapest_plan, leanest_plan
 from diagnose.memory.recorded_blocks import RecordedBlocks
 from diagnose.model import Site
 
@@ -26,18 +26,6 @@ def plans(known: RecordedBlocks, limit_bytes: int | None, sites: Iterable[Site] 
     else:
         found = _planned(known, limit_bytes) if known.whole else _guess(known, limit_bytes, tuple(sites))
     return [plan for plan in dict.fromkeys(found) if plan]
-
-
-def split_plans(known: RecordedBlocks, limit_bytes: int | None) -> list[Plan]:
-    """Plans in which blocks keep the results of some operators, where those cost less than plans of whole blocks."""
-    if limit_bytes is None or not known.whole:
-        return []
-    found = []
-    for budget in _budgets(known, limit_bytes):
-        whole, split = cheapest_plan(known.chain, budget), cheapest_split(known.chain, budget)
-        if split is not None and (whole is None or split.recompute_ns < whole.recompute_ns):
-            found.append(split)
-    return list(dict.fromkeys(found))
 
 
 def lighter_plans(known: RecordedBlocks, limit_bytes: int | None) -> list[tuple[int, ...]]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.memory.chain import Block, Chain
-from diagnose.memory.splits import splits
 from diagnose.model import Site
 
 KIND = "blocks"
@@ -98,7 +97,6 @@ def read_blocks(sites: Sequence[Site]) -> RecordedBlocks | None:
     whole = turn is not None and rest is not None and all(block.backward_peak_bytes > 0 for block in blocks)
     sizes = {place: size for part in parts for place, size in part.again.items()}
     chain = _undo_recomputation(Chain(tuple(blocks), turn or 0, rest or 0, back or 0), sizes)
-    chain = replace(chain, blocks=tuple(_split(parts, chain.blocks)))
     return RecordedBlocks(
         tuple(part.line for part in parts),
         chain,
@@ -169,20 +167,6 @@ def _alike(blocks: list[Block]) -> list[Block]:
         kept, took = (sorted(getattr(one, name) for one in like) for name in ("kept_bytes", "recompute_ns"))
         middle = (len(like) - 1) // 2
         found.append(replace(block, kept_bytes=kept[middle], recompute_ns=took[middle]))
-    return found
-
-
-def _split(parts: Sequence[_Part], blocks: Sequence[Block]) -> list[Block]:
-    """The blocks with the ways to split them: of each line one was looked into, and it stands for those like it."""
-    found = list(blocks)
-    for part in parts:
-        looked = part.line.site.arguments.get("operators_of")
-        if not isinstance(looked, int) or looked not in part.blocks:
-            continue
-        of = blocks[looked]
-        for place in part.blocks:
-            if abs(blocks[place].kept_bytes - of.kept_bytes) <= _NEAR * of.kept_bytes:
-                found[place] = replace(blocks[place], splits=splits(part.line.site.arguments, blocks[place]))
     return found
 
 

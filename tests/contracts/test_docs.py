@@ -125,10 +125,26 @@ STARTS_PROGRAMS = (
     "diagnose probe",
     "diagnose calibrate",
 )
+FURTHER = (
+    "diagnose check --json",
+    "diagnose fix --dry-run",
+    "diagnose probe --json",
+    "diagnose probe cached-input",
+    "diagnose run --",
+    "diagnose watch --",
+)
+"""Of what starts programs: further options of commands that are run here, each with tests of its own."""
 ANSWERED_AT_ONCE = [line for line in RUN_HERE if not line.startswith((*NEEDS_A_TERMINAL, *STARTS_PROGRAMS))]
 
 
-@pytest.mark.parametrize("line", [line for line in RUN_HERE if line.startswith(STARTS_PROGRAMS)])
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, marks=pytest.mark.nightly if line.startswith(FURTHER) else ())
+        for line in RUN_HERE
+        if line.startswith(STARTS_PROGRAMS)
+    ],
+)
 def test_a_command_of_the_docs_that_starts_programs_does_its_work(folder: Path, line: str) -> None:
     words = [sys.executable, "-m", *shlex.split(line)]
     environ = {**os.environ, "PYTHONPATH": PYTHONPATH}

@@ -22,7 +22,6 @@ from diagnose.compose.proposals.proposed_edits import ProposedEdits, ask
 from diagnose.compose.search.single_trial import BREAKS_DOWN
 from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Fixer
-from diagnose.measure.comm.ddp.bucket_evidence import planned
 from diagnose.model import TOGETHER, Confidence, Decision, Gate
 from diagnose.program import Program, patch
 from diagnose.session import TrialStarted
@@ -168,7 +167,7 @@ class Gathering:
 
     def _ask(self, proposal: Proposal, *, trains: bool | None, foreseen: bool) -> bool | None:
         """Put it on if it does what is asked for; whether it changes the training, None where it has no place here."""
-        if any(not finding.asks_for_time for finding in proposal.findings) or _outdated(proposal, self.members):
+        if any(not finding.asks_for_time for finding in proposal.findings):
             return None
         self._on_ask(proposal.fixer)
         try:
@@ -191,12 +190,6 @@ class Gathering:
             chosen.fixer, found.proposal.findings, chosen.setting, chosen.answer, together=True, foreseen=foreseen
         )
         return changes_training
-
-
-def _outdated(proposal: Proposal, members: Sequence[ProposedEdits]) -> bool:
-    """Whether sizes were planned from a recording in which what this fixer rests on was not done yet."""
-    before = {member.proposal.fixer.name for member in members}
-    return not before.isdisjoint(proposal.fixer.after) and any(planned(finding) for finding in proposal.findings)
 
 
 def as_one(fixers: Sequence[Fixer]) -> Fixer:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.measure import Measures
-from diagnose.measure.comm.ddp.bucket_plan import least_exposed_ns
 from diagnose.measure.comm.ddp.gradient_buckets import GradientBucket
+from diagnose.measure.comm.ddp.least_exposure import least_exposed_ns
 from diagnose.measure.comm.fsdp_modules import ShardedModule, sharded_modules
 from diagnose.measure.job.bus_bandwidth import BusBandwidth, bus_bandwidth
 from diagnose.measure.job.job_replay import Blocking, blocking_communication

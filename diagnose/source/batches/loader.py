@@ -19,8 +19,8 @@ from diagnose.source.dataflow.daemonic_processes import daemon_that_runs
 from diagnose.source.dataflow.flow import is_repeated
 from diagnose.source.samples.dataset_rng import Draw, sample_draw
 from diagnose.source.samples.device_samples import device_samples
-from diagnose.source.samples.shared_state import SharedState, shared_state
-from diagnose.source.samples.statement_order import When
+from diagnose.source.samples.sharing.shared_state import SharedState, shared_state
+from diagnose.source.samples.sharing.statement_order import When
 from diagnose.source.settings.options import CallOptions
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import Splice, call_name

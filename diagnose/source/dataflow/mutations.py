@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import values_of
+from diagnose.source.tree.attributes import leaves
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -84,7 +85,7 @@ def _written_by(source: Source, node: cst.CSTNode) -> Iterator[cst.BaseExpressio
     elif isinstance(node, cst.AugAssign):
         yield memory_of(node.target)
     elif isinstance(node, cst.AssignTarget | cst.For):
-        yield from (memory_of(each) for each in _elements(node.target) if isinstance(each, cst.Subscript))
+        yield from (memory_of(each) for each in leaves(node.target) if isinstance(each, cst.Subscript))
 
 
 def _by_call(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
@@ -92,19 +93,19 @@ def _by_call(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
     for arg in call.args:
         word = arg.keyword.value if arg.keyword is not None else ""
         if word in _DESTINATIONS and any(not of or source.is_called(function, of) for of in _DESTINATIONS[word]):
-            yield from _elements(arg.value)
+            yield from leaves(arg.value)
         elif word == "inplace" and _is_true(arg.value):
             yield from _told_in_place(source, call)
     method = function.attr.value if isinstance(function, cst.Attribute) else ""
     if first is not None and _writes_to_the_first(source, call, first):
-        yield from _elements(first)
+        yield from leaves(first)
     if not method.endswith("_") or method.endswith("__"):
         return
     assert isinstance(function, cst.Attribute)  # or it had no such name
     if not source.is_called(function, "torch."):
         yield from () if method in _WRITE_TO_GRADIENTS else (function.value,)
     elif first is not None:
-        yield from _elements(first)
+        yield from leaves(first)
 
 
 def _writes_to_the_first(source: Source, call: cst.Call, first: cst.BaseExpression) -> bool:
@@ -179,14 +180,6 @@ def _is_true(node: cst.BaseExpression) -> bool:
 
 def _is(node: cst.BaseExpression, constant: str) -> bool:
     return isinstance(node, cst.Name) and node.value == constant
-
-
-def _elements(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    if isinstance(target, cst.Tuple | cst.List):
-        for element in target.elements:
-            yield from _elements(element.value)
-    else:
-        yield target
 
 
 def memory_of(node: cst.BaseExpression) -> cst.BaseExpression:

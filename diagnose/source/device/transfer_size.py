@@ -7,6 +7,7 @@ import libcst as cst
 from diagnose.source.dataflow.flow import loops_around, scope_of
 from diagnose.source.device.transfers import Origin, Transfer
 from diagnose.source.training.every_step import counter_of
+from diagnose.source.tree.attributes import binds_whole
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
@@ -82,12 +83,8 @@ def _is_number(source: Source, node: cst.BaseExpression) -> bool:
 def _adds_up(source: Source, name: cst.Name) -> bool:
     """Whether a variable begins as a number, and is only given numbers: `count = 0`, then `count += len(batch)`."""
     scope = scope_of(source, name)
-    values = [each.value for each in source.every(cst.Assign, scope) if _binds(each, name.value)]
+    values = [each.value for each in source.every(cst.Assign, scope) if binds_whole(each, name.value)]
     return bool(values) and all(not isinstance(each, cst.Name) and _is_number(source, each) for each in values)
-
-
-def _binds(assign: cst.Assign, name: str) -> bool:
-    return any(isinstance(each.target, cst.Name) and each.target.value == name for each in assign.targets)
 
 
 def _called(source: Source, node: cst.CSTNode) -> set[str]:

@@ -132,6 +132,15 @@ class ModelClass:
         own = self.definition.body.body
         return any(isinstance(each, cst.FunctionDef) and each.name.value == "compile" for each in own)
 
+    @property
+    def steps_through_time(self) -> bool:
+        """Whether it calls its modules once for each moment of a series."""
+        for loop in self.source.every(cst.For, self.definition):
+            over = self.source.code(loop.iter)
+            if over.startswith("range(") and re.search(r"\.shape\[|\.size\(|\blen\(\w+\)", over):
+                return any(len(call.args) > 1 for call in self.source.every(cst.Call, loop.body))
+        return False
+
     def repeated_blocks(self, sources: Mapping[str, str]) -> str | None:
         """The attribute path of the one list of blocks of a class of the program's own: `blocks`, `transformer.h`."""
         classes = _classes(sources)

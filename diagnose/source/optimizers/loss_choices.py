@@ -15,6 +15,7 @@ from diagnose.source.dataflow.flow import binds, loops_around, scope_of, within
 from diagnose.source.dataflow.reaching_definitions import names_in
 from diagnose.source.training.every_step import EveryStep
 from diagnose.source.training.training_loop import training_steps
+from diagnose.source.tree.attributes import is_of_self
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
@@ -94,7 +95,7 @@ def _names(target: cst.CSTNode) -> Iterator[str]:
     if isinstance(target, cst.Tuple | cst.List):
         for element in target.elements:
             yield from _names(element.value)
-    elif isinstance(target, cst.Attribute) and isinstance(target.value, cst.Name) and target.value.value == "self":
+    elif isinstance(target, cst.Attribute) and is_of_self(target):
         yield f"self.{target.attr.value}"
     elif isinstance(target, cst.Attribute | cst.Subscript):
         yield from _names(target.value)

@@ -8,6 +8,7 @@ from diagnose.source.dataflow.bindings import parameter_of
 from diagnose.source.dataflow.flow import scope_of
 from diagnose.source.dataflow.reaching_definitions import names_in
 from diagnose.source.patterns.attention import WrittenAttention
+from diagnose.source.tree.attributes import is_of_self, leaves
 from diagnose.source.tree.syntax import Source
 
 _JOINS = frozenset({"torch.cat", "torch.concat", "torch.concatenate", "torch.hstack"})
@@ -19,19 +20,13 @@ def may_have_more_keys(found: WrittenAttention) -> bool:
     A mask of one query then covers every key by broadcasting, where the kernel's own causal mask shows the first alone.
     """
     assert found.key is not None
-    source = found.source
-    scope = scope_of(source, found.product)
-    open_names, seen = {name.value for name in names_in(source, found.key.node)}, set[str]()
-    while open_names:
-        name = open_names.pop()
-        seen.add(name)
-        for assign in source.every(cst.Assign, scope):
-            if not any(_binds(source, target.target, name) for target in assign.targets):
-                continue
-            if _is_joined(source, assign.value) or _is_kept(assign.value) or _is_chosen(source, assign, scope):
-                return True
-            open_names |= {each.value for each in names_in(source, assign.value)} - seen
-    return _is_joined(source, found.key.node)
+    source, (_, assigns) = found.source, _made_of(found, found.key.node)
+    return _is_joined(source, found.key.node) or any(
+        _is_joined(source, each.value)
+        or _is_kept(each.value)
+        or _is_chosen(source, each, scope_of(source, found.product))
+        for each in assigns
+    )
 
 
 def has_as_many_keys(found: WrittenAttention) -> bool:
@@ -50,20 +45,23 @@ def _inputs(found: WrittenAttention, node: cst.BaseExpression) -> set[str]:
     scope = scope_of(source, found.product)
     if not isinstance(scope, cst.FunctionDef):
         return set()
-    open_names, seen = {name.value for name in names_in(source, node)}, set[str]()
-    while open_names:
-        name = open_names.pop()
+    names, _ = _made_of(found, node)
+    return {each for each in names - {"self"} if parameter_of(scope, each) is not None}
+
+
+def _made_of(found: WrittenAttention, node: cst.BaseExpression) -> tuple[set[str], list[cst.Assign]]:
+    """The names that a value is made of within its function, and the assignments that give them theirs."""
+    source = found.source
+    pending, seen, assigns = {name.value for name in names_in(source, node)}, set[str](), list[cst.Assign]()
+    while pending:
+        name = pending.pop()
         seen.add(name)
-        for assign in source.every(cst.Assign, scope):
-            if any(_binds(source, target.target, name) for target in assign.targets):
-                open_names |= {each.value for each in names_in(source, assign.value)} - seen
-    return {each for each in seen - {"self"} if parameter_of(scope, each) is not None}
-
-
-def _binds(source: Source, target: cst.BaseExpression, name: str) -> bool:
-    if isinstance(target, cst.Tuple | cst.List):
-        return any(_binds(source, element.value, name) for element in target.elements)
-    return isinstance(target, cst.Name) and target.value == name
+        for assign in source.every(cst.Assign, scope_of(source, found.product)):
+            bound = (each for target in assign.targets for each in leaves(target.target))
+            if any(isinstance(each, cst.Name) and each.value == name for each in bound):
+                assigns.append(assign)
+                pending |= {each.value for each in names_in(source, assign.value)} - seen
+    return seen, assigns
 
 
 def _is_joined(source: Source, value: cst.BaseExpression) -> bool:
@@ -74,7 +72,7 @@ def _is_kept(value: cst.BaseExpression) -> bool:
     """Whether a value is a part of something that the module keeps, `self.cache[:, :end]`."""
     while isinstance(value, cst.Subscript):
         value = value.value
-    return isinstance(value, cst.Attribute) and isinstance(value.value, cst.Name) and value.value.value == "self"
+    return is_of_self(value)
 
 
 def _is_chosen(source: Source, assign: cst.Assign, scope: cst.CSTNode) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import libcst as cst
 
 from diagnose.source.dataflow.reaching_definitions import Bound, definition_of, in_module, reaching, statement_of
-from diagnose.source.tree.attributes import member
+from diagnose.source.tree.attributes import is_of_self, member
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
@@ -189,7 +189,7 @@ def _called(source: Source, call: cst.Call) -> Operation | None:
             return Operation(_SAME.get(last, last), given, call, keywords)
     if not isinstance(function, cst.Attribute):
         return None
-    if isinstance(function.value, cst.Name) and function.value.value == "self":
+    if is_of_self(function):
         return Operation(f"self.{function.attr.value}", given, call, keywords)
     name = function.attr.value
     return Operation(_SAME.get(name, name), (function.value, *given), call, keywords, method=True)

@@ -1,6 +1,7 @@
-"""What makes the samples of a loader, and what that shares with the program around it.
+"""What makes the samples of a loader, what that does, and what it shares with the program around it.
 
-sample_code ──▶ object_identity ──▶ sample_effects, shared_objects ──▶ open_handles, hidden_changes, main_process ──┐
-given_attributes, batch_aliases, dataset_rng, statement_order, process_memory ──────────────────▶ shared_state ◀──┘
+sample_code ──▶ object_identity ──▶ temporary_objects, given_attributes ──▶ sample_effects ──▶ sharing
+dataset_rng         random numbers that samples draw
+device_samples      samples that lie on a device already
 changing_samples    whether a line changes a dataset
 """

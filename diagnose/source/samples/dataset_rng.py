@@ -17,7 +17,7 @@ import libcst as cst
 
 from diagnose.source.samples.sample_code import SampleCode, is_read
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.attributes import attribute_values
+from diagnose.source.tree.attributes import attribute_values, leaves
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import parse_all, per_program, per_source
 from diagnose.source.tree.syntax import Source
@@ -279,14 +279,8 @@ def _is_used_up(source: Source, made: cst.Call) -> bool:
 
 def _targets(assign: cst.Assign | cst.AnnAssign) -> Iterator[cst.BaseExpression]:
     """Yield what an assignment binds, also where it takes a tuple apart."""
-    pending: list[cst.BaseExpression] = (
-        [assign.target] if isinstance(assign, cst.AnnAssign) else [each.target for each in assign.targets]
-    )
-    for target in pending:
-        if isinstance(target, cst.Tuple | cst.List):
-            pending += [element.value for element in target.elements]
-        else:
-            yield target
+    for target in [assign.target] if isinstance(assign, cst.AnnAssign) else [each.target for each in assign.targets]:
+        yield from leaves(target)
 
 
 def _draws(source: Source, call: cst.Call) -> bool:

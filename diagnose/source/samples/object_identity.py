@@ -14,7 +14,7 @@ from diagnose.source.dataflow.bindings import bound_to, is_plain
 from diagnose.source.dataflow.flow import within
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.attributes import attribute_values, elements, pairs
+from diagnose.source.tree.attributes import attribute_values, elements, leaves, pairs
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -327,9 +327,7 @@ def _bindings(source: Source, scope: cst.CSTNode) -> list[tuple[cst.BaseExpressi
 
 
 def bound_names(target: cst.BaseExpression) -> list[cst.Name]:
-    if isinstance(target, cst.Tuple | cst.List):
-        return [name for element in target.elements for name in bound_names(element.value)]
-    return [target] if isinstance(target, cst.Name) else []
+    return [each for each in leaves(target) if isinstance(each, cst.Name)]
 
 
 def is_part(node: cst.BaseExpression, names: set[str]) -> bool:

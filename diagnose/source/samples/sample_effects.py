@@ -24,7 +24,7 @@ from diagnose.source.samples.object_identity import (
 from diagnose.source.samples.sample_code import SampleCode, is_read
 from diagnose.source.samples.temporary_objects import is_temporary
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.attributes import pairs
+from diagnose.source.tree.attributes import leaves, pairs
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.memo import per_source
@@ -143,12 +143,8 @@ def changed_by(source: Source, below: cst.CSTNode) -> Iterator[cst.BaseExpressio
                 targets = [_attribute(node)]
             elif name in {"heappush", "heappop", "shuffle", "insort"} and node.args:
                 targets = [node.args[-1 if name == "shuffle" else 0].value]
-        while targets:
-            target = targets.pop(0)
-            if isinstance(target, cst.Tuple | cst.List):
-                targets += [each.value for each in target.elements]
-            else:
-                yield target
+        for target in targets:
+            yield from leaves(target)
     yield from (each for each in written_in_place(source, below) if not isinstance(source.parent(each), cst.AugAssign))
 
 

@@ -14,7 +14,6 @@ import libcst as cst
 from diagnose.source.dataflow.flow import loops_around, scope_of
 from diagnose.source.dataflow.iteration import numbered
 from diagnose.source.rewrite.with_blocks import block_of, wrap_statements
-from diagnose.source.training.checkpoint_policy import Keeping, imports_needed
 from diagnose.source.tree.arguments import argument_code, put_first, set_keywords
 from diagnose.source.tree.edits import call_name, ensure_from_import, ensure_import, insert_before, replace
 from diagnose.source.tree.syntax import Source, Splice
@@ -67,9 +66,7 @@ def block_call_at(source: Source, line: int, container: str | None) -> BlockCall
     return places[0] if len(places) == 1 else None
 
 
-def checkpointed(
-    place: BlockCall, chosen: Collection[int], count: int | None, keeping: Keeping | None = None
-) -> list[Splice] | str:
+def checkpointed(place: BlockCall, chosen: Collection[int], count: int | None) -> list[Splice] | str:
     """The edits with which the chosen turns of `count` are computed again; or why there are none.
 
     `count` None: it is not known, and all are chosen.
@@ -80,34 +77,23 @@ def checkpointed(
         return "blocks are computed again there already"
     if any(arg.keyword is not None and arg.keyword.value in _OPTIONS for arg in call.args):
         return "an argument of the block bears the name of an option of `checkpoint`"
-    partly = keeping is not None and count is not None and set(chosen) > set(keeping.turns)
-    (checkpoint, *others), splices = _imported(source, [_FUNCTION, *imports_needed(keeping, partly)])
-    context, defined = keeping.context(source, others[0]) if keeping is not None else ("", [])
-    splices = [*splices, *defined]
-
-    def options(number: str) -> str:
-        if keeping is None or count is None or not partly:
-            return f"use_reentrant=False, context_fn={context}" if keeping is not None else "use_reentrant=False"
-        left = set(range(count)).difference(chosen)  # there the condition does not matter
-        tests = (condition(number, turns, count) for turns in (keeping.turns, left.union(keeping.turns)))
-        return f"use_reentrant=False, context_fn={context} if {min(tests, key=len)} else {others[-1]}"
-
+    checkpoint, splices = _imported(source)
     if place.loop is None:
 
-        def body(block: str, name: str, number: str, test: str) -> list[str]:
-            again = f"{checkpoint}({block}, {name}, {options(number)})"
+        def body(block: str, name: str, test: str) -> list[str]:
+            again = f"{checkpoint}({block}, {name}, use_reentrant=False)"
             return [f"{name} = {again} if {test} else {block}({name})" if test else f"{name} = {again}"]
 
-        return _unrolled(place, chosen, count, body, splices, counted=partly)
-    number, test, numbering = _numbered(source, place.loop, call, chosen, count, counted=partly)
-    if (test or partly) and _starts_again(source, place.loop):
+        return _unrolled(place, chosen, count, body, splices)
+    test, numbering = _numbered(source, place.loop, call, chosen, count)
+    if test and _starts_again(source, place.loop):
         return _NO_NUMBER
     splices += numbering
-    if not test and call.args and "\n" in source.code(call) and keeping is None:
+    if not test and call.args and "\n" in source.code(call):
         first = [replace(source, call.func, checkpoint), put_first(source, call, source.code(call.func))]
         return [*splices, *first, *set_keywords(source, call, {"use_reentrant": "False"})]
     given = [argument_code(source, arg) for arg in call.args]
-    again = f"{checkpoint}({', '.join([source.code(call.func), *given])}, {options(number)})"
+    again = f"{checkpoint}({', '.join([source.code(call.func), *given])}, use_reentrant=False)"
     return splices + _either(source, call, again, test)
 
 
@@ -118,7 +104,7 @@ def within_context(
     source, call = place.source, place.call
     if place.loop is None:
 
-        def body(block: str, name: str, _number: str, test: str) -> list[str]:
+        def body(block: str, name: str, test: str) -> list[str]:
             return [f"with {context}({test}):", f"{source.indentation}{name} = {block}({name})"]
 
         return _unrolled(place, chosen, count, body, list(imports))
@@ -127,7 +113,7 @@ def within_context(
         return "it does not stand in a statement of its own"
     if isinstance(source.parent(source.parent(statement) or statement), cst.With):
         return "it stands in a context already"
-    _, test, splices = _numbered(source, place.loop, call, chosen, count)
+    test, splices = _numbered(source, place.loop, call, chosen, count)
     if test and _starts_again(source, place.loop):
         return _NO_NUMBER
     return [*imports, *splices, *wrap_statements(source, [statement], f"with {context}({test}):")]
@@ -151,28 +137,19 @@ def condition(number: str, chosen: Collection[int], count: int | None) -> str:
 
 
 def _numbered(
-    source: Source,
-    loop: cst.For,
-    call: cst.Call,
-    chosen: Collection[int],
-    count: int | None,
-    *,
-    counted: bool = False,
-) -> tuple[str, str, list[Splice]]:
-    """The number of a loop's turns, the test of the chosen ones, and the edits with which it counts where it must."""
+    source: Source, loop: cst.For, call: cst.Call, chosen: Collection[int], count: int | None
+) -> tuple[str, list[Splice]]:
+    """The test of a loop's chosen turns, and the edits with which it counts them where it must."""
     number = _counter(source, loop, call)
     name = number or _free(source, call, "number")
     test = condition(name, chosen, count)
-    if not (test or counted) or number is not None:
-        return name, test, []
+    if not test or number is not None:
+        return test, []
     target = source.code(loop.target)
     several = isinstance(loop.target, cst.Tuple) and not target.startswith("(")
     numbered = f"{name}, ({target})" if several else f"{name}, {target}"
-    return (
-        name,
-        test,
-        [replace(source, loop.target, numbered), replace(source, loop.iter, f"enumerate({source.code(loop.iter)})")],
-    )
+    counted = f"enumerate({source.code(loop.iter)})"
+    return test, [replace(source, loop.target, numbered), replace(source, loop.iter, counted)]
 
 
 def _starts_again(source: Source, loop: cst.For) -> bool:
@@ -203,25 +180,23 @@ def _either(source: Source, call: cst.Call, again: str, test: str) -> list[Splic
     return [Splice(start, end, f"{source.newline}{indent}".join(lines))]
 
 
-def _imported(source: Source, functions: Sequence[str]) -> tuple[list[str], list[Splice]]:
-    """Return how the file calls functions of torch's checkpointing, and the edit of its imports for that."""
-    names, splices = ensure_from_import(source, _MODULE, functions)
-    if not splices or list(names) == list(functions):
-        return list(names), splices
-    module, splices = ensure_import(source, _MODULE)  # something else of the program's bears a name
-    return [f"{module}.{function}" for function in functions], splices
+def _imported(source: Source) -> tuple[str, list[Splice]]:
+    """Return how the file calls torch's `checkpoint`, and the edit of its imports for that."""
+    (name,), splices = ensure_from_import(source, _MODULE, [_FUNCTION])
+    if not splices or name == _FUNCTION:
+        return name, splices
+    module, splices = ensure_import(source, _MODULE)  # something else of the program's bears the name
+    return f"{module}.{_FUNCTION}", splices
 
 
 def _unrolled(
     place: BlockCall,
     chosen: Collection[int],
     count: int | None,
-    body: Callable[[str, str, str, str], list[str]],
+    body: Callable[[str, str, str], list[str]],
     splices: list[Splice],
-    *,
-    counted: bool = False,
 ) -> list[Splice] | str:
-    """A loop in the place of the call of a container; `body` makes its lines from block, value, number and test."""
+    """A loop in the place of the call of a container; `body` makes its lines from block, value and test."""
     source, call = place.source, place.call
     statement, given = source.statement(call), _plain_argument(call)
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) > 1 or given is None:
@@ -232,9 +207,8 @@ def _unrolled(
     alone = isinstance(small, cst.Assign) and small.value is call and len(small.targets) == 1
     target = small.targets[0].target if alone and isinstance(small, cst.Assign) else None
     name = source.code(target) if isinstance(target, cst.Name) else _free(source, call, "hidden")
-    counts = test or counted
-    head = f"for {number}, {block} in enumerate({place.blocks}):" if counts else f"for {block} in {place.blocks}:"
-    below = [f"{source.indentation}{line}" for line in body(block, name, number, test)]
+    head = f"for {number}, {block} in enumerate({place.blocks}):" if test else f"for {block} in {place.blocks}:"
+    below = [f"{source.indentation}{line}" for line in body(block, name, test)]
     lines = [*([f"{name} = {given}"] if name != given else []), head, *below]
     if isinstance(target, cst.Name):
         start, end = source.span(statement)

@@ -16,6 +16,7 @@ from diagnose.model import Place
 from diagnose.source.dataflow.flow import Loop, loops_around
 from diagnose.source.dataflow.iteration import NUMBERS
 from diagnose.source.training.library_passes import library_passes
+from diagnose.source.tree.attributes import is_of_self
 from diagnose.source.tree.definitions import called_as, instances_of
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.outline import Function
@@ -291,9 +292,7 @@ def _calls(source: Source, call: cst.Call, function: cst.FunctionDef) -> bool:
     is_method = [param.name.value for param in function.params.params][:1] == ["self"]
     if call_name(call) != function.name.value or isinstance(call.func, cst.Attribute) is not is_method:
         return False
-    if isinstance(call.func, cst.Attribute) and not (
-        isinstance(call.func.value, cst.Name) and call.func.value.value == "self"
-    ):
+    if isinstance(call.func, cst.Attribute) and not is_of_self(call.func):
         return False
     around = source.inside(call, cst.ClassDef) if is_method else source.module
     here = around.body.body if isinstance(around, cst.ClassDef) else source.module.body

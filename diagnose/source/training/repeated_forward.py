@@ -12,6 +12,7 @@ from diagnose.source.dataflow.mutations import memory_of, written_in_place
 from diagnose.source.dataflow.reaching_definitions import Bound, definition_of
 from diagnose.source.rewrite.hooks import forward_hook
 from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.attributes import is_of_self
 from diagnose.source.tree.built_classes import Classes
 from diagnose.source.tree.definitions import module_file
 from diagnose.source.tree.edits import call_name
@@ -332,11 +333,14 @@ def _is_compiled_as_written(source: Source, method: cst.FunctionDef, node: cst.A
         return several and isinstance(target.value, cst.Name) and any(_is_slice(each) for each in target.slice)
     if not isinstance(node, cst.AssignTarget) or not isinstance(target, cst.Attribute):
         return False
-    of_self = isinstance(target.value, cst.Name) and target.value.value == "self"
     assign = source.parent(node)
     value = assign.value if isinstance(assign, cst.Assign) else None
     is_tensor = isinstance(value, cst.Call) and call_name(value) in _OF_TENSORS
-    return of_self and source.inside(method, cst.ClassDef) is not None and (is_tensor or not _is_read(source, target))
+    return (
+        is_of_self(target)
+        and source.inside(method, cst.ClassDef) is not None
+        and (is_tensor or not _is_read(source, target))
+    )
 
 
 def _is_read(source: Source, kept: cst.Attribute) -> bool:

@@ -20,6 +20,7 @@ from diagnose.source.dataflow.iteration import NUMBERS, PROGRESS_BARS, numbered,
 from diagnose.source.training.library_passes import library_passes
 from diagnose.source.training.model_calls import model_calls
 from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.attributes import is_of_self
 from diagnose.source.tree.definitions import called_as
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import files_with, parse_all, per_program
@@ -282,7 +283,7 @@ def _names_in(source: Source, node: cst.CSTNode, *, detached: bool = True) -> se
             continue
         parent = source.parent(each)
         if isinstance(parent, cst.Attribute) and parent.attr is each:
-            if isinstance(parent.value, cst.Name) and parent.value.value == "self":
+            if is_of_self(parent):
                 names.add(f"self.{each.value}")
         elif each.value != "self" and not (isinstance(parent, cst.Arg) and parent.keyword is each):
             names.add(each.value)

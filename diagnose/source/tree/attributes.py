@@ -136,10 +136,9 @@ def _members(source: Source, around: cst.ClassDef) -> Mapping[str, Sequence[cst.
     found: dict[str, list[cst.BaseExpression]] = {}
     for node in source.walk(around.body, cst.Assign, cst.AnnAssign, cst.AugAssign, cst.Call):
         if isinstance(node, cst.Assign):
-            for target in node.targets:
-                for each, value in _pairs(target.target, node.value):
-                    if (own := _name_in_self(each)) is not None:
-                        found.setdefault(own, []).append(value)
+            for target, value, _ in pairs(node):
+                if (own := _name_in_self(target)) is not None:
+                    found.setdefault(own, []).append(value)
         elif isinstance(node, cst.AnnAssign | cst.AugAssign):
             if (own := _name_in_self(node.target)) is not None and node.value is not None:
                 found.setdefault(own, []).append(node.value)
@@ -166,35 +165,20 @@ def _set_from_outside(source: Source) -> Mapping[str, Sequence[cst.BaseExpressio
     found: dict[str, list[cst.BaseExpression]] = {}
     for node in source.walk(None, cst.Assign, cst.AugAssign, cst.AnnAssign):
         if isinstance(node, cst.Assign):
-            pairs = [pair for target in node.targets for pair in _pairs(target.target, node.value)]
+            given = [(target, value) for target, value, _ in pairs(node)]
         elif isinstance(node, cst.AugAssign | cst.AnnAssign) and node.value is not None:
-            pairs = [(node.target, node.value)]
+            given = [(node.target, node.value)]
         else:
             continue
-        for target, value in pairs:
+        for target, value in given:
             if isinstance(target, cst.Attribute) and _name_in_self(target) is None:
                 found.setdefault(target.attr.value, []).append(value)
     return found
 
 
-def _pairs(
-    target: cst.BaseExpression, value: cst.BaseExpression
-) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
-    """Yield what an assignment gives to what, `self.a, self.b = x, y` taken apart."""
-    if not isinstance(target, cst.Tuple | cst.List):
-        yield target, value
-        return
-    values = value.elements if isinstance(value, cst.Tuple | cst.List) else ()
-    alike = len(values) == len(target.elements)
-    for at, element in enumerate(target.elements):
-        # Without a value of its own, the whole stands for it: an expression that nobody takes for more than it is.
-        yield element.value, values[at].value if alike else value
-
-
 def _name_in_self(target: cst.CSTNode) -> str | None:
     """`name` of `self.name`."""
-    own = isinstance(target, cst.Attribute) and isinstance(target.value, cst.Name) and target.value.value == "self"
-    return target.attr.value if isinstance(target, cst.Attribute) and own else None
+    return target.attr.value if isinstance(target, cst.Attribute) and is_of_self(target) else None
 
 
 def attribute_values(sources: Mapping[str, Source], node: cst.CSTNode) -> Iterator[tuple[str, cst.BaseExpression]]:
@@ -241,3 +225,17 @@ def pairs(assign: cst.Assign) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpr
 def elements(node: cst.BaseExpression) -> list[cst.BaseExpression]:
     """Return the items of a written tuple or list; an empty list for any other expression."""
     return [each.value for each in node.elements] if isinstance(node, cst.Tuple | cst.List) else []
+
+
+def leaves(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield what a target binds, the parts of tuples and lists within one another one by one."""
+    if isinstance(target, cst.Tuple | cst.List):
+        for element in target.elements:
+            yield from leaves(element.value)
+    else:
+        yield target
+
+
+def binds_whole(assign: cst.Assign, name: str) -> bool:
+    """Whether an assignment gives a variable its whole value, and not a part of it."""
+    return any(isinstance(each.target, cst.Name) and each.target.value == name for each in assign.targets)

@@ -45,7 +45,7 @@ def peaks(chain: Chain) -> list[int]:
 def test_the_fewest_that_fit_are_found_among_all_k_and_the_plan_is_no_worse(bench: ModuleType) -> None:
     chain = a_chain()
     for cap in (0.6, 0.4, 0.3):
-        (asked,) = bench.plans_for(cap, chain, peaks(chain), 0)
+        asked = bench.plan_for(cap, chain, peaks(chain), 0)
         fits = [peak <= cap * 850 for peak in peaks(chain)]
         assert asked.fewest == fits.index(True) and not any(fits[: asked.fewest])
         assert asked.plan.again == tuple(range(asked.fewest))
@@ -53,13 +53,13 @@ def test_the_fewest_that_fit_are_found_among_all_k_and_the_plan_is_no_worse(benc
 
 def test_room_left_for_fragments_is_a_plan_of_more_blocks_than_the_fewest_that_fit(bench: ModuleType) -> None:
     chain = a_chain()
-    (asked,) = bench.plans_for(0.6, chain, peaks(chain), 60)
+    asked = bench.plan_for(0.6, chain, peaks(chain), 60)
     assert len(asked.plan.again) > asked.fewest
 
 
 def test_a_cap_that_nothing_fits_has_neither(bench: ModuleType) -> None:
     chain = a_chain()
-    (asked,) = bench.plans_for(0.01, chain, peaks(chain), 0)
+    asked = bench.plan_for(0.01, chain, peaks(chain), 0)
     assert asked.plan is None and asked.fewest is None
     assert "no plan fits" in bench.line_of(bench.compared(asked, {}, peaks(chain), None))
 

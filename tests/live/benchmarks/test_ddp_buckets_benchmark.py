@@ -32,7 +32,7 @@ def run(folder: Path, part: str, *words: str) -> tuple[list[dict[str, Any]], str
     return results[part], done.stdout
 
 
-def test_the_default_and_the_foremost_plan_are_timed_whatever_the_time(tmp_path: Path) -> None:
+def test_the_default_and_the_foremost_other_are_timed_whatever_the_time(tmp_path: Path) -> None:
     (first, plan, *others), printed = run(tmp_path, "fsdp-8")
     assert (first["name"], first["speedup"]) == ("fully_shard defaults", 1)
     assert (plan["name"], len(others)) == ("all three", 4)
@@ -54,6 +54,7 @@ def test_what_is_exposed_stands_beside_what_any_buckets_leave(tmp_path: Path) ->
     assert told in printed
 
 
+@pytest.mark.nightly
 def test_a_request_to_end_takes_the_ranks_along(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "ddp_buckets.py"), str(tmp_path), "--tiny", "--parts", "fsdp"]
     with subprocess.Popen([*command, "--seconds", "900"], stdout=subprocess.DEVNULL) as benchmark:

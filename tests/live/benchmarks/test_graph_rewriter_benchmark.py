@@ -99,6 +99,7 @@ def test_a_child_that_is_cut_short_is_ended_and_what_it_noted_stays(
     assert rows["eager"] == {"problem": "no time left"}
 
 
+@pytest.mark.nightly
 def test_at_toy_size_two_ways_share_a_process_and_a_model(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     command = [sys.executable, str(SCRIPT), "eager", "eager-diagnose", "--tiny", "--seconds", str(LIMIT_S)]

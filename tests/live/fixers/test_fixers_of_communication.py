@@ -249,7 +249,6 @@ def cases() -> list[tuple[str, str, Mapping[str, Scalar]]]:
     return [
         *(("ddp-all-used", program, {}) for program in searching),
         *(("ddp-buckets", program, {"megabytes": 1}) for program in WRAPPED),
-        ("ddp-buckets", WRAPPED[0], {"plan": "0.01 0.5"}),
         *(("no-buffer-broadcast", program, {}) for program in WRAPPED),
         *(("no-sync", program, {}) for program in ACCUMULATED),
         *(("use-ddp", program, {}) for program in (BY_HAND, BY_HAND_IN_PLACE, BY_HAND_AMONG_MANY)),

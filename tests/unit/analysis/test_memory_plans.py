@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from itertools import combinations, product
+from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,18 +11,14 @@ from hypothesis import strategies as st
 from diagnose.memory import (
     Block,
     Chain,
-    Split,
     cheapest_plan,
-    cheapest_split,
     leanest_plan,
     plans,
     read_blocks,
-    split_plans,
 )
 from diagnose.model import Site
 
 MB = 1_000_000
-OPERATORS = ("aten.addmm.default",)
 
 
 def uniform(count: int, kept: int = 100 * MB, boundary: int = 10 * MB, base: int = 500 * MB) -> Chain:
@@ -43,15 +38,6 @@ def chains(draw: st.DrawFn) -> Chain:
     return Chain(tuple(blocks), draw(st.integers(0, 300)), draw(st.integers(0, 30)), draw(st.integers(0, 300)))
 
 
-@st.composite
-def split_chains(draw: st.DrawFn) -> Chain:
-    """The same with blocks that can keep results of operators; what is kept may be more than autograd keeps."""
-    plain = draw(chains())
-    size = st.integers(0, 50)
-    ways = st.lists(st.builds(Split, st.just(OPERATORS), size, size, size), max_size=1).map(tuple)
-    return replace(plain, blocks=tuple(replace(block, splits=draw(ways)) for block in plain.blocks[:5]))
-
-
 def exhaustive(chain: Chain, budget_bytes: int) -> int | None:
     """The least recomputation that fits, by looking at every choice."""
     numbers = range(len(chain.blocks))
@@ -69,22 +55,6 @@ def test_no_other_choice_fits_and_costs_less(chain: Chain, budget_bytes: int) ->
     plan = cheapest_plan(chain, budget_bytes)
     assert (plan.recompute_ns if plan else None) == exhaustive(chain, budget_bytes)
     assert plan is None or chain.peak_bytes(plan.again) == plan.peak_bytes <= budget_bytes
-
-
-@given(split_chains(), st.integers(0, 200))
-def test_no_other_choice_among_parts_of_blocks_fits_and_costs_less(chain: Chain, budget_bytes: int) -> None:
-    costs = []
-    for ways in product((0, 1, 2), repeat=len(chain.blocks)):
-        again = {number for number, way in enumerate(ways) if way}
-        keeping = {number for number, way in enumerate(ways) if way == 2}
-        possible = all(chain.blocks[number].splits for number in keeping)
-        if possible and chain.peak_bytes(again, keeping, OPERATORS) <= budget_bytes:
-            costs.append(chain.recompute_ns(again, keeping, OPERATORS))
-    plan = cheapest_plan(chain, budget_bytes, OPERATORS)
-    assert (plan.recompute_ns if plan else None) == min(costs, default=None)
-    if plan is not None:
-        given_back = (plan.again, plan.keeping, plan.operators)
-        assert chain.peak_bytes(*given_back) == plan.peak_bytes <= budget_bytes
 
 
 @given(chains())
@@ -125,62 +95,9 @@ def test_what_a_forward_pass_takes_for_a_while_comes_again_with_the_second() -> 
     assert Chain((block,), turn_peak_bytes=100).peak_bytes({0}) == 190
 
 
-def operators(**columns: str | int) -> dict[str, int | str | None]:
-    """A block of 100 bytes whose product takes half of its time, attention a third, a norm the rest; a step of four."""
-    told: dict[str, int | str | None] = {"operators": "aten.addmm.default,aten.sdpa.default,aten.norm.default"}
-    told |= {"operator_bytes": "30,10,50", "operator_kept_bytes": "20,10,50", "operator_ns": "300,200,100"}
-    told |= {"operators_ns": 600, "operators_of": 0, "again_peak_bytes": "0,0", "forward_ns": "6000,6000"}
-    return told | columns
-
-
-def test_operators_that_take_long_for_what_they_hold_are_worth_keeping() -> None:
-    known = read_blocks([site(arguments=operators())])
-    assert known is not None
-    attention, both = known.chain.blocks[1].splits  # the block like the one that was looked into
-    assert attention == Split(("aten.sdpa.default",), 10, 4000)
-    assert both == Split(("aten.addmm.default", "aten.sdpa.default"), 40, 1000, extra_bytes=10)
-
-
-def test_large_results_that_stay_keep_pages_of_the_allocator_in_use() -> None:
-    """14 of them at once did not run, on a device, with room for what they hold and some 130 MB beside."""
-    kept, held, page = 980 << 20, 50 << 20, 20 << 20
-    told = operators(operators="aten.sdpa.default", operator_bytes=str(held), operator_kept_bytes=str(held))
-    told |= {"operator_ns": "300", "kept_bytes": f"{kept},{kept}", "boundary_bytes": "10,10"}
-    told |= dict.fromkeys(("forward_peak_bytes", "backward_peak_bytes"), f"{kept},{2 * kept}")
-    known = read_blocks([site(arguments=told | {"turn_peak_bytes": 3 * kept, "rest_peak_bytes": 0})])
-    assert known is not None
-    assert [split.torn_bytes for split in known.chain.blocks[1].splits] == [page]
-    enough = known.chain.peak_bytes((0, 1), (0, 1), ("aten.sdpa.default",))
-    roomy, tight = (cheapest_split(known.chain, enough + room) for room in (2 * page, 2 * page - 1))
-    assert roomy is not None and roomy.keeping == (0, 1) and roomy.peak_bytes == enough
-    assert tight is not None and tight.keeping == (0,)
-
-
-def test_a_block_like_no_other_is_not_taken_to_be_like_the_one_that_was_looked_into() -> None:
-    known = read_blocks([site(arguments=operators(kept_bytes="100,60"))])
-    assert known is not None
-    assert known.chain.blocks[0].splits and not known.chain.blocks[1].splits
-
-
-def test_no_split_holds_as_much_as_the_block_itself() -> None:
-    known = read_blocks([site(arguments=operators(operator_bytes="90,95,500"))])
-    assert known is not None and not any(block.splits for block in known.chain.blocks)
-
-
-def test_a_plan_in_parts_is_told_where_it_is_cheaper() -> None:
-    known = read_blocks([site(arguments=operators(limit_bytes=250, fragment_bytes=0))])
-    assert known is not None
-    # 300 at the turn, 230 wanted: the first block whole takes 6000; its product and attention kept, 1000 for 50 bytes.
-    (first, *_) = split_plans(known, known.limit_bytes)
-    assert first == cheapest_split(known.chain, 230)
-    whole = cheapest_plan(known.chain, 230)
-    assert whole is not None and first.recompute_ns < whole.recompute_ns
-    assert split_plans(known, None) == []
-
-
 def test_what_the_allocator_cannot_give_back_is_no_room_for_tensors() -> None:
-    told = operators(limit_bytes=320, operators="")
-    plain, fragmented = (read_blocks([site(arguments={**told, "fragment_bytes": size})]) for size in (0, 115))
+    told: dict[str, int | str | None] = {"limit_bytes": 320, "again_peak_bytes": "0,0", "forward_ns": "6000,6000"}
+    plain, fragmented = (read_blocks([site(arguments=told | {"fragment_bytes": size})]) for size in (0, 115))
     assert plain is not None and fragmented is not None
     assert [len(plan) for plan in plans(plain, 320)] == [1, 2]
     assert [len(plan) for plan in plans(fragmented, 320)] == [2]

@@ -65,6 +65,7 @@ def test_a_fixed_program_runs_and_learns_the_same() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_loss_without_logits_has_the_numbers_of_one_that_is_written_out() -> None:
     (distance,) = distances(RECORDED, programs(["unfused_loss"], SICKBAY), run=True)
     assert "fuse-linear-cross-entropy" in distance.kept, told(distance)

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from diagnose.collect.inside.guard import failures
 from diagnose.collect.inside.hooks.sites import Sites
-from diagnose.collect.inside.probes.blocks.block_probe import KIND, OPERATORS, Blocks, repeated
+from diagnose.collect.inside.probes.blocks.block_probe import KIND, TIMES, Blocks, repeated
 from diagnose.collect.inside.probes.blocks.saved_tensors import SavedTensors
 from diagnose.memory import RecordedBlocks, read_blocks
 from diagnose.model import Site
@@ -66,7 +66,7 @@ def probe() -> Iterator[tuple[Blocks, Sites]]:
     blocks.stop()
 
 
-def train(probe: tuple[Blocks, Sites], net: nn.Module, steps: int = OPERATORS + 1) -> list[dict[str, Any]]:
+def train(probe: tuple[Blocks, Sites], net: nn.Module, steps: int = TIMES + 1) -> list[dict[str, Any]]:
     """Steps of training with the probe; the sites that it leaves."""
     torch.manual_seed(0)
     for index in range(steps):
@@ -112,7 +112,7 @@ def test_the_numbers_of_the_training_are_those_without_it() -> None:
         if watched:
             blocks.install(torch)
         found = []
-        for index in range(OPERATORS + 2):
+        for index in range(TIMES + 2):
             optimizer.zero_grad()
             loss = net(torch.ones(ROWS, WIDTH)).sum()
             loss.backward()
@@ -195,7 +195,7 @@ def test_a_model_can_be_copied_and_pickled_while_it_is_measured(probe: tuple[Blo
 
 def test_accumulation_counts_one_pass(probe: tuple[Blocks, Sites]) -> None:
     net = Net()
-    for index in range(OPERATORS + 1):
+    for index in range(TIMES + 1):
         for _ in range(3):
             net(torch.ones(ROWS, WIDTH)).sum().backward()
         probe[0].step_ended(index)

@@ -16,7 +16,7 @@ from diagnose.compose.search.bundle import as_one, gather, takes_back
 from diagnose.compose.stack.run_context import knowledge
 from diagnose.compose.stack.stack import Stack
 from diagnose.fixer import Advice, Edits, Fixer, Request
-from diagnose.model import TOGETHER, Confidence, Decision, Diagnosis, Evidence, Gate, Interval, Steps
+from diagnose.model import TOGETHER, Confidence, Decision, Diagnosis, Gate, Interval, Steps
 from diagnose.model import Accounting as Nothing
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
@@ -110,16 +110,6 @@ def test_a_single_of_one_half_has_its_trial_before_the_half_still_to_come(
     monkeypatch.setattr(greedy_search, "review", promise_more)
     made.run()
     assert attempts(made) == [TOGETHER, TOGETHER, TOGETHER, "narrow-model", TOGETHER, "one-more-line", "more-imports"]
-
-
-def test_a_plan_waits_until_what_it_rests_on_is_measured(tmp_path: Path) -> None:
-    planned = fixer("buckets", replacing("import torch", "import torch  # planned"), after=("no-item",))
-    made = together(tmp_path, planned, LOADER, ITEM, MODEL)
-    sizes = (Evidence("planned bucket 1 of 1", 1 << 20, "bytes"),)
-    made.findings = [replace(made.findings[0], evidence=sizes), *made.findings[1:]]
-    made.run()
-    assert made.bench.attempts[0] == (TOGETHER, SOURCE, ALL)
-    assert attempts(made) == [TOGETHER, "buckets"]
 
 
 def test_where_all_change_nothing_each_has_a_trial(tmp_path: Path) -> None:

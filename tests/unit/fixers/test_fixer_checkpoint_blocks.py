@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from diagnose.collect.inside.hooks.sites import Sites
-from diagnose.collect.inside.probes.blocks.block_probe import OPERATORS, Blocks
+from diagnose.collect.inside.probes.blocks.block_probe import TIMES, Blocks
 from diagnose.fixer import Advice, Edits, Request, Scalar, example_request
 from diagnose.model import Site
 from diagnose.plugins import load
@@ -90,7 +90,7 @@ def sites_of(text: str) -> tuple[Site, ...]:
     probe = Blocks(sites)
     model = made(text)
     probe.install(torch)
-    for index in range(OPERATORS + 1):
+    for index in range(TIMES + 1):
         model(torch.ones(3, 8)).sum().backward()
         probe.step_ended(index)
     probe.finish()

@@ -12,7 +12,7 @@ import torch
 
 import diagnose.kernels
 from diagnose.collect.inside.hooks.sites import Sites
-from diagnose.collect.inside.probes.blocks.block_probe import OPERATORS, Blocks
+from diagnose.collect.inside.probes.blocks.block_probe import TIMES, Blocks
 from diagnose.fixer import Advice, Edits, Request, Scalar, example_request
 from diagnose.model import Site
 from diagnose.plugins import load
@@ -66,7 +66,7 @@ def request(text: str, blocks: str | None = "0-1") -> Request:
     probe = Blocks(sites)
     model = made(text)
     probe.install(torch)
-    for index in range(OPERATORS + 1):
+    for index in range(TIMES + 1):
         model(torch.ones(3, 8)).sum().backward()
         probe.step_ended(index)
     probe.finish()

@@ -101,7 +101,11 @@ def losses_of(text: str) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name",
+    # The one that is compiled takes a minute of Inductor's time.
+    [pytest.param(name, marks=pytest.mark.nightly if "compiled" in name else ()) for name in PROGRAMS],
+)
 def test_the_program_is_rewritten_and_trains_to_the_same_losses(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body, expected = PROGRAMS[name]
     if "torch.compile" in body and shutil.which("g++") is None:

@@ -35,35 +35,14 @@ def row(name: str, ms: float | None, **more: Any) -> dict[str, Any]:
 DEFAULT = row("default (25 MB)", 46.0)
 
 
-@pytest.mark.parametrize(
-    ("tail", "least", "ends"),
-    [
-        (1.23, 1.15, "1.23 ms, of any buckets 1.15 ms, 7.0% above: held"),
-        (1.30, 1.15, "1.30 ms, of any buckets 1.15 ms, 13.0% above: missed"),
-        (0.0, 0.0, "0.00 ms, of any buckets 0.00 ms: held"),
-        (0.1, 0.0, "0.10 ms, of any buckets 0.00 ms: missed"),
-        (1.2, None, "unknown"),
-    ],
-)
-def test_exposed_is_held_against_the_bound(module: ModuleType, tail: float, least: float | None, ends: str) -> None:
-    said = module.goals("ddp", [DEFAULT, row("planned buckets", 42.0, tail_ms=tail, least_ms=least)])
-    assert said[-1] == f"planned buckets: exposed within 10% of the bound: {ends}"
-
-
-def test_the_fastest_plan_stands_beside_the_best_of_the_sweep_and_the_default(module: ModuleType) -> None:
-    plans = [row("planned buckets", 42.6), row("planned buckets, view, static graph", 42.2)]
-    said = module.goals("ddp", [DEFAULT, *plans, row("50 MB", 44.0), row("100 MB", 41.0), row("200 MB", None)])
-    assert said[0].endswith("planned buckets, view, static graph 42.20, 100 MB 41.00 ms, 2.9% slower: missed")
-    assert said[1].endswith("42.20 against 46.00 ms, 1.09 x: held")
-    close = module.goals("ddp", [DEFAULT, *plans, row("100 MB", 42.0)])
-    assert close[0].endswith("0.5% slower: within the quartiles of that, no difference seen")
-    ahead = module.goals("ddp", [DEFAULT, *plans, row("100 MB", 43.0)])
-    assert ahead[0].endswith("1.9% faster: held")
+def test_the_best_of_the_sweep_stands_beside_the_default(module: ModuleType) -> None:
+    (said,) = module.goals("ddp", [DEFAULT, row("50 MB", 44.0), row("100 MB", 42.2), row("200 MB", None)])
+    assert said.endswith("100 MB 42.20 against 46.00 ms, 1.09 x: held")
 
 
 @pytest.mark.parametrize("part", ["ddp", "ddp-sockets", "fsdp", "fsdp-8", "cap"])
 def test_what_had_no_turn_is_not_measured_and_not_missed(module: ModuleType, part: str) -> None:
-    said = module.goals(part, [DEFAULT, row("planned buckets", None, tail_ms=None, least_ms=None)])
+    said = module.goals(part, [DEFAULT, row("100 MB", None)])
     assert said
     assert all("not measured" in line or "unknown" in line for line in said)
 
@@ -103,11 +82,9 @@ IN_TIME = """
 LATER = IN_TIME.replace("        ggGGGGGGG", "         ggGGGGGGG")
 
 
-@pytest.mark.parametrize(
-    ("picture", "tail_ms", "ends"), [(LATER, 8, "14.3% above: missed"), (IN_TIME, 7, "0.0% above: held")]
-)
+@pytest.mark.parametrize(("picture", "tail_ms"), [(LATER, 8), (IN_TIME, 7)])
 def test_of_a_drawing_the_exposed_and_the_bound_are_those_that_are_drawn(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, picture: str, tail_ms: int, ends: str
+    monkeypatch: pytest.MonkeyPatch, picture: str, tail_ms: int
 ) -> None:
     pytest.importorskip("torch")
     recordings = loaded("ddp_trace")
@@ -131,5 +108,3 @@ def test_of_a_drawing_the_exposed_and_the_bound_are_those_that_are_drawn(
     monkeypatch.setattr(recordings, "open_traces", lambda _files: ranks)
     found = recordings.exposed([])
     assert (found["tail_ms"], found["least_ms"], found["waiting_ms"]) == (tail_ms, 7, 0)
-    said = module.goals("ddp", [DEFAULT, row("planned buckets", 42.0, **found)])
-    assert said[-1].endswith(f"{tail_ms:.2f} ms, of any buckets 7.00 ms, {ends}")

@@ -13,7 +13,7 @@ from diagnose.source.dataflow.bindings import passed_to
 from diagnose.source.device.transfers import Origin, transfers
 from diagnose.source.patterns.causal_masks import causal
 from diagnose.source.patterns.numeric import canonical, is_number, root_of
-from diagnose.source.samples.shared_state import shared_state
+from diagnose.source.samples.sharing.shared_state import shared_state
 from diagnose.source.training.every_step import EveryStep
 from diagnose.source.training.given_arguments import is_given_alike
 from diagnose.source.training.training_loop import training_steps

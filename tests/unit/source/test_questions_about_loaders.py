@@ -10,9 +10,9 @@ from dataset_programs import asked, program
 from diagnose.fixer import Advice, Edits
 from diagnose.source.batches import loader as loaders
 from diagnose.source.batches import shared_workers
-from diagnose.source.samples import shared_state
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace
+from diagnose.source.samples.sharing import shared_state
 from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 import pytest
 
-from diagnose.source.samples.shared_state import shared_state
+from diagnose.source.samples.sharing.shared_state import shared_state
 from diagnose.source.tree.syntax import parse
 
 PROGRAM = """import torch

@@ -4,8 +4,8 @@
 
 Autograd accumulates one gradient after the other, and DistributedDataParallel fills its buckets in that order: where
 shapes were recorded, each bucket is a row of these calls. Where they do not add up to the buckets (no shapes, several
-formats), the gradients of a bucket are taken to become ready evenly. A tied embedding, a seventh of a language model's
-gradients and ready last, is then cut where no plan can cut it.
+formats), the gradients of a bucket are taken to become ready evenly; a tied embedding, a seventh of a language model's
+gradients, is in truth ready last as a whole.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ from diagnose.trace.schema import Int64
 
 _ACCUMULATES = re.compile(r"^torch::autograd::AccumulateGrad$")
 
-_FINEST = 256
-"""The finest part of all gradients; one so small (a bias, a norm) goes with its small neighbours, as no plan needs a
-cut there."""
 _EVENLY = 64
 """Pieces where single gradients are not known."""
 _WIDEST_BYTES = 8  # of an element: float64
@@ -54,18 +51,6 @@ def evenly(buckets: Sequence[GradientBucket]) -> tuple[Int64, Int64]:
     return np.asarray(sizes, np.int64), np.asarray(ready, np.int64)
 
 
-def whole(size_bytes: Int64, ready_ns: Int64) -> tuple[Int64, Int64]:
-    """Join small gradients, each as ready as the last of its group; a large one stays alone."""
-    fewest = int(size_bytes.sum()) // _FINEST
-    begins, held = [], 0
-    for at, size in enumerate(size_bytes.tolist()):
-        if held == 0 or held >= fewest or size >= fewest:
-            begins.append(at)
-            held = 0
-        held += size
-    return np.add.reduceat(size_bytes, begins), np.maximum.reduceat(ready_ns, begins)
-
-
 def _of_parameters(
     measures: RankCollectives, buckets: Sequence[GradientBucket], rounds: GradientRounds | None
 ) -> tuple[Int64, Int64] | None:
@@ -91,7 +76,7 @@ def _of_parameters(
     # What a bucket waits for is known to have been ready when it was sent.
     by_bucket = np.searchsorted(np.cumsum([one.size_bytes for one in buckets]), np.cumsum(sizes))
     latest = np.maximum.accumulate([one.ready_ns for one in buckets])[by_bucket]
-    return whole(sizes, np.minimum(np.median(ready, axis=0).astype(np.int64), latest))
+    return sizes, np.minimum(np.median(ready, axis=0).astype(np.int64), latest)
 
 
 def _bytes(elements: Int64, buckets: Sequence[GradientBucket]) -> Int64 | None:

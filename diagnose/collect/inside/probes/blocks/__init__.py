@@ -1,4 +1,4 @@
 """The repeated blocks of the model: what each keeps for the backward pass, and what computing it again takes.
 
-modules ──▶ block_probe ◀── block_calls, block_operators, saved_tensors, allocator_fragmentation
+modules ──▶ block_probe ◀── block_calls, saved_tensors, allocator_fragmentation
 """

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Any
 
 Line = tuple[str, int, str, str | None]
@@ -15,7 +14,7 @@ class Call:
 
     __slots__ = (
         *("again", "begin", "boundary", "cast", "container", "end", "entered", "left", "line", "name", "number"),
-        *("operators", "place", "stateful", "through", "turned", "turns"),
+        *("place", "stateful", "through", "turned", "turns"),
     )
 
     def __init__(self, number: int, name: str, line: Line, again: bool) -> None:
@@ -32,7 +31,6 @@ class Call:
         self.stateful = False
         self.begin: Any = None
         self.end: Any = None
-        self.operators: Any = None
 
     @property
     def took_ns(self) -> int:
@@ -48,16 +46,10 @@ def elapsed_ns(begin: Any, end: Any) -> int:
     return int(1e6 * begin.elapsed_time(end))
 
 
-def described(
-    memory: list[Call],
-    times: list[Call],
-    rest_peak: int,
-    operators: Mapping[Line, tuple[int, Mapping[str, str | int]]] = MappingProxyType({}),
-) -> Iterator[tuple[str, int, str, dict[str, Any]]]:
+def described(memory: list[Call], times: list[Call], rest_peak: int) -> Iterator[tuple[str, int, str, dict[str, Any]]]:
     """By line: its file, number and function, and what is known of the blocks called there, numbers as `1,2,3`.
 
-    `order` counts the blocks of all lines as they run. Bytes that were not measured are left out. `operators` has, by
-    line, the block that was looked into and what its operators do.
+    `order` counts the blocks of all lines as they run. Bytes that were not measured are left out.
     """
     forward = [call for call in memory if not call.again]
     took = {call.number: call.took_ns for call in times if not call.again}
@@ -66,27 +58,28 @@ def described(
         by_line.setdefault(call.line, []).append(order)
     for (file, line, function, outer), orders in by_line.items():
         calls = [(forward[order], order) for order in orders]
-        arguments: dict[str, Any] = {
-            "name": ",".join(sorted({call.name for call, _ in calls})),
-            "count": len(orders),
-            "place": _joined(call.place for call, _ in calls),
-            "through": calls[0][0].through,
-            "container": calls[0][0].container,
-            "turns": calls[0][0].turns,
-            "stateful": any(call.stateful for call, _ in calls),
-            "order": _joined(orders),
-            **_bytes_of(calls),
-            "forward_ns": _joined(took.get(call.number, -1) for call, _ in calls),
-            "backward_peak_bytes": _joined(_backward_peak(forward, order, rest_peak) for order in orders),
-            "again_peak_bytes": _joined(_again_peak(call) for call, _ in calls),
-            "held_bytes": forward[0].entered[0],
-            **({"called_from": outer} if outer else {}),
-            **_computed_again(memory, times, [call for call, _ in calls]),
-        }
-        looked, does = operators.get((file, line, function, outer), (None, {}))
-        if does and any(call.number == looked for call, _ in calls):
-            arguments |= {**does, "operators_of": next(order for call, order in calls if call.number == looked)}
-        yield file, line, function, arguments
+        yield (
+            file,
+            line,
+            function,
+            {
+                "name": ",".join(sorted({call.name for call, _ in calls})),
+                "count": len(orders),
+                "place": _joined(call.place for call, _ in calls),
+                "through": calls[0][0].through,
+                "container": calls[0][0].container,
+                "turns": calls[0][0].turns,
+                "stateful": any(call.stateful for call, _ in calls),
+                "order": _joined(orders),
+                **_bytes_of(calls),
+                "forward_ns": _joined(took.get(call.number, -1) for call, _ in calls),
+                "backward_peak_bytes": _joined(_backward_peak(forward, order, rest_peak) for order in orders),
+                "again_peak_bytes": _joined(_again_peak(call) for call, _ in calls),
+                "held_bytes": forward[0].entered[0],
+                **({"called_from": outer} if outer else {}),
+                **_computed_again(memory, times, [call for call, _ in calls]),
+            },
+        )
 
 
 def _bytes_of(calls: list[tuple[Call, int]]) -> dict[str, str]:

@@ -7,7 +7,6 @@ window may open, calls of modules go by here:
     step 0   what the allocator holds before and after each block: all there will be where memory runs out in it
     step 2   the same with the peaks in between, forward and backward; for that the allocator's peak is reset
     step 3   times
-    step 4   of one block for each line that calls some: its operators (`block_operators`)
 
 then calls are as they were. On a host without a device's allocator, what autograd saves is counted instead. Where
 anything is compiled, nothing is measured: compiled code would take the measuring in. Nor is it where the program sees
@@ -25,13 +24,12 @@ from ...guard import guarded
 from ...hooks.sites import Sites
 from ...transparency import unseen
 from .allocator_fragmentation import fragments
-from .block_calls import Call, Line, described, last_pass, turned
-from .block_operators import Operators
+from .block_calls import Call, described, last_pass, turned
 from .saved_tensors import SavedTensors
 
 KIND = "blocks"
 """The kind of site that a line which calls blocks leaves."""
-MEMORY_FIRST, MEMORY, TIMES, OPERATORS = 0, 2, 3, 4
+MEMORY_FIRST, MEMORY, TIMES = 0, 2, 3
 """The steps that are looked at."""
 _MOST_BLOCKS = 512
 _MOST_CALLS = 50_000
@@ -51,8 +49,6 @@ class Blocks:
         self._index = 0
         self._ordinal: int | None = None
         self._inside = False
-        self._modes = 0
-        """Dispatch modes of ours that are on."""
         self._roots: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
         self._blocks: list[tuple[Any, int, Any]] = []
@@ -63,8 +59,6 @@ class Blocks:
         self._calls: list[Call] = []
         self._memory: list[Call] = []
         self._times: list[Call] = []
-        self._operators: dict[Line, tuple[int, dict[str, str | int]]] = {}
-        """The block that was looked into and what it does, by line."""
         self._rest_peak = 0
         self._fragments: int | None = None
         """The bytes that the allocator could not give back, at the end of the forward pass."""
@@ -88,7 +82,7 @@ class Blocks:
 
         @unseen
         def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if probe._patched is None or torch.compiler.is_compiling() or modes() > probe._modes:
+            if probe._patched is None or torch.compiler.is_compiling() or modes() > 0:
                 return original(self, *args, **kwargs)
             number = probe._numbers.get(id(self))
             in_backward = torch._C._current_graph_task_id() != -1
@@ -137,7 +131,7 @@ class Blocks:
             self._rest_peak = max(self._read()[1], self._between)
         self._take_over()
         self._index = index + 1
-        if self._index > OPERATORS:
+        if self._index > TIMES:
             self.stop()
             self._tell()
 
@@ -148,8 +142,6 @@ class Blocks:
         passed = last_pass(calls)
         if self._index == TIMES:
             self._times = passed
-        elif self._index == OPERATORS:
-            self._operators = {call.line: (call.number, call.operators.told()) for call in calls if call.operators}
         elif self._index in (MEMORY_FIRST, MEMORY) and (self._index == MEMORY or len(passed) >= len(self._memory)):
             self._memory = passed or self._memory
 
@@ -170,8 +162,6 @@ class Blocks:
         call = guarded(self._enter)(number, module, again, args)
         if call is None:
             return self._original(module, *args, **kwargs)
-        if self._index == OPERATORS:
-            return self._noting_operators(call, module, args, kwargs)
         saved = self._saved if self._index != TIMES and not self._on_device() else None
         counts = saved is not None and saved.begin(module)
         try:
@@ -186,44 +176,10 @@ class Blocks:
         guarded(self._leave)(call, result)
         return result
 
-    @unseen
-    def _noting_operators(self, call: Call, module: Any, args: Any, kwargs: Any) -> Any:
-        """Call a block's forward pass, and note its operators where the block is one that is looked into."""
-        watching = guarded(self._looks_into)(call)
-        if watching is None:
-            return self._original(module, *args, **kwargs)
-        counts = self._saved is not None and self._saved.begin(module)
-        self._modes += 1
-        try:
-            with watching:
-                result = self._original(module, *args, **kwargs)
-        finally:
-            self._modes -= 1
-            if self._saved is not None and counts:
-                self._saved.end()
-        guarded(self._looked_into)(call, result, bool(counts))
-        return result
-
-    def _looks_into(self, call: Call) -> Any:
-        """A context that notes the operators of a call; None but for the first block of each line."""
-        if call.again or any(call.line == other.line for other in self._calls):
-            return None
-        self._calls.append(call)
-        if self._saved is not None:
-            self._saved.sizes.clear()
-        operators = Operators(self._torch, self._clock, self._generator())
-        watching = operators.watching()
-        call.operators = operators
-        return watching
-
-    def _looked_into(self, call: Call, result: Any, counts: bool) -> None:
-        kept = self._saved.sizes if counts and self._saved is not None and self._saved.whole else None
-        call.operators.ended(_first_tensor(self._torch, result), kept)
-
     def _enter(self, number: int, module: Any, again: bool, args: Any) -> Call | None:
         if len(self._calls) >= _MOST_CALLS:
             self.stop()
-        if self._patched is None or self._index not in (MEMORY_FIRST, MEMORY, TIMES, OPERATORS) or self._capturing():
+        if self._patched is None or self._index not in (MEMORY_FIRST, MEMORY, TIMES) or self._capturing():
             return None
         caller, user = self._sites.ownership.caller(sys._getframe(2))
         if caller is None:
@@ -239,8 +195,6 @@ class Blocks:
         call.turns, call.container = len(container), self._names[number]
         call.stateful = _is_stateful(self._torch, module)
         call.cast = _cast_bytes(self._torch, module)
-        if self._index == OPERATORS:
-            return call
         self._calls.append(call)
         if self._index == TIMES:
             call.begin = self._clock()
@@ -305,12 +259,6 @@ class Blocks:
         event.record()
         return event
 
-    def _generator(self) -> Any:
-        """The generator of the device's random numbers."""
-        if not self._on_device():
-            return self._torch.default_generator
-        return self._torch.cuda.default_generators[self._torch.cuda.current_device()]
-
     def _see(self, tensor: Any) -> None:
         """Count a tensor that goes from block to block among the saved ones: autograd may save it or not."""
         if self._saved is not None:
@@ -331,7 +279,7 @@ class Blocks:
         self._told = True
         of_process = {"rest_peak_bytes": self._rest_peak or None, **turned(self._memory, self._turns)}
         of_process |= {"fragment_bytes": self._fragments, "blocks": len(self._names), "limit_bytes": self._limit()}
-        for file, line, function, arguments in described(self._memory, self._times, self._rest_peak, self._operators):
+        for file, line, function, arguments in described(self._memory, self._times, self._rest_peak):
             self._sites.add(KIND, file, line, function, arguments | of_process)
 
     def _limit(self) -> int | None:

@@ -13,6 +13,7 @@ import libcst as cst
 
 from diagnose.source.samples.sample_code import SampleCode, is_read
 from diagnose.source.samples.sample_effects import Trace
+from diagnose.source.tree.attributes import is_of_self
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
@@ -158,7 +159,7 @@ def _handle(code: SampleCode, path: str, value: cst.CSTNode, depth: int, named: 
         return None if whole else _handle(code, path, value.value, depth - 1, named)
     if isinstance(value, cst.Name):
         return _of_name(code, path, value, depth, named)
-    if isinstance(value, cst.Attribute) and isinstance(value.value, cst.Name) and value.value.value == "self":
+    if isinstance(value, cst.Attribute) and is_of_self(value):
         given = _own_values(source, value)
         return next(filter(None, (_handle(code, path, each, depth - 1, named) for each in given)), None)
     if isinstance(value, cst.Call):

@@ -14,7 +14,12 @@ from functools import cached_property
 import libcst as cst
 
 from diagnose.source.dataflow.flow import within
-from diagnose.source.samples.batch_aliases import (
+from diagnose.source.samples.dataset_rng import draws_of_order
+from diagnose.source.samples.given_attributes import follow_given
+from diagnose.source.samples.object_identity import hands_on, root_of
+from diagnose.source.samples.sample_code import SampleCode
+from diagnose.source.samples.sample_effects import Trace, changed_by, traces
+from diagnose.source.samples.sharing.batch_aliases import (
     Function,
     changed_on_the_way,
     handed_to_training,
@@ -22,18 +27,13 @@ from diagnose.source.samples.batch_aliases import (
     takes_single_samples,
     written_batches,
 )
-from diagnose.source.samples.dataset_rng import draws_of_order
-from diagnose.source.samples.given_attributes import follow_given
-from diagnose.source.samples.hidden_changes import hidden_changes, seeds
-from diagnose.source.samples.main_process import MainProcess
-from diagnose.source.samples.object_identity import hands_on, root_of
-from diagnose.source.samples.open_handles import held_handles
-from diagnose.source.samples.process_memory import stays_in_process
-from diagnose.source.samples.rewritten_files import rewritten_files
-from diagnose.source.samples.sample_code import SampleCode
-from diagnose.source.samples.sample_effects import Trace, changed_by, traces
-from diagnose.source.samples.shared_objects import SharedObjects
-from diagnose.source.samples.statement_order import StatementOrder, When
+from diagnose.source.samples.sharing.hidden_changes import hidden_changes, seeds
+from diagnose.source.samples.sharing.main_process import MainProcess
+from diagnose.source.samples.sharing.open_handles import held_handles
+from diagnose.source.samples.sharing.process_memory import stays_in_process
+from diagnose.source.samples.sharing.rewritten_files import rewritten_files
+from diagnose.source.samples.sharing.shared_objects import SharedObjects
+from diagnose.source.samples.sharing.statement_order import StatementOrder, When
 from diagnose.source.samples.temporary_objects import is_made_within
 from diagnose.source.tree.arguments import argument, has_star
 from diagnose.source.tree.attributes import attribute_values

@@ -12,8 +12,8 @@ import libcst as cst
 from diagnose.source.dataflow.flow import is_variable, within
 from diagnose.source.dataflow.iteration import NUMBERS, OF_ONE
 from diagnose.source.samples.sample_code import SampleCode, is_read
-from diagnose.source.samples.shared_objects import SharedObjects
-from diagnose.source.tree.attributes import whole
+from diagnose.source.samples.sharing.shared_objects import SharedObjects
+from diagnose.source.tree.attributes import binds_whole, whole
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
@@ -325,10 +325,6 @@ def _yields_of_another(source: Source, function: cst.FunctionDef) -> bool:
     return False
 
 
-def _binds_name(assign: cst.Assign, name: str) -> bool:
-    return any(isinstance(each.target, cst.Name) and each.target.value == name for each in assign.targets)
-
-
 def _starts(source: Source, arg: cst.Arg) -> bool:
     call = source.parent(arg)
     return isinstance(call, cst.Call) and call_name(call) in _STARTS
@@ -349,7 +345,7 @@ def _is_counted(source: Source, node: cst.BaseExpression, seen: frozenset[str] =
     if isinstance(node, cst.Call):
         return call_name(node) in NUMBERS or call_name(node) == "tolist"  # a tensor's, which is there as a whole
     if isinstance(node, cst.Name):
-        values = [each.value for each in source.every(cst.Assign) if _binds_name(each, node.value)]
+        values = [each.value for each in source.every(cst.Assign) if binds_whole(each, node.value)]
         known = seen | {node.value}
         return node.value in seen or (bool(values) and all(_is_counted(source, each, known) for each in values))
     return isinstance(node, cst.List | cst.Tuple)

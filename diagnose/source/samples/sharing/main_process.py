@@ -14,8 +14,8 @@ from diagnose.source.samples.given_attributes import assigned_attributes
 from diagnose.source.samples.object_identity import is_own, root_of
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, changed_by
-from diagnose.source.samples.shared_objects import SharedObjects
-from diagnose.source.samples.statement_order import StatementOrder
+from diagnose.source.samples.sharing.shared_objects import SharedObjects
+from diagnose.source.samples.sharing.statement_order import StatementOrder
 from diagnose.source.samples.temporary_objects import is_temporary
 from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.edits import call_name
