@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.source.samples.sample_code import SampleCode, is_read
+from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace
+from diagnose.source.samples.sample_names import is_read
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
