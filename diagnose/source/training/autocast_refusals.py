@@ -47,7 +47,24 @@ def region_refuses(sources: Mapping[str, Source], step: TrainingStep, region: Fo
         return "a value of the forward pass goes to NumPy, which has no bfloat16: .float() it there first"
     if (put := next(_put_by_mask(sources, step, region), None)) is not None:
         return f"`{put}` puts values under a mask or indices, which must have the type of what they are put into"
+    if (log := next(_logs_of_rest(sources, step, region), None)) is not None:
+        return f"`{log}` is infinite where the 8 bits of bfloat16 round to 1: .float() what it is taken of first"
     return None
+
+
+def _logs_of_rest(sources: Mapping[str, Source], step: TrainingStep, region: ForwardRegion) -> Iterator[str]:
+    """Yield logarithms of what a probability leaves to 1, `torch.log(1 - p)`, of the region and of what models do."""
+    functions = [(source, each) for source in sources.values() for each in source.functions_named("forward")]
+    for source, below in [*((step.source, statement) for statement in region.statements), *functions]:
+        for call in source.calls_named("log") if "log" in source.words else ():
+            inner = source.every(cst.BinaryOperation, call) if below in source.ancestors(call) else ()
+            rest = [each for each in inner if isinstance(each.operator, cst.Subtract) and _is_one(each.left)]
+            if rest and not any(call_name(each) in {"float", "double"} for each in source.every(cst.Call, call)):
+                yield source.code(call)
+
+
+def _is_one(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Integer | cst.Float) and node.evaluated_value == 1
 
 
 def _put_by_mask(sources: Mapping[str, Source], step: TrainingStep, region: ForwardRegion) -> Iterator[str]:
