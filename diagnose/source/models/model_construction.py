@@ -215,8 +215,9 @@ def _is_taken(scope: cst.FunctionDef, statement: cst.Assign | cst.AnnAssign) -> 
     value = statement.value
     while isinstance(value, cst.Subscript | cst.Attribute):
         value = value.value
-    taken = value is not statement.value and isinstance(value, cst.Name)
-    return taken and value.value not in {"self", "cls"} and value.value in _parameters(scope)
+    if value is statement.value or not isinstance(value, cst.Name):
+        return False
+    return value.value not in {"self", "cls"} and value.value in _parameters(scope)
 
 
 def _part(

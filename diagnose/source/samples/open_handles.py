@@ -182,6 +182,9 @@ def _own_values(source: Source, attribute: cst.Attribute) -> Iterator[cst.BaseEx
 
 
 def _of_name(code: SampleCode, path: str, name: cst.Name, depth: int, named: bool) -> str | None:
+    if code.without_handle.get((name, named), 0) >= depth:
+        return None
+    code.without_handle[name, named] = depth
     source = code.sources[path]
     for item in source.every(cst.WithItem):
         known = item.asname.name if item.asname is not None else None

@@ -58,6 +58,8 @@ class SampleCode:
     """Classes of which an instance lives on from one sample to the next."""
     handing_out: dict[tuple[cst.FunctionDef, int | None], bool] = field(default_factory=dict)
     """Whether methods of datasets return objects that are kept, all or one of several, as far as somebody has asked."""
+    without_handle: dict[tuple[cst.Name, bool], int] = field(default_factory=dict)
+    """How far names have been followed to open files and the like in vain, or are just being followed."""
     makes_changer: bool | None = None
     """Whether a library's object that writes to its input is made for samples, where somebody has asked."""
 
