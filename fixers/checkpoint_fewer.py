@@ -5,9 +5,9 @@ What it changes
     checkpointed (`if number < 9`): the cheapest with which the peak fits, from the bytes and times that the run
     measured of each block; without them every other block does, as a setting. Where that is cheaper, blocks stay
     checkpointed but keep the results of some operators (`context_fn=keep_results`, a function that lists them). An
-    `if` both sides of which then do the same is reduced to one. Calls of `gradient_checkpointing_enable()` and of
-    `apply_activation_checkpointing(…)` go, `gradient_checkpointing=True` among the arguments of a trainer becomes
-    `False`.
+    `if` both sides of which then do the same is reduced to one. Calls of `gradient_checkpointing_enable()`, of
+    `enable_gradient_checkpointing()` and of `apply_activation_checkpointing(…)` go, `gradient_checkpointing=True` among
+    the arguments of a trainer becomes `False`.
 
 Why it helps
     A checkpointed block runs its forward pass twice, up to a third of the device's work. Where memory is free, nothing
@@ -48,7 +48,9 @@ from diagnose.source.tree.memo import files_with
 _CHECKPOINT = "torch.utils.checkpoint.checkpoint"
 _OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"})
 """Keywords that are the checkpoint's own; all others are the function's."""
-_SWITCHES = frozenset({"gradient_checkpointing_enable", "apply_activation_checkpointing"})
+_SWITCHES = frozenset(
+    {"gradient_checkpointing_enable", "enable_gradient_checkpointing", "apply_activation_checkpointing"}
+)
 _NONE, _HALF = "none", "every other"
 _CONTEXTS = "create_selective_checkpoint_contexts"
 _ANYWHERE = 0
@@ -338,6 +340,7 @@ FIXER = Fixer(
         *word_diffs(
             _recorded,
             "model = load()\nmodel.{-gradient_checkpointing_enable()\nmodel.-}train()\n",
+            "unet = load()\nunet.{-enable_gradient_checkpointing()\nunet.-}train()\n",
             "args = TrainingArguments(output, gradient_checkpointing={-True-}{+False+})\n",
             _HEAD + _IMPORT + _FORWARD.format("        x = checkpoint(lambda y: self.a(self.b(y)), x)\n"),
             "def checkpoint(model, path):\n    pass\n\n\ncheckpoint(model, 'a.pt')\n",
