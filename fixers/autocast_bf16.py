@@ -17,8 +17,8 @@ Fix safety
     end. It is tried only when that is allowed. bfloat16 has float32's range, so no GradScaler is needed. Left alone:
     programs that choose number formats themselves, float16 with a GradScaler, `BCELoss` (which refuses autocast), CUDA
     graphs that the program captures, gradients that are taken on the way to the loss, values that go to NumPy, which
-    has no bfloat16. It does all that allowing TF32 does for products, and more; where both are possible, this one is
-    tried first.
+    has no bfloat16, logarithms of `1 - p`, where 8 bits round `p` to 1, and programs that move no parameters. It does
+    all that allowing TF32 does for products, and more; where both are possible, this one is tried first.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ _ON_FLOAT16 = "let the program's own autocast be on, in float16 with its GradSca
 _ON_EITHER = "let the program's own autocast be on, in the format of 16 bits that it chooses, with its GradScaler"
 _PRECISION = re.compile(r"autocast|[Ss]caler|\bamp\b|bfloat16|float16|half")
 """The subjects of lines that a switch of the precision may decide on."""
+_UPDATES = re.compile(r"\boptim|\.step\(|\.grad\b")
 _SCALER = re.compile(r"\b\w*(?:GradScaler|NativeScaler)\(")
 
 
@@ -237,6 +238,8 @@ def _value_of(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | 
 
 def _around(request: Request, sources: Mapping[str, Source]) -> Answer:
     """Autocast around the forward pass and the loss of the training steps that ran."""
+    if not any_matches(_UPDATES, request.sources.values()):
+        return None  # gradients that no parameter is moved by show what a model looks at: nothing trains
     if (refused := program_refuses("\n".join(request.sources.values()))) is not None:
         return Advice(f"Autocast to bfloat16 is not put into this program: {refused}.")
     wrapped: list[tuple[str, list[Splice]]] = []

@@ -4,8 +4,9 @@ What it changes
     `checkpoint(block, x, use_reentrant=False)` becomes `block(x)`. In a loop over blocks, those of a plan stay
     checkpointed (`if number < 9`): the cheapest with which the peak fits, from the bytes and times that the run
     measured of each block; without them every other block does, as a setting. An `if` both sides of which then do the
-    same is reduced to one. Calls of `gradient_checkpointing_enable()` and of `apply_activation_checkpointing(…)` go,
-    `gradient_checkpointing=True` among the arguments of a trainer becomes `False`.
+    same is reduced to one. Calls of `gradient_checkpointing_enable()`, of `enable_gradient_checkpointing()` and of
+    `apply_activation_checkpointing(…)` go, `gradient_checkpointing=True` among the arguments of a trainer becomes
+    `False`.
 
 Why it helps
     A checkpointed block runs its forward pass twice, up to a third of the device's work. Where memory is free, nothing
@@ -45,7 +46,9 @@ from diagnose.source.tree.memo import files_with
 _CHECKPOINT = "torch.utils.checkpoint.checkpoint"
 _OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"})
 """Keywords that are the checkpoint's own; all others are the function's."""
-_SWITCHES = frozenset({"gradient_checkpointing_enable", "apply_activation_checkpointing"})
+_SWITCHES = frozenset(
+    {"gradient_checkpointing_enable", "enable_gradient_checkpointing", "apply_activation_checkpointing"}
+)
 _NONE, _HALF = "none", "every other"
 _ANYWHERE = 0
 """Stands for all lines."""
@@ -293,6 +296,7 @@ FIXER = Fixer(
         *word_diffs(
             _recorded,
             "model = load()\nmodel.{-gradient_checkpointing_enable()\nmodel.-}train()\n",
+            "unet = load()\nunet.{-enable_gradient_checkpointing()\nunet.-}train()\n",
             "args = TrainingArguments(output, gradient_checkpointing={-True-}{+False+})\n",
             _HEAD + _IMPORT + _FORWARD.format("        x = checkpoint(lambda y: self.a(self.b(y)), x)\n"),
             "def checkpoint(model, path):\n    pass\n\n\ncheckpoint(model, 'a.pt')\n",

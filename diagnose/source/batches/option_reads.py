@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 import libcst as cst
 
@@ -45,8 +45,8 @@ def option_read(sources: Mapping[str, str], source: Source, node: cst.CSTNode, o
 
 def _reads(source: Source, option: str) -> Iterator[tuple[cst.BaseExpression, cst.CSTNode, bool]]:
     """Yield of what the option is read, the node that reads it, and whether it reads all attributes."""
-    for node in source.every(cst.Attribute):
-        if node.attr.value == _ALL or (node.attr.value == option and not _is_harmless(source, node, option)):
+    for node in source.attributes_named(option, _ALL):
+        if node.attr.value == _ALL or not _is_harmless(source, node, option):
             yield node.value, node, node.attr.value == _ALL
     for call in source.calls_named("getattr", *_LISTS):
         name = string(call.args[1].value) if len(call.args) > 1 else None
@@ -87,18 +87,25 @@ def _is_harmless(source: Source, node: cst.Attribute, option: str) -> bool:
 
 def _followed(sources: Mapping[str, str], names: set[str]) -> set[str]:
     """The names, and all that are bound to something that mentions one of them."""
-    bound = _bound(sources)
-    while more := {name for used, targets in bound if used & names for name in targets} - names:
-        names = names | more
-    return names
+    bound, found = _bound(sources), set(names)
+    pending = list(names)
+    while pending:
+        new = bound.get(pending.pop(), frozenset()) - found
+        found |= new
+        pending += new
+    return found
 
 
 @per_program
-def _bound(sources: Mapping[str, str]) -> tuple[tuple[set[str], set[str]], ...]:
-    """The names that each bound value mentions, and those that it is bound to."""
+def _bound(sources: Mapping[str, str]) -> Mapping[str, Set[str]]:
+    """The names that are bound to values which mention one, by that name."""
     parsed = parse_all(sources)
-    bindings = ((source, *each) for source in parsed.values() for each in _bindings(parsed, source))
-    return tuple((_mentioned(source, value), targets) for source, value, targets in bindings if targets)
+    found: dict[str, set[str]] = {}
+    for source in parsed.values():
+        for value, targets in _bindings(parsed, source):
+            for name in _mentioned(source, value) if targets else ():
+                found.setdefault(name, set()).update(targets)
+    return found
 
 
 def _bindings(parsed: Mapping[str, Source], source: Source) -> Iterator[tuple[cst.CSTNode, set[str]]]:

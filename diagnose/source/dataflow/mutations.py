@@ -143,12 +143,16 @@ def _is_module_in_place(source: Source, function: cst.BaseExpression) -> bool:
     return any(writes_to_input(source, each) for each in values_of(source, function))
 
 
-def writes_to_input(source: Source, made: cst.BaseExpression) -> bool:
+def writes_to_input(source: Source, made: cst.BaseExpression, seen: frozenset[str] = frozenset()) -> bool:
     """Whether what an expression makes is a layer or a transform of a library that writes to its input, or a sequence
     of which one does before another has made something new: `Compose([CenterCrop(8), Normalize(m, s, inplace=True)])`.
+
+    `seen`: variables that are being followed, of which `rows = numpy.array([rows])` makes one of itself.
     """
     if isinstance(made, cst.Name):
-        return any(writes_to_input(source, each) for each in values_of(source, made) if not isinstance(each, cst.Name))
+        values = () if made.value in seen else values_of(source, made)
+        known = seen | {made.value}
+        return any(writes_to_input(source, each, known) for each in values if not isinstance(each, cst.Name))
     if isinstance(made, cst.List | cst.Tuple):
         steps = [each.value for each in made.elements]
     elif isinstance(made, cst.Call) and source.imported(made.func):
@@ -160,7 +164,7 @@ def writes_to_input(source: Source, made: cst.BaseExpression) -> bool:
     else:
         return False
     for step in steps:
-        if writes_to_input(source, step):
+        if writes_to_input(source, step, seen):
             return True
         if isinstance(step, cst.Call) and _makes_new(source, step):
             return False

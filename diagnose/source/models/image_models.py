@@ -14,7 +14,7 @@ from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.attributes import members_named
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
-from diagnose.source.tree.memo import files_with, parse_all
+from diagnose.source.tree.memo import files_with, parse_all, per_program
 from diagnose.source.tree.syntax import Source
 
 _LAYOUT_METHODS = frozenset(
@@ -39,6 +39,7 @@ def uses_convolutions(sources: Mapping[str, str]) -> bool:
     return any("Conv2d" in text or any(name in text for name in _LIBRARIES) for text in sources.values())
 
 
+@per_program
 def layout_use(sources: Mapping[str, str]) -> str | None:
     """The first place where a program asks how a tensor lies in memory, or hands it to code that assumes it."""
     for path, source in parse_all(sources).items():

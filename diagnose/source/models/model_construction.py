@@ -106,6 +106,8 @@ def _trace(path: str, source: Source, scope: Scope, name: str, sources: Mapping[
         other = _alias(source, scope, assigned, name)
         if isinstance(scope, cst.FunctionDef) and other is not None and _is_given(source, scope, other):
             return _part(path, source, scope, name, other, assigned[0], sources, left)
+        if isinstance(scope, cst.FunctionDef) and _is_taken(scope, assigned[0]):
+            return None  # each call of the function takes the same model, which is built elsewhere
         found = _trace(path, source, scope, other, sources, left - 1) if other is not None else None
         return found or Built(path, source, scope, name, _without_moves_of_turns(source, assigned, name))
     around = source.inside(scope, cst.FunctionDef) if scope is not source.module else None
@@ -206,6 +208,16 @@ def _alias(source: Source, scope: Scope, assigned: Sequence[cst.Assign | cst.Ann
 def _is_given(source: Source, scope: Scope, name: str) -> bool:
     """Whether a name is a parameter of a function, which does not bind it anew."""
     return isinstance(scope, cst.FunctionDef) and name in _parameters(scope) and not _assigned(source, scope, name)
+
+
+def _is_taken(scope: cst.FunctionDef, statement: cst.Assign | cst.AnnAssign) -> bool:
+    """Whether a value is an item or an attribute of a parameter: `model = state["model"]`."""
+    value = statement.value
+    while isinstance(value, cst.Subscript | cst.Attribute):
+        value = value.value
+    if value is statement.value or not isinstance(value, cst.Name):
+        return False
+    return value.value not in {"self", "cls"} and value.value in _parameters(scope)
 
 
 def _part(

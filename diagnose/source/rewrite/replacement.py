@@ -48,7 +48,8 @@ def _laid_out(
     after: str = "",
     comments: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """The code of a call for the place of `node`: on one line where it fits, else an argument a line.
+    """The code of a call for the place of `node`: on one line where it fits or what stood there did not, else an
+    argument a line.
 
     `comments` go to the ends of the lines of the arguments that they are given for.
     """
@@ -56,7 +57,10 @@ def _laid_out(
     start, end = source.wide_span(node)
     before, behind = source.text[source.line_start(start) : start], source.text[end : source.line_end(end)]
     behind = behind.split("#")[0].rstrip()
-    if len(before) + len(row) + len(behind) <= source.line_limit and not comments:
+    long_before = (
+        len(before) + end - start + len(behind) > source.line_limit and source.newline not in source.text[start:end]
+    )
+    if (long_before or len(before) + len(row) + len(behind) <= source.line_limit) and not comments:
         return row
     outer = before[: len(before) - len(before.lstrip())]
     inner = outer + source.indentation

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from diagnose.source.samples.sample_code import SampleCode, is_read
+from diagnose.source.samples.sample_code import SampleCode
+from diagnose.source.samples.sample_names import is_read
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.attributes import attribute_values, leaves
 from diagnose.source.tree.edits import call_name

@@ -32,7 +32,7 @@ def follow_given(code: SampleCode) -> None:
                     isinstance(one, cst.Attribute) and one.attr.value in read and not _is_of_others(code, source, one)
                     for one in targets
                 )
-                if kept and _is_made_here(code, path, assign.value):
+                if kept and not code.is_passed_all(path, assign.value) and _is_made_here(code, path, assign.value):
                     code.builds(path, assign.value)
 
 

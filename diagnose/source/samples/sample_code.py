@@ -17,7 +17,18 @@ import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of, parameter_of, passed_to
 from diagnose.source.dataflow.flow import is_variable, within
-from diagnose.source.dataflow.reaching_definitions import is_list
+from diagnose.source.samples.sample_names import (
+    attribute_of,
+    hands_itself_on,
+    imported_as,
+    is_of_library,
+    is_of_object,
+    is_read,
+    is_stored,
+    module_of,
+    reads,
+)
+from diagnose.source.tree.attributes import members_named
 from diagnose.source.tree.definitions import Definition, Definitions
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -47,6 +58,8 @@ class SampleCode:
     """Classes of which an instance lives on from one sample to the next."""
     handing_out: dict[tuple[cst.FunctionDef, int | None], bool] = field(default_factory=dict)
     """Whether methods of datasets return objects that are kept, all or one of several, as far as somebody has asked."""
+    without_handle: dict[tuple[cst.Name, bool], int] = field(default_factory=dict)
+    """How far names have been followed to open files and the like in vain, or are just being followed."""
     makes_changer: bool | None = None
     """Whether a library's object that writes to its input is made for samples, where somebody has asked."""
 
@@ -90,16 +103,17 @@ class SampleCode:
         for function in source.every(cst.Lambda, node):
             yield self._samples(path, function)
         owner = source.inside(node, cst.ClassDef)
-        if owner is not None and any(_hands_itself_on(source, name) for name in source.every(cst.Name, node)):
+        if owner is not None and any(hands_itself_on(source, name) for name in source.every(cst.Name, node)):
             yield self._of_class(path, owner, lasting=True)
         callees = {call.func for call in source.every(cst.Call, node)}
-        for name, attributes in _reads(source, node):
+        for name, attributes in reads(source, node):
             bound = binding_of(source, name) if called else None
             if bound is not None and bound.parameter is not None and bound.scope is node:
                 continue
             for file, value in self.values(path, name, attributes):
                 if not called or file != path or not within(source, value, node):
-                    yield self._builds(file, value)
+                    for where, part in self._read_of(file, value, attributes):
+                        yield self._builds(where, part)
         for file, owner_of_it, method in self._bound_methods(source, node):
             yield self._of_class(file, owner_of_it, lasting=True)
             yield self._samples(file, method)
@@ -112,12 +126,29 @@ class SampleCode:
                 else:
                     yield self._samples(file, found)
 
+    def _read_of(
+        self, path: str, value: cst.BaseExpression, attributes: frozenset[str] | None
+    ) -> Sequence[tuple[str, cst.BaseExpression]]:
+        """What the program's class stores in the attributes that are read of a new object of it, where it stores them
+        all; else the value itself.
+        """
+        source = self.sources[path]
+        made = list(self.named(source, value.func)) if isinstance(value, cst.Call) and attributes else []
+        parts: list[tuple[str, cst.BaseExpression]] = []
+        for file, found in made:
+            for name in attributes or ():
+                stored = members_named(self.sources[file], found, name) if isinstance(found, cst.ClassDef) else []
+                if not stored or self.defined.named(name):
+                    return [(path, value)]
+                parts += [(file, each) for each in stored]
+        return parts or [(path, value)]
+
     def _bound_methods(self, source: Source, node: cst.CSTNode) -> Iterator[tuple[str, cst.ClassDef, cst.FunctionDef]]:
         """Methods of the program's classes that an expression takes as values, `self.collate`, with file and class."""
         for each in source.every(cst.Attribute, node):
             above = source.parent(each)
             taken = isinstance(above, cst.Arg) and above.value is each
-            if not taken and each is not node:
+            if (not taken and each is not node) or is_stored(source, each):
                 continue
             for file, found in self.defined.named(each.attr.value):
                 owner = self.sources[file].inside(found, cst.ClassDef)
@@ -130,12 +161,13 @@ class SampleCode:
             return
         self.sampling[node] = path
         source = self.sources[path]
+        callees = {call.func for call in source.every(cst.Call, node)}
         for each in source.walk(node, cst.Name, cst.Attribute):
             for file, found in self.named(source, each):
                 if found is not node:
-                    yield self._goes_to(file, found)
+                    yield self._goes_to(file, found, called=each in callees)
         # A property is read, and a method may be passed on: each attribute counts, called or not.
-        read = (each for each in source.every(cst.Attribute, node) if not is_list(source, each.value))
+        read = (each for each in source.every(cst.Attribute, node) if not is_of_library(source, each.value))
         new = {each.attr.value for each in read} - self._methods
         self._methods |= new
         for method in (method for name in new for method in self._others.pop(name, ())):
@@ -143,13 +175,15 @@ class SampleCode:
         while self._due:
             _, _, file, function = heappop(self._due)
             yield self._samples(file, function)
-        for name, _ in _reads(source, node):
+        for name, _ in reads(source, node):
             bound = binding_of(source, name)
             if bound is not None and isinstance(bound.scope, cst.Module) and isinstance(bound.value, cst.Call):
                 yield self._builds(path, bound.value)
 
-    def _goes_to(self, path: str, found: Definition, lasting: bool = False) -> _Task:
-        return self._of_class(path, found, lasting) if isinstance(found, cst.ClassDef) else self._samples(path, found)
+    def _goes_to(self, path: str, found: Definition, lasting: bool = False, called: bool = False) -> _Task:
+        if isinstance(found, cst.ClassDef):
+            return self._of_class(path, found, lasting, called)
+        return self._samples(path, found)
 
     def _of_class(self, path: str, found: cst.ClassDef, lasting: bool = False, called: bool = False) -> _Task:
         reached = called or found not in self._called
@@ -184,22 +218,27 @@ class SampleCode:
     def named(self, source: Source, node: cst.CSTNode) -> Iterator[tuple[str, Definition]]:
         """The program's own functions and classes, no methods, that a name or `module.name` may stand for."""
         if isinstance(node, cst.Name):
-            last = node.value if self.defined.has_free(node.value) else _imported_as(source, node)
+            last = node.value if self.defined.has_free(node.value) else imported_as(source, node)
             if not self.defined.has_free(last) or not is_read(source, node):
                 return
             bound = binding_of(source, node)
             if bound is not None and bound.parameter is not None:
                 return  # what a parameter stands for is followed where it is passed
         elif isinstance(node, cst.Attribute) and self.defined.has_free(node.attr.value) and source.names(node):
+            if is_stored(source, node) or is_of_object(source, node):
+                return  # what is stored is followed where it is stored
             last = node.attr.value
         else:
             return
-        if not self._is_foreign(source, node):
+        if not self.is_foreign(source, node) and source.inside(node, cst.Annotation) is None:
             found = self.defined.free(last)
             modules = {name.rpartition(".")[0].rpartition(".")[2] for name in source.imported(node)}
-            yield from [each for each in found if _module(each[0]) in modules] or found
+            for file, each in [each for each in found if module_of(each[0]) in modules] or found:
+                around = self.sources[file].inside(each, cst.FunctionDef)
+                if around is None or (self.sources[file] is source and within(source, node, around)):
+                    yield file, each  # what a function defines, nobody else names
 
-    def _is_foreign(self, source: Source, node: cst.CSTNode) -> bool:
+    def is_foreign(self, source: Source, node: cst.CSTNode) -> bool:
         """Whether a name is imported from a module that is none of the program's files, nor in a folder of them."""
         imported = source.imported(node)
         return bool(imported) and all(
@@ -241,60 +280,13 @@ class SampleCode:
             if value is not None:
                 yield file, value
 
+    def is_passed_all(self, path: str, node: cst.BaseExpression) -> bool:
+        """Whether a node is a parameter of a function that only code which is followed calls."""
+        bound = binding_of(self.sources[path], node) if isinstance(node, cst.Name) else None
+        return bound is not None and bound.parameter is not None and bound.scope in self._called
+
     def calls(self, path: str, node: cst.CSTNode) -> Iterator[cst.Call]:
         return self.sources[path].every(cst.Call, node)
-
-
-def is_read(source: Source, name: cst.Name) -> bool:
-    """Whether a name is that of a variable, and of no parameter and no import."""
-    parent = source.parent(name)
-    declares = isinstance(parent, cst.Param) and parent.default is not name
-    above = parent
-    while isinstance(above, cst.Attribute):  # `from data.loading import crop`
-        above = source.parent(above)
-    imports = isinstance(parent, cst.AsName) or isinstance(above, cst.ImportFrom | cst.ImportAlias)
-    return is_variable(source, name) and not declares and not imports
-
-
-def _module(path: str) -> str:
-    """The last part of the name of a file's module."""
-    parts = path.replace("\\", "/").removesuffix(".py").removesuffix("/__init__").split("/")
-    return parts[-1]
-
-
-def _imported_as(source: Source, name: cst.Name) -> str:
-    """Return what an imported name is called in its module: `build` after `from .coco import build as build_coco`."""
-    imported = source.imported(name)
-    return next(iter(imported)).rpartition(".")[2] if len(imported) == 1 else ""
-
-
-def _hands_itself_on(source: Source, name: cst.Name) -> bool:
-    """Whether a name is `self`, given to what is built, which may then read of the object what it likes."""
-    parent = source.parent(name)
-    return name.value == "self" and isinstance(parent, cst.Arg) and parent.value is name
-
-
-@per_source
-def _reads(source: Source, node: cst.CSTNode) -> tuple[tuple[cst.Name, frozenset[str] | None], ...]:
-    """Return one place that reads each variable below a node, with the attributes that are read of it; None where one
-    place takes it as a whole.
-    """
-    places: dict[str, cst.Name] = {}
-    attributes: dict[str, set[str | None]] = {}
-    for each in source.every(cst.Name, node):
-        if is_read(source, each):
-            places[each.value] = each
-            attributes.setdefault(each.value, set()).add(_attribute_of(source, each))
-    return tuple(
-        (place, None if None in attributes[name] else frozenset(each for each in attributes[name] if each is not None))
-        for name, place in places.items()
-    )
-
-
-def _attribute_of(source: Source, name: cst.Name) -> str | None:
-    """Return what is read or set of a variable where it stands: `x` for `args.x`; None where it is taken as a whole."""
-    parent = source.parent(name)
-    return parent.attr.value if isinstance(parent, cst.Attribute) and parent.value is name else None
 
 
 def _given(source: Source, name: cst.Name, attributes: frozenset[str] | None) -> Iterator[cst.BaseExpression]:
@@ -338,7 +330,7 @@ def _assignments(source: Source) -> Mapping[str, Sequence[_Assignment]]:
     for assign in source.every(cst.Assign):
         for each in (each for target in assign.targets for each in source.every(cst.Name, target.target)):
             if is_variable(source, each) and source.inside(each, cst.SubscriptElement) is None:  # `kept[each] = value`
-                made = _Assignment(assign.value, _attribute_of(source, each), _scope(source, each))
+                made = _Assignment(assign.value, attribute_of(source, each), _scope(source, each))
                 found.setdefault(each.value, {})[made] = None
     return {name: tuple(values) for name, values in found.items()}
 

@@ -21,7 +21,8 @@ from diagnose.source.samples.object_identity import (
     local_names,
     root_of,
 )
-from diagnose.source.samples.sample_code import SampleCode, is_read
+from diagnose.source.samples.sample_code import SampleCode
+from diagnose.source.samples.sample_names import is_read
 from diagnose.source.samples.temporary_objects import is_temporary
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.attributes import leaves, pairs

@@ -24,10 +24,14 @@ _MAKE = (
     *(f"collections.{name}" for name in ("defaultdict", "OrderedDict", "Counter", "deque")),
     *(f"{module}.{name}" for module in ("torch", "numpy") for name in ("zeros", "ones", "empty", "full", "arange")),
     *(f"{module}.{name}_like" for module in ("torch", "numpy") for name in ("zeros", "ones", "empty", "full")),
-    *(f"torch.{name}" for name in ("rand", "randn", "randint", "randperm", "tensor")),
+    *(f"torch.{name}" for name in ("rand", "randn", "randint", "randperm", "tensor", "stack", "cat")),
+    *("numpy.array", "numpy.stack", "numpy.concatenate"),
 )
 """Whose results are new objects, which nobody else has."""
-_PURE_READS = tuple(f"builtins.{name}" for name in ("len", "print", "isinstance", "bool", "int", "float", "str"))
+_PURE_READS = (
+    *(f"builtins.{name}" for name in ("len", "print", "isinstance", "bool", "int", "float", "str")),
+    *("numpy.array", "numpy.stack", "numpy.concatenate", "torch.tensor", "torch.stack", "torch.cat"),
+)
 """Functions that keep nothing of what they are given and return nothing of it."""
 _ENDS = (
     cst.AssignTarget,
@@ -36,10 +40,12 @@ _ENDS = (
     cst.While,
     cst.Assert,
     cst.Comparison,
+    cst.BinaryOperation,
+    cst.UnaryOperation,
     cst.Return,
     cst.FormattedStringExpression,
 )
-"""Code that binds, tests or returns a value, and hands it on to nobody else."""
+"""Code that binds, tests or returns a value, or computes another, and hands it on to nobody else."""
 _PURE_METHODS = frozenset({"item", "append", "extend", "add", "update", "fill_", "zero_", "mul_", "add_", "div_"})
 """Methods that keep nothing of what they are called on and return nothing of it where a statement calls them."""
 
@@ -108,6 +114,20 @@ def _family(sources: Iterable[Source], name: str) -> set[str]:
 @per_source
 def is_made_within(source: Source, name: cst.Name) -> bool:
     """Whether a variable of a function is only what that function makes, and nobody gets before it is returned."""
+    return _is_own(source, name, source.named(name.value, source.inside(name, cst.FunctionDef)))
+
+
+@per_source
+def is_not_yet_handed_on(source: Source, name: cst.Name) -> bool:
+    """Whether a variable of a function is only what that function makes, and nobody has yet where it stands:
+    `kwargs["size"] = 8; Images(**kwargs)`.
+    """
+    uses = source.named(name.value, source.inside(name, cst.FunctionDef))
+    return _is_own(source, name, [each for each in uses if not _is_later(source, each, name)])
+
+
+def _is_own(source: Source, name: cst.Name, uses: Iterable[cst.Name | cst.Attribute]) -> bool:
+    """Whether a variable of a function is only what that function makes, and these uses hand it on to nobody."""
     function = source.inside(name, (cst.FunctionDef, cst.Lambda))
     if not isinstance(function, cst.FunctionDef) or any(source.every(cst.Yield, function)):
         return False
@@ -121,13 +141,22 @@ def is_made_within(source: Source, name: cst.Name) -> bool:
     return (
         bool(made)
         and all(_is_new(source, value) for value in made)
-        and all(_is_kept_within(source, each, function) for each in source.named(name.value, function))
+        and all(_is_kept_within(source, each, function) for each in uses)
     )
+
+
+def _is_later(source: Source, use: cst.CSTNode, name: cst.Name) -> bool:
+    """Whether a use of a variable runs after another one alone: no loop goes from it back to that."""
+    if source.span(use)[0] <= source.span(name)[0]:
+        return False
+    loops = (each for each in source.ancestors(name) if isinstance(each, cst.For | cst.While))
+    return not any(within(source, use, loop) for loop in loops)
 
 
 def _is_new(source: Source, value: cst.CSTNode) -> bool:
     if isinstance(value, cst.Call):
-        return source.is_called(value.func, *_MAKE) and argument(value, "out") is None
+        aliases = argument(value, "out") or argument(value, "copy")
+        return source.is_called(value.func, *_MAKE) and aliases is None
     return isinstance(value, cst.List | cst.Dict | cst.Set | cst.ListComp | cst.DictComp | cst.SetComp)
 
 

@@ -143,13 +143,14 @@ def parameters_for(call: cst.Call, arg: cst.Arg, sources: Mapping[str, Source]) 
     if arg.star:
         return None
     name = call_name(call)
-    if not any(name in each.defined_names for each in sources.values()):
+    defining = [each for each in sources.values() if name in each.defined_names]
+    if not defining:
         return None
     if arg.keyword is not None:
         return [arg.keyword.value]
     position = call.args.index(arg)
     found: list[str] = []
-    for source in sources.values():
+    for source in defining:
         for function in (*source.functions_named(name), *_constructors(source, name)):
             listed = [each.name.value for each in function.params.params]
             listed = listed[1:] if listed[:1] in (["self"], ["cls"]) else listed

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import bound_to
+from diagnose.source.dataflow.flow import scope_of
 from diagnose.source.training.forward_region import ForwardRegion
 from diagnose.source.training.half_values import made_half, reach_numpy
 from diagnose.source.training.training_loop import TrainingStep
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
 _OWN_FORMATS = re.compile(
@@ -47,7 +49,29 @@ def region_refuses(sources: Mapping[str, Source], step: TrainingStep, region: Fo
         return "a value of the forward pass goes to NumPy, which has no bfloat16: .float() it there first"
     if (put := next(_put_by_mask(sources, step, region), None)) is not None:
         return f"`{put}` puts values under a mask or indices, which must have the type of what they are put into"
+    if (log := next(_logs_of_rest(sources, step, region), None)) is not None:
+        return f"`{log}` is infinite where the 8 bits of bfloat16 round to 1: .float() what it is taken of first"
     return None
+
+
+def _logs_of_rest(sources: Mapping[str, Source], step: TrainingStep, region: ForwardRegion) -> Iterator[str]:
+    """Yield logarithms of what a probability leaves to 1, `torch.log(1 - p)`, of the region and of what models do."""
+    for statement in region.statements:
+        yield from _logs(step.source, statement)
+    for source in sources.values():
+        yield from _of_models(source, _logs)
+
+
+def _logs(source: Source, below: cst.CSTNode) -> Iterator[str]:
+    for call in source.calls_named("log"):
+        inner = source.every(cst.BinaryOperation, call) if below in source.ancestors(call) else ()
+        rest = [each for each in inner if isinstance(each.operator, cst.Subtract) and _is_one(each.left)]
+        if rest and not any(call_name(each) in {"float", "double"} for each in source.every(cst.Call, call)):
+            yield source.code(call)
+
+
+def _is_one(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Integer | cst.Float) and node.evaluated_value == 1
 
 
 def _put_by_mask(sources: Mapping[str, Source], step: TrainingStep, region: ForwardRegion) -> Iterator[str]:
@@ -55,13 +79,19 @@ def _put_by_mask(sources: Mapping[str, Source], step: TrainingStep, region: Forw
     and slices name convert.
     """
     for statement in region.statements:
-        yield from _elements_put(step.source, statement, step.scope)
+        yield from _elements_put(step.source, statement)
     for source in sources.values():
-        for function in source.functions_named("forward"):
-            yield from _elements_put(source, function, function)
+        yield from _of_models(source, _elements_put)
 
 
-def _elements_put(source: Source, below: cst.CSTNode, scope: cst.CSTNode) -> Iterator[str]:
+@per_source
+def _of_models(source: Source, kind: Callable[[Source, cst.CSTNode], Iterator[str]]) -> Sequence[str]:
+    """What of a kind the forward passes of a file's modules do."""
+    return [each for function in source.functions_named("forward") for each in kind(source, function)]
+
+
+def _elements_put(source: Source, below: cst.CSTNode) -> Iterator[str]:
+    scope = below if isinstance(below, cst.FunctionDef) else scope_of(source, below)
     plain = (cst.Slice, cst.Integer, cst.UnaryOperation, cst.Ellipsis, cst.BaseString)
     counts = {
         name.value

@@ -362,3 +362,15 @@ def test_a_switch_of_a_script_that_trains_nothing_stays_off() -> None:
     assert FIXERS["compile-model"].rewrite(beside) is None
     answer = FIXERS["compile-model"].rewrite(replace(beside, sources={"chat.py": chat}))
     assert isinstance(answer, Edits)
+
+
+def test_a_model_that_a_step_takes_out_of_its_argument_is_not_compiled_in_each_step() -> None:
+    step = (
+        "import torch\nfrom torch import nn\n\n\ndef step(state, batch):\n    model = state['model']\n"
+        "    loss = model(batch).mean()\n    loss.backward()\n    state['optimizer'].step()\n\n\n"
+        "net = nn.Linear(8, 8)\nstate = {'model': net, 'optimizer': torch.optim.SGD(net.parameters(), 0.1)}\n"
+        "for batch in batches:\n    step(state, batch)\n"
+    )
+    assert isinstance(FIXERS["compile-model"].rewrite(request(step)), Advice)
+    built = step.replace("state['model']", "nn.Linear(8, 8)")
+    assert isinstance(FIXERS["compile-model"].rewrite(request(built)), Edits)

@@ -1,4 +1,4 @@
-"""NumPy has no bfloat16: where values of that format would reach it, autocast is left to people."""
+"""Where values of bfloat16 would reach NumPy, which lacks it, or a formula that needs more bits, no autocast is put."""
 
 from __future__ import annotations
 
@@ -59,3 +59,25 @@ for step in range(4):
 def test_a_half_value_that_a_step_returns_to_numpy_is_left_alone(shown: str, refused: bool) -> None:
     answer = fixed(FLAT.partition("for step")[0] + _RETURNED.format(shown))
     assert isinstance(answer, Advice if refused else Edits), answer
+
+
+@pytest.mark.parametrize(
+    ("loss", "refused"),
+    [
+        ("-torch.log(1 - torch.sigmoid(outputs) + 1e-15).mean()", True),
+        ("-(1.0 - outputs.sigmoid().clamp(1e-4, 1 - 1e-4)).log().mean()", True),
+        ("-torch.log(1 - torch.sigmoid(outputs).float()).mean()", False),
+        ("-torch.log(torch.sigmoid(outputs) + 1e-15).mean()", False),
+        ("(1 - outputs).mean() + torch.log1p(outputs.exp()).mean()", False),
+    ],
+)
+def test_what_a_rounded_probability_leaves_to_one_may_be_nothing(loss: str, refused: bool) -> None:
+    line = next(line for line in FLAT.splitlines() if "loss = " in line)
+    answer = fixed(FLAT.replace(line, f"    loss = {loss}"))
+    assert isinstance(answer, Advice if refused else Edits), answer
+
+
+def test_a_program_that_moves_no_parameters_trains_nothing() -> None:
+    cam = "import torch\n\ndef seen(model, x):\n    loss = model(x).max()\n    loss.backward()\n    return hooked\n"
+    assert fixed(cam) is None
+    assert isinstance(fixed(cam.replace("return hooked", "return x.grad")), Edits)

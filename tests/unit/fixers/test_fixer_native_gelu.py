@@ -105,3 +105,10 @@ def test_what_a_class_binds_to_itself_is_no_constant(bound: str) -> None:
 def test_numbers_arrays_and_writes_into_the_input_are_left_alone(body: str) -> None:
     text = f"import math\n\nimport numpy as np\nimport torch\n\n\ndef act(x):\n    {body}\n"
     assert FIXER.rewrite(example_request("unfused-pointwise", text)) is None
+
+
+def test_a_line_that_was_too_long_before_stays_one_line() -> None:
+    line = f"ACTIVATIONS = {{'swish': dict(func=lambda x: torch.sigmoid(x) * x, note='{'x' * 80}')}}\n"
+    answer = FIXER.rewrite(example_request("unfused-pointwise", f"import torch\n{line}"))
+    assert isinstance(answer, Edits)
+    assert line.replace("torch.sigmoid(x) * x", "torch.nn.functional.silu(x)") in answer.files["train.py"]

@@ -10,6 +10,7 @@ from asking import FIXERS
 
 from diagnose.fixer import Advice, Edits, Site, example_request, lines_with
 from diagnose.source.dataflow.bindings import passed_to
+from diagnose.source.dataflow.mutations import writes_to_input
 from diagnose.source.device.transfers import Origin, transfers
 from diagnose.source.patterns.causal_masks import causal
 from diagnose.source.patterns.numeric import canonical, is_number, root_of
@@ -202,3 +203,13 @@ def test_functions_that_pass_a_parameter_on_to_each_other_are_followed_once(give
         example_request("input-bound", text, sites=[site], setting={"num_workers": 2})
     )
     assert isinstance(answer, Edits | Advice)
+
+
+@pytest.mark.parametrize("layers", ["rows", "rows, nn.ReLU(inplace=True)"])
+def test_layers_that_are_made_of_themselves_write_where_one_of_them_does(layers: str) -> None:
+    source = read(
+        f"from torch import nn\n\ndef gather(rows):\n    stack = nn.Sequential(stack, {layers})\n    return stack\n"
+    )
+    made = next(each.value for each in source.every(cst.Return))
+    assert made is not None
+    assert writes_to_input(source, made) is ("inplace" in layers)

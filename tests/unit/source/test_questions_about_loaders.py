@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import libcst as cst
 import pytest
-from dataset_programs import asked, program
+from dataset_programs import asked, program, refused
 
 from diagnose.fixer import Advice, Edits
 from diagnose.source.batches import loader as loaders
 from diagnose.source.batches import shared_workers
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace
-from diagnose.source.samples.sharing import shared_state
+from diagnose.source.samples.sharing import open_handles, shared_state
 from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.memo import parse_all
 from diagnose.source.tree.syntax import Source
@@ -69,3 +70,30 @@ def test_attributes_are_found_in_the_order_of_the_text() -> None:
         ("train.py", "x"),
         ("train.py", "z"),
     ]
+
+
+def test_a_name_is_followed_to_open_files_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed: list[str] = []
+    of_name = open_handles._of_name
+
+    def follow(code: SampleCode, path: str, name: cst.Name, depth: int, named: bool) -> str | None:
+        known = code.without_handle.get((name, named), 0) >= depth
+        followed.extend([] if known else [code.sources[path].code(name) + str(code.sources[path].span(name))])
+        return of_name(code, path, name, depth, named)
+
+    monkeypatch.setattr(open_handles, "_of_name", follow)
+    names = ["paths", "a", "b", "c", "d"]
+    chain = "".join(f"    {new} = {old} if {old} else {old}\n" for new, old in zip(names[1:], names, strict=False))
+    text = program("return self.rows[i], i", "self.rows = paths").replace(
+        "    data = Images(paths)\n", f"{chain}    data = Images(d)\n"
+    )
+    assert isinstance(asked("loader-workers", text), Edits)
+    assert followed
+    assert len(followed) == len(set(followed))
+
+
+def test_what_is_bound_to_a_name_is_followed_on_through_the_program() -> None:
+    read = "print(held.batches.num_workers)  # !"
+    text = program(step=read).replace("    model = nn", "    kept = loader\n    held = Run(kept)\n    model = nn", 1)
+    refused("loader-workers", text, "# !")
+    assert isinstance(asked("loader-workers", text.replace("held = Run(kept)", "held = Run(paths)")), Edits)

@@ -30,7 +30,7 @@ from diagnose.source.samples.object_identity import (
 )
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, changed_by, changes_element, gathered
-from diagnose.source.samples.sharing.shared_objects import is_of_model
+from diagnose.source.samples.sample_names import is_of_model
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.attributes import attribute_values, pairs
 from diagnose.source.tree.edits import call_name

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.source.samples.sample_code import SampleCode, is_read
+from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import CHANGES, Trace
+from diagnose.source.samples.sample_names import is_read
 from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.syntax import Source
 

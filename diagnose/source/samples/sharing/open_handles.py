@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.source.samples.sample_code import SampleCode, is_read
+from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace
+from diagnose.source.samples.sample_names import is_read
 from diagnose.source.tree.attributes import is_of_self
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
@@ -182,6 +183,9 @@ def _own_values(source: Source, attribute: cst.Attribute) -> Iterator[cst.BaseEx
 
 
 def _of_name(code: SampleCode, path: str, name: cst.Name, depth: int, named: bool) -> str | None:
+    if code.without_handle.get((name, named), 0) >= depth:
+        return None
+    code.without_handle[name, named] = depth
     source = code.sources[path]
     for item in source.every(cst.WithItem):
         known = item.asname.name if item.asname is not None else None

@@ -17,7 +17,8 @@ from diagnose.source.samples.object_identity import (
     local_names,
     root_of,
 )
-from diagnose.source.samples.sample_code import SampleCode, is_read
+from diagnose.source.samples.sample_code import SampleCode
+from diagnose.source.samples.sample_names import is_of_model, is_read
 from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
@@ -32,7 +33,6 @@ _COUNTS = frozenset({"size", "numel", "dim", "item"})
 """Methods that return numbers."""
 _NUMBERS = ("builtins.len", "builtins.int", "builtins.float", "builtins.bool", "builtins.str", "builtins.round")
 _SCOPES = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
-_GO_THROUGH = (".parameters(", ".named_parameters(", ".modules(", ".named_modules(", ".param_groups", ".buffers(")
 
 
 @dataclass(frozen=True)
@@ -378,16 +378,3 @@ def _owner_of_namespace(node: cst.BaseExpression) -> cst.BaseExpression | None:
     if isinstance(node, cst.Attribute):
         return node.value
     return node.args[0].value if isinstance(node, cst.Call) and node.args else None
-
-
-def is_of_model(source: Source, node: cst.BaseExpression) -> bool:
-    """Whether a name is the variable of a loop through a model's parameters or an optimizer's groups."""
-    if not isinstance(node, cst.Name):
-        return False
-    loops = [
-        each
-        for each in source.every(cst.For)
-        if any(name.value == node.value for name in source.every(cst.Name, each.target))
-    ]
-    through = [any(words in source.code(each.iter) for words in _GO_THROUGH) for each in loops]
-    return bool(through) and all(through)

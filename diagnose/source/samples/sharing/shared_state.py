@@ -34,7 +34,7 @@ from diagnose.source.samples.sharing.process_memory import stays_in_process
 from diagnose.source.samples.sharing.rewritten_files import rewritten_files
 from diagnose.source.samples.sharing.shared_objects import SharedObjects
 from diagnose.source.samples.sharing.statement_order import StatementOrder, When
-from diagnose.source.samples.temporary_objects import is_made_within
+from diagnose.source.samples.temporary_objects import is_made_within, is_not_yet_handed_on
 from diagnose.source.tree.arguments import argument, has_star
 from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.edits import call_name
@@ -225,7 +225,10 @@ class SharedState:
         source, root = self.code.sources[path], root_of(target)
         function = source.inside(target, cst.FunctionDef)
         builds = function is not None and path == self.path and within(source, self.loader, function)
-        return isinstance(root, cst.Name) and not builds and is_made_within(source, root)
+        if not isinstance(root, cst.Name) or builds:
+            return False
+        yet = function not in self.code.building and is_not_yet_handed_on(source, root)
+        return yet or is_made_within(source, root)
 
     def reads(self, name: str, at_least: When) -> Iterator[Trace]:
         """Statements that read a variable or an attribute of this name outside the loader, and run then or later."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -11,7 +12,8 @@ import libcst as cst
 
 from diagnose.source.dataflow.flow import is_variable, within
 from diagnose.source.dataflow.iteration import NUMBERS, OF_ONE
-from diagnose.source.samples.sample_code import SampleCode, is_read
+from diagnose.source.samples.sample_code import SampleCode
+from diagnose.source.samples.sample_names import is_read
 from diagnose.source.samples.sharing.shared_objects import SharedObjects
 from diagnose.source.tree.attributes import binds_whole, whole
 from diagnose.source.tree.edits import call_name
@@ -22,6 +24,7 @@ _SAME_VALUES = OF_ONE | {"reversed", "list"}
 """Calls that a loop goes through as it would through what they are given."""
 _STARTS = frozenset({"spawn", "Fire", "run", "launch", "Process", "notebook_launcher", "start_processes"})
 """Calls that run a function they are given once, where they stand."""
+_ASK_OF_CLASSES = frozenset({"super", "isinstance", "issubclass"})
 _STEPS = frozenset({"iter", "next", "__next__"})
 """Calls that hold an iterator or take one value of it; a file without these words has none."""
 
@@ -207,28 +210,35 @@ class StatementOrder:
         plain = all(source.code(each.decorator) in {"staticmethod", "classmethod"} for each in function.decorators)
         if any(source.every(cst.Yield, function)) or (not plain and owner is not None):
             return None
-        name = owner.name.value if owner is not None and function.name.value == "__init__" else function.name.value
+        constructs = owner is not None and function.name.value == "__init__"
+        name = owner.name.value if owner is not None and constructs else function.name.value
         found: list[tuple[str, cst.BaseExpression]] = []
-        for file, other in self.code.sources.items():
-            for each in other.named(name):
-                parent = other.parent(each)
-                if isinstance(parent, cst.FunctionDef | cst.ClassDef | cst.ImportAlias):
-                    continue
-                used = whole(other, each)
-                if used is each and not is_variable(other, each):
-                    continue
-                if used is each and owner is not None and function.name.value != "__init__":
-                    continue
-                if owner is None and not self._stands_for(function, other, used):
-                    continue
-                call = other.parent(used)
-                if isinstance(call, cst.Call) and call.func is used:
-                    its = used.value if isinstance(used, cst.Attribute) and owner in self.code.lasting else None
-                    if its is not None and not self.shared.may_be_shared(file, its):
+        names: dict[tuple[str, str | None], None] = {(name, None): None}
+        for name, only in (following := list(names)):  # and what a class is called besides, or is the base of
+            for file, other in self.code.sources.items():
+                for each in other.named(name) if only in {file, None} else ():
+                    parent = other.parent(each)
+                    if isinstance(parent, cst.FunctionDef | cst.ClassDef | cst.ImportAlias):
                         continue
-                elif not (isinstance(call, cst.Arg) and _starts(other, call)):
-                    return None  # handed on, to be called nobody knows when
-                found.append((file, used))
+                    used = whole(other, each)
+                    if (used is each and not is_variable(other, each)) or self.code.is_foreign(other, used):
+                        continue
+                    if used is each and owner is not None and not constructs:
+                        continue
+                    if owner is None and not self._stands_for(function, other, used):
+                        continue
+                    call = other.parent(used)
+                    if isinstance(call, cst.Call) and call.func is used:
+                        its = used.value if isinstance(used, cst.Attribute) and owner in self.code.lasting else None
+                        if its is not None and not self.shared.may_be_shared(file, its):
+                            continue
+                    elif constructs and (others := _other_names(other, used, file)) is not None:
+                        following += [one for one in others if one not in names]
+                        names |= dict.fromkeys(others)
+                        continue
+                    elif not (isinstance(call, cst.Arg) and _starts(other, call)):
+                        return None  # handed on, to be called nobody knows when
+                    found.append((file, used))
         return found
 
     def _is_unused(self, path: str, node: cst.FunctionDef | cst.ClassDef) -> bool:
@@ -323,6 +333,22 @@ def _yields_of_another(source: Source, function: cst.FunctionDef) -> bool:
         if any(not _is_counted(source, loop.iter) for loop in loops):
             return True
     return False
+
+
+def _other_names(source: Source, used: cst.BaseExpression, file: str) -> Sequence[tuple[str, str | None]] | None:
+    """Return the names by which a class is called where one is used, as a base or in an assignment, `Model = Net`.
+
+    Each with the file in which it is one; None where it is used otherwise.
+    """
+    parent = source.parent(used)
+    if isinstance(parent, cst.AssignTarget):
+        return ()
+    if isinstance(parent, cst.Assign) and all(isinstance(each.target, cst.Name) for each in parent.targets):
+        return [(each.target.value, file) for each in parent.targets if isinstance(each.target, cst.Name)]
+    above = source.parent(parent) if isinstance(parent, cst.Arg) else None
+    if isinstance(above, cst.Call) and call_name(above) in _ASK_OF_CLASSES:
+        return ()
+    return [(above.name.value, None)] if isinstance(above, cst.ClassDef) else None
 
 
 def _starts(source: Source, arg: cst.Arg) -> bool:
