@@ -119,6 +119,9 @@ class Loader:
             )
         if (use := self.device_use) is not None:
             return f"feeds a dataset that {use}. Worker processes cannot use the device: move data after loading."
+        told = self.shared.told_of_workers if self.shared is not None and self.workers == 0 else None
+        if told is not None:
+            return f"has a worker_init_fn that {told.words.replace(' while it makes a sample', '')}: {told.where}."
         return (
             self.why_not_read("num_workers")
             or self.why_not_read("prefetch_factor")

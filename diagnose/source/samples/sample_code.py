@@ -132,8 +132,11 @@ class SampleCode:
         source = self.sources[path]
         for each in source.walk(node, cst.Name, cst.Attribute):
             for file, found in self.named(source, each):
-                if found is not node:
-                    yield self._goes_to(file, found)
+                decorates = source.inside(each, cst.Decorator) is not None
+                if found is not node and not (decorates and isinstance(found, cst.FunctionDef)):
+                    yield self._goes_to(file, found, lasting=decorates)
+                for function in _run_with(source, each, self.sources[file], found, decorates):
+                    yield self._samples(file, function)
         # A property is read, and a method may be passed on: each attribute counts, called or not.
         read = (each for each in source.every(cst.Attribute, node) if not is_list(source, each.value))
         new = {each.attr.value for each in read} - self._methods
@@ -243,6 +246,20 @@ class SampleCode:
 
     def calls(self, path: str, node: cst.CSTNode) -> Iterator[cst.Call]:
         return self.sources[path].every(cst.Call, node)
+
+
+def _run_with(
+    source: Source, name: cst.CSTNode, its: Source, found: Definition, decorates: bool
+) -> Iterator[cst.FunctionDef]:
+    """Yield the constructor of a class where a name calls it, and what a decorator puts around a function."""
+    functions = list(its.every(cst.FunctionDef, found))
+    call = source.parent(name)
+    if isinstance(found, cst.ClassDef):
+        called = isinstance(call, cst.Call) and call.func is name
+        yield from (each for each in functions if called and each.name.value == "__init__")
+    elif decorates:
+        around = (each for each in functions if each is not found)
+        yield from (each for each in around if not any(each in its.ancestors(other) for other in functions))
 
 
 def is_read(source: Source, name: cst.Name) -> bool:

@@ -246,8 +246,8 @@ class SharedObjects:
         """Functions that make samples, as a program may replace one: `Images.__getitem__ = other`."""
         return {node.name.value for node in self.code.sampling if isinstance(node, cst.FunctionDef)}
 
-    def _is_part(self, path: str, value: cst.BaseExpression) -> bool:
-        """Whether an expression may be memory of what samples read, as `labels` after `labels = data.targets`."""
+    def _is_part(self, path: str, value: cst.BaseExpression, depth: int = 3) -> bool:
+        """Whether an expression may be memory of what samples read: `data.targets`, or a call that returns it."""
         while not isinstance(value, cst.Attribute):
             if isinstance(value, cst.Subscript):
                 value = value.value
@@ -261,7 +261,11 @@ class SharedObjects:
                     else inner
                 )
             else:
-                return False
+                called = self.code.defined.named(call_name(value)) if isinstance(value, cst.Call) and depth else ()
+                returned = (
+                    (file, each) for file, found in called for each in self.code.sources[file].every(cst.Return, found)
+                )
+                return any(each.value and self._is_part(file, each.value, depth - 1) for file, each in returned)
         return value.attr.value in self.read[0] and self.may_be_shared(path, value.value)
 
     def _is_bound_again(self, path: str, name: cst.Name) -> bool:

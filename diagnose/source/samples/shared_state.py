@@ -31,7 +31,7 @@ from diagnose.source.samples.open_handles import held_handles
 from diagnose.source.samples.process_memory import stays_in_process
 from diagnose.source.samples.rewritten_files import rewritten_files
 from diagnose.source.samples.sample_code import SampleCode
-from diagnose.source.samples.sample_effects import Trace, changed_by, traces
+from diagnose.source.samples.sample_effects import Trace, changed_by, told, traces
 from diagnose.source.samples.shared_objects import SharedObjects
 from diagnose.source.samples.statement_order import StatementOrder, When
 from diagnose.source.samples.temporary_objects import is_made_within
@@ -186,6 +186,11 @@ class SharedState:
                 yield Trace(f"needs `{_line(source, node)}`, which has no name in a module", path, line)
 
     @cached_property
+    def told_of_workers(self) -> Trace | None:
+        """What the function that sets up each worker prints or writes, which none does where there are none."""
+        return next((each for node, path in self._inits.items() for each in told(self.code, path, node)), None)
+
+    @cached_property
     def handle(self) -> Trace | None:
         """The first that samples read from a handle which was opened before there were workers."""
         return next(held_handles(self.code), None)
@@ -251,11 +256,11 @@ class SharedState:
         return StatementOrder(self.code, self._shared, self.path, self.loader)
 
     @cached_property
-    def _inits(self) -> set[cst.CSTNode]:
-        """The functions that set up each worker."""
+    def _inits(self) -> dict[cst.CSTNode, str]:
+        """The functions that set up each worker, with their files."""
         source = self.code.sources[self.path]
         names = {each.value for each in source.every(cst.Name, self.init)} if self.init is not None else set()
-        return {node for name in names for _, node in self.code.defined.named(name)}
+        return {node: path for name in names for path, node in self.code.defined.named(name)}
 
     def _called(self, path: str, source: Source, at_least: When) -> Iterator[Trace]:
         """Methods of a library's dataset that are called for what they do to it."""
