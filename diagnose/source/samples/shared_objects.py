@@ -121,7 +121,8 @@ class SharedObjects:
             return not is_of_model(source, node) and self._may_be_given(path, node)
         root = root_of(node)
         if root is not node and isinstance(root, cst.Name) and root.value in self.whole:
-            return self._is_bound_again(path, root) and not is_of_model(source, root)
+            replaced = isinstance(node, cst.Attribute) and node.value is root and node.attr.value in self._methods
+            return (replaced or self._is_bound_again(path, root)) and not is_of_model(source, root)
         if root is not node and isinstance(root, cst.Name) and root.value in self.given and self._is_layer(path, root):
             return True  # whoever calls it computes with all that lies in it
         if isinstance(node, cst.Attribute):

@@ -44,7 +44,8 @@ from diagnose.source.tree.syntax import Source
 
 __all__ = ["SharedState", "When", "shared_state"]
 
-_NAMED_IN_SUCH_CALLS = frozenset({"setattr", "delattr", "dataset"})
+_SETS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__"})
+_NAMED_IN_SUCH_CALLS = _SETS | {"dataset"}
 
 
 @dataclass(frozen=True)
@@ -269,9 +270,14 @@ class SharedState:
             return  # no call of this file can be one, and its tree is large
         for call in source.every(cst.Call):
             statement = isinstance(source.parent(call), cst.Expr)
+            if isinstance(call.func, cst.Name) or source.code(call.func).startswith("object."):
+                if call_name(call) in _SETS and call.args and self._is_set(path, call):
+                    around = source.inside(call, cst.FunctionDef)
+                    own = source.code(call.args[0].value) == "self"
+                    passes_on = around is not None and around.name.value in _SETS and not own
+                    yield from self._if_then(path, source, call, When.BEFORE if passes_on else at_least)
+                continue
             if not isinstance(call.func, cst.Attribute):
-                if call_name(call) in {"setattr", "delattr"} and call.args and self._is_set(path, call):
-                    yield from self._if_then(path, source, call, at_least)
                 continue
             if not statement:
                 continue

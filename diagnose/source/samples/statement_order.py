@@ -29,10 +29,6 @@ _REGISTERS = re.compile(r"\b(?:__subclasses__|__init_subclass__|import_module|__
 """What finds classes and modules that the text does not name."""
 
 
-_SETTERS = frozenset({"__setattr__", "__delattr__", "__setitem__", "__delitem__", "__set__", "__iadd__"})
-"""Methods that statements call without their name."""
-
-
 class When(IntEnum):
     """The time at which a statement runs."""
 
@@ -209,8 +205,7 @@ class StatementOrder:
         source = self.code.sources[path]
         owner = source.inside(function, cst.ClassDef)
         plain = all(source.code(each.decorator) in {"staticmethod", "classmethod"} for each in function.decorators)
-        unnamed = function.name.value in _SETTERS or (not plain and owner is not None)
-        if any(source.every(cst.Yield, function)) or unnamed:
+        if any(source.every(cst.Yield, function)) or (not plain and owner is not None):
             return None
         name = owner.name.value if owner is not None and function.name.value == "__init__" else function.name.value
         found: list[tuple[str, cst.BaseExpression]] = []

@@ -49,6 +49,15 @@ DATASETS: dict[str, tuple[dict[str, str], tuple[str, ...], str]] = {
         ("loader-workers",),
         "the attribute is set through a wrapper whose `__setattr__` passes it on",
     ),
+    "object_sets": (
+        {
+            "init": "self.level = 0",
+            "get": "return self.x[i] + self.level, self.y[i]",
+            "in_step": "object.__setattr__(data, 'level', step)",
+        },
+        ("loader-workers",),
+        "the attribute is set without the dataset's own `__setattr__`",
+    ),
     "part_returned": (
         {
             "init": "self.state = {'level': 0}",
@@ -108,6 +117,63 @@ DATASETS: dict[str, tuple[dict[str, str], tuple[str, ...], str]] = {
     ),
 }
 """Parts of a dataset's program, the fixers that must leave it alone, and why."""
+
+TWO_FILES = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import changes
+from data import Options, Samples
+
+
+def main():
+    torch.manual_seed(0)
+    options = Options(gain=2.0)
+    options.samples = 96
+    loader = DataLoader(Samples(options), batch_size=8, shuffle=True)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    for epoch in range(3):
+        for step, (x, y) in enumerate(loader):
+            loss = (model(x).squeeze(1) - y).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            <in_step>
+        print(epoch, f"{loss.item():.6f}")
+
+
+if __name__ == "__main__":
+    main()
+"""
+DATA = """
+import torch
+from torch.utils.data import Dataset
+
+import changes
+
+
+class Options(dict):
+    def __getattr__(self, name):
+        return self[name]
+
+    def __setattr__(self, name, value):
+        self[name] = value
+
+
+class Samples(Dataset):
+    def __init__(self, options):
+        self.options = options
+        self.x, self.y = torch.randn(options.samples, 8), torch.randn(options.samples)
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        return changes.scaled(self.x[i], self.options.gain), self.y[i]
+"""
+CHANGES = "def scaled(x, gain):\n    return gain * x\n"
 
 LISTED = """
 class Meter:
@@ -180,6 +246,12 @@ def programs() -> Iterator[Program]:
         for name, (parts, refused, why) in DATASETS.items():
             text = fill(template, **{**slots, **parts}, optimizer=f"{of}optimizer")
             yield Program(f"way_{loop}_{name}", FAMILY, text, left_alone=dict.fromkeys(refused, why))
+    more = {"data.py": fill(DATA), "changes.py": CHANGES}
+    replaced = "changes.scaled = (lambda power: lambda x, gain: gain * x * 0.9**power)(step)"
+    left = {"loader-workers": "each step replaces a function of a module that samples call"}
+    yield Program("way_files_function_replaced", FAMILY, fill(TWO_FILES, in_step=replaced), left_alone=left, more=more)
+    text = fill(TWO_FILES, in_step="")
+    yield Program("way_files_options", FAMILY, text, frozenset({"loader-workers"}), more=more)
     slots = dict.fromkeys(("before", "epoch_start", "in_step", "epoch_end", "end", "read"), "")
     for name, (parts, left, edited) in LOGS.items():
         text = fill(SCRIPT, zero="0.0", seed="3", samples="116", **{**slots, **parts})
