@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from adversarial.families.datasets import MAIN, PLAIN, TRAINER
 from adversarial.families.deferred_reads import SCRIPT
+from adversarial.families.deferred_reads import TRAINER as LOGGED_BY_CLASS
 from adversarial.program import Program, fill
 
 FAMILY = "indirection"
@@ -101,6 +102,15 @@ DATASETS: dict[str, tuple[dict[str, str], tuple[str, ...], str]] = {
         ("loader-workers", "loader-pin"),
         "the program shows in what memory a batch lies",
     ),
+    "children_counted": (
+        {
+            "module": "import multiprocessing",
+            "get": PLAIN,
+            "in_step": "if step == 2:\n    print(len(multiprocessing.active_children()))",
+        },
+        ("loader-workers",),
+        "the program counts its child processes",
+    ),
     "batch_resized": (
         {"get": PLAIN, "in_step": "x.resize_(100, 8)\nif step == 0:\n    print(x.shape)"},
         ("loader-workers",),
@@ -174,6 +184,13 @@ class Samples(Dataset):
         return changes.scaled(self.x[i], self.options.gain), self.y[i]
 """
 CHANGES = "def scaled(x, gain):\n    return gain * x\n"
+
+CHECKED = """
+    def __setattr__(self, name, value):
+        if isinstance(value, float) and value < 0:
+            raise ValueError(name)
+        super().__setattr__(name, value)
+"""
 
 LISTED = """
 class Meter:
@@ -252,6 +269,11 @@ def programs() -> Iterator[Program]:
     yield Program("way_files_function_replaced", FAMILY, fill(TWO_FILES, in_step=replaced), left_alone=left, more=more)
     text = fill(TWO_FILES, in_step="")
     yield Program("way_files_options", FAMILY, text, frozenset({"loader-workers"}), more=more)
+    slots = dict.fromkeys(("before", "epoch_start", "in_step", "end"), "")
+    text = fill(LOGGED_BY_CLASS, zero="0.0", seed="3", samples="116", read="", epoch_end="", **slots)
+    text = text.replace("    def fit(", CHECKED + "\n    def fit(")
+    left = {"defer-item": "the class looks at each number that it is given"}
+    yield Program("way_log_checked_when_set", FAMILY, text, left_alone=left)
     slots = dict.fromkeys(("before", "epoch_start", "in_step", "epoch_end", "end", "read"), "")
     for name, (parts, left, edited) in LOGS.items():
         text = fill(SCRIPT, zero="0.0", seed="3", samples="116", **{**slots, **parts})
