@@ -163,6 +163,9 @@ def _turns(request: Request, path: str, source: Source, call: cst.Call) -> tuple
     elif dtype is not None:
         bfloat16 = switches.bind(dtype.value, lambda value: source.code(value).endswith("bfloat16"), path, source)
         either = bfloat16 == () and switches.bind(dtype.value, partial(_is_no_bfloat16, source), path, source) == ()
+        float16 = switches.bind(dtype.value, partial(_is_float16, source), path, source)
+        if float16 and {*float16} <= {*reached, *opened}:
+            bfloat16 = None  # the same setting chooses: `torch.float16 if args.amp else torch.bfloat16`
     scales = any_matches(_SCALER, request.sources.values())
     if bfloat16 is not None and _has_bfloat16(request.facts) and (scales or not either):
         return tuple(dict.fromkeys((*reached, *opened, *bfloat16))), "" if either else "bfloat16"
@@ -190,7 +193,8 @@ def _has_bfloat16(facts: Facts) -> bool:
 
 def _switched(request: Request, path: str, source: Source, call: cst.Call) -> Answer:
     dtype, enabled = argument(call, "dtype", 1), argument(call, "enabled")
-    bfloat16 = dtype is not None and source.code(dtype.value).endswith("bfloat16")
+    single = dtype is not None and not isinstance(dtype.value, cst.IfExp)
+    bfloat16 = single and dtype is not None and source.code(dtype.value).endswith("bfloat16")
     if bfloat16 and enabled is None:
         return None
     found: Setting | None = None

@@ -332,9 +332,9 @@ FIXER = Fixer(
         _deferred(
             ("sums = {'loss': 0.0}", "sums['loss'] += loss.item()", "print(sums['loss'] / 20)\n"),
             (
-                "sums = {'loss': 0.0}\nsums_pending = []",
-                "sums_pending.append(loss.detach().clone())",
-                "for tensor in sums_pending:\n    sums['loss'] += tensor.item()\nsums_pending.clear()\n"
+                "sums = {'loss': 0.0}\nsums_loss_pending = []",
+                "sums_loss_pending.append(loss.detach().clone())",
+                "for tensor in sums_loss_pending:\n    sums['loss'] += tensor.item()\nsums_loss_pending.clear()\n"
                 "print(sums['loss'] / 20)\n",
             ),
         ),

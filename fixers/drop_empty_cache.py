@@ -139,6 +139,11 @@ FIXER = Fixer(
             request=_recorded,
         ),
         Example(
+            before="import gc\nimport torch\n\n" + _LOOP + "    del x; gc.collect(); torch.cuda.empty_cache()\n",
+            after="import torch\n\n" + _LOOP + "    del x\n",
+            request=_recorded,
+        ),
+        Example(
             before="from torch.cuda import empty_cache\n\ndef step(x):\n    model(x).sum().backward()\n"
             "    clean()\n\ndef clean():\n    empty_cache()\n\nfor x in loader:\n    step(x)\n",
             after="from torch.cuda import empty_cache\n\ndef step(x):\n    model(x).sum().backward()\n"

@@ -27,7 +27,7 @@ from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request,
 from diagnose.source.dataflow.flow import within
 from diagnose.source.optimizers.gradient_coverage import idle_gradients
 from diagnose.source.tree.arguments import argument, remove_argument
-from diagnose.source.tree.edits import Source, Splice, replace
+from diagnose.source.tree.edits import Source, Splice, call_name, replace
 from diagnose.source.tree.memo import files_with
 from diagnose.source.tree.text_lines import any_matches
 
@@ -108,6 +108,8 @@ def _reader(path: str, source: Source, changed: list[cst.CSTNode]) -> str | None
         called = source.parent(node)
         if source.code(node) == "torch.autograd.grad" or isinstance(called, cst.Call):
             continue
+        if isinstance(called, cst.Comparison) and _is_counted(source, called):
+            return f"{path}:{source.lines_of(node)[0]}"
         around = source.inside(node, cst.FunctionDef) or source.module
         asks = re.search(r"\.grad is (?:not )?None|if \w+\.grad\b(?!\.)|hasattr|getattr", source.code(around))
         assign = source.parent(called) if isinstance(called, cst.AssignTarget) else None
@@ -117,6 +119,17 @@ def _reader(path: str, source: Source, changed: list[cst.CSTNode]) -> str | None
         if not asks and not freed:
             return f"{path}:{source.lines_of(node)[0]}"
     return None
+
+
+def _is_counted(source: Source, asked: cst.Comparison) -> bool:
+    """Whether the answer to `p.grad is None` is no condition, but a value: `sum(p.grad is None for p in model)`."""
+    above = source.parent(asked)
+    while isinstance(above, cst.BooleanOperation | cst.UnaryOperation):
+        above = source.parent(above)
+    if isinstance(above, cst.GeneratorExp | cst.ListComp):
+        call = source.parent(source.parent(above) or above)
+        return not (isinstance(call, cst.Call) and call_name(call) in {"any", "all"})
+    return not isinstance(above, cst.If | cst.IfExp | cst.CompIf | cst.Assert | cst.While)
 
 
 def _recorded(text: str) -> Request:
@@ -148,6 +161,14 @@ FIXER = Fixer(
         Example("optimizer.zero_grad()\n", None, _recorded),
         Example("optimizer.zero_grad(set_to_none=args.free)\n", None, _recorded),
         Example("optimizer.zero_grad(set_to_none=False)\nold = [p.grad.clone() for p in params]\n", None, _recorded),
+        Example(
+            "optimizer.zero_grad(set_to_none=False)\nprint(sum(p.grad is not None for p in params))\n", None, _recorded
+        ),
+        Example(
+            "optimizer.zero_grad(False)\nif any(p.grad is None for p in params):\n    idle()\n",
+            "optimizer.zero_grad()\nif any(p.grad is None for p in params):\n    idle()\n",
+            _recorded,
+        ),
         Example("for p in params:\n    p.grad = flat[p]\noptimizer.zero_grad(set_to_none=False)\n", None, _recorded),
         Example("g = torch.cuda.CUDAGraph()\noptimizer.zero_grad(set_to_none=False)\n", None, _recorded),
         Example("for p in model.parameters():\n    p.grad.zero_()\n    count += 1\n", None, _recorded),

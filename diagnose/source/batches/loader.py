@@ -35,6 +35,11 @@ _SPAWNS = re.compile(
 )
 """How a program says that its processes are no copies of it."""
 _GUARD = re.compile(r"__name__\s*==|==\s*__name__")
+_WATCHES = re.compile(
+    r"\b(?:active_children|active_count|setprofile|settrace|threading\.enumerate|os\.wait3?|os\.waitpid\(-1)\b|\bSIGCHLD\b"
+    r"|\bRUSAGE_CHILDREN\b|\bpsutil\.Process\([^)]*\)\.children\b"
+)
+"""What shows the children and threads of a process, or is called with its functions and with none of a worker's."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,9 @@ class Loader:
             )
         if (use := self.device_use) is not None:
             return f"feeds a dataset that {use}. Worker processes cannot use the device: move data after loading."
+        told = self.shared.told_of_workers if self.shared is not None and self.workers == 0 else None
+        if told is not None:
+            return f"has a worker_init_fn that {told.words.replace(' while it makes a sample', '')}: {told.where}."
         return (
             self.why_not_read("num_workers")
             or self.why_not_read("prefetch_factor")
@@ -226,6 +234,8 @@ class Loader:
         where = daemon_that_runs(sources, self.options.path, self.options.node)
         if where is not None:
             return f"runs in a daemonic process, which may have no children: {where} starts it."
+        if self.workers == 0 and any_matches(_WATCHES, self.options.sources.values()):
+            return "stands in a program that watches its processes, threads or calls, which workers would change."
         where = handler_in_workers(sources)
         if where is None or self.workers > 0:
             return None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Set
 import libcst as cst
 
 from diagnose.source.batches.loader_lifetime import names_holding
-from diagnose.source.dataflow.bindings import binding_of, passed_to
+from diagnose.source.dataflow.bindings import binding_of, bound_to, passed_to
 from diagnose.source.settings.other_readers import parameters_for
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
@@ -21,6 +21,9 @@ _LISTS = ("vars", "getmembers")
 _HARMLESS = {"pin_memory": frozenset({"pin_memory", "non_blocking"})}
 """Keywords that may take an option: copies from pinned memory and from other memory have the same bytes."""
 
+_ON_TENSORS = {"pin_memory": ("is_pinned",), "num_workers": ("is_shared", "resize_", "resize_as_")}
+"""Methods of a tensor that tell whether a batch is pinned, or whether it lies in memory that a worker has sent."""
+
 
 @per_program
 def option_read(sources: Mapping[str, str], source: Source, node: cst.CSTNode, option: str) -> str | None:
@@ -30,6 +33,10 @@ def option_read(sources: Mapping[str, str], source: Source, node: cst.CSTNode, o
     else they hold.
     """
     parsed = parse_all(sources)
+    for path, its in parsed.items():
+        for call in its.calls_named(*_ON_TENSORS.get(option, ())):
+            if not _is_of_own_tensor(its, call) and not _is_harmless(its, call, option):
+                return f"{path}:{its.lines_of(call)[0]}"
     given = _given(parsed, source, node, option)
     asked = [
         (path, *each) for path, its in parsed.items() for each in _reads(its, option) if its.code(each[1]) not in given
@@ -73,7 +80,14 @@ def _is_of_another(source: Source, read: cst.CSTNode, option: str) -> bool:
     return builds or isinstance(above, cst.AssignTarget)
 
 
-def _is_harmless(source: Source, node: cst.Attribute, option: str) -> bool:
+def _is_of_own_tensor(source: Source, call: cst.Call) -> bool:
+    """Whether a method is called on a tensor that the program makes: `buffer = torch.empty(8)`."""
+    owner = call.func.value if isinstance(call.func, cst.Attribute) else call
+    values = bound_to(source, owner) if isinstance(owner, cst.Name) else []
+    return bool(values) and all(isinstance(each, cst.Call) and source.is_called(each.func, "torch.") for each in values)
+
+
+def _is_harmless(source: Source, node: cst.BaseExpression, option: str) -> bool:
     arg = source.parent(node)
     keyword = arg.keyword if isinstance(arg, cst.Arg) else None
     made = source.parent(arg) if arg is not None else None

@@ -14,6 +14,8 @@ from diagnose.source.tree.syntax import Source
 _WHOLE = frozenset({"vars", "getattr", "setattr", "delattr", "asdict", "deepcopy", "copy", "dump", "dumps"})
 _PLAIN_BASES = frozenset({"object", "torch.nn.Module", "torch.nn.modules.module.Module"})
 
+_SETTERS = frozenset({"__setattr__", "__getattribute__"})
+
 
 def uses_of_attribute(source: Source, others: Iterable[Source], node: cst.Attribute) -> Uses:
     """Every use of `self.name` in the class around a node; lost where something else may use it, too."""
@@ -58,6 +60,8 @@ def _lost(source: Source, others: Iterable[Source], around: cst.ClassDef, name: 
     bases = [each for base in around.bases for each in (source.names(base.value) or {source.code(base.value)})]
     if around.decorators or around.keywords or not set(bases) <= _PLAIN_BASES:
         return "belongs to a class that others have a part in"
+    if not _SETTERS.isdisjoint(each.name.value for each in source.every(cst.FunctionDef, around)):
+        return "is set by a method of its class"
     for each in source.every(cst.Name, around):
         parent = source.parent(each)
         whole = not isinstance(parent, cst.Param | cst.Attribute)

@@ -6,6 +6,7 @@ uses `history`, in its log branch or after the loop, the statement runs for each
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ import libcst as cst
 from diagnose.source.dataflow.exit_paths import seen_after_failure, seen_elsewhere
 from diagnose.source.dataflow.flow import (
     Loop,
+    Uses,
     Variable,
     asks_nothing,
     gate,
@@ -25,9 +27,10 @@ from diagnose.source.dataflow.flow import (
 )
 from diagnose.source.dataflow.mutations import is_written
 from diagnose.source.device.device_reads import is_read, tensor_of
-from diagnose.source.device.meter_updates import does_more_than_fill
+from diagnose.source.device.meter_updates import does_more_than_fill, hands_itself_on
 from diagnose.source.device.value_kinds import is_number
 from diagnose.source.tree.edits import call_name, free_name, insert_above, insert_after, insert_before
+from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source, Splice
 
 _FILLS = frozenset({"append", "update", "add"})
@@ -80,7 +83,8 @@ def put_off_statement(source: Source, others: Sequence[Source], read: cst.Call, 
     call = _Call(read)
     for part in _parts(statement):
         _take(source, part, call, batch, name)
-    pending = free_name(source, f"{name}_pending")
+    key = _part_filled(statement)
+    pending = free_name(source, re.sub(r"\W", "_", f"{name}_pending" if key is None else f"{name}_{key}_pending"))
     tensor = tensor_of(source, read, "kept")
     entry = f"({', '.join([tensor, *map(source.code, call.kept)])})" if call.kept else tensor
     flush = _flush(source, statement, call, pending)
@@ -123,6 +127,8 @@ def _check_filled(
         if any(each not in _CONTAINERS and each not in classes and each not in _NAMES_PARTS for each in called):
             raise NotPending(f"what `{name}` is made by is not seen in these files")
         for each in own:
+            if hands_itself_on(where[each], classes[each]):
+                raise NotPending(f"`{each}` hands its objects on, and others may look at them")
             reason = does_more_than_fill(where[each], classes[each], method)
             if method and reason is not None:
                 raise NotPending(f"`{each}.{method}` {reason}")
@@ -142,7 +148,7 @@ def _looks(source: Source, statement: cst.CSTNode, batch: Loop, name: str) -> tu
     """The branches of the loop that look at what a variable holds, and whether anything does so after the loop."""
     scope = scope_of(source, batch)
     branches: dict[cst.If, None] = {}
-    after = False
+    after, part = False, _part_filled(statement)
     for alias in _aliases(source, scope, name, batch):
         uses = uses_of(source, scope, alias)
         if uses.lost:
@@ -155,6 +161,8 @@ def _looks(source: Source, statement: cst.CSTNode, batch: Loop, name: str) -> tu
                 branch = gate(source, use, batch)
                 if branch is None:
                     if asks_nothing(source, use) and alias != name:
+                        continue
+                    if alias == name and part is not None and _is_of_another_part(source, use, part, uses):
                         continue
                     if isinstance(batch, cst.For) and within(source, use, batch.iter):
                         raise NotPending(
@@ -171,6 +179,38 @@ def _looks(source: Source, statement: cst.CSTNode, batch: Loop, name: str) -> tu
         raise NotPending("the loop may be left by a return")
     outer = [branch for branch in branches if not any(within(source, branch, other) for other in branches)]
     return outer, after
+
+
+def _part_filled(statement: cst.CSTNode) -> str | None:
+    """The key of the part that a statement fills: `loss` of `log["loss"].append(x)` and of `log["loss"] += x`."""
+    filled: cst.BaseExpression | None = statement.target if isinstance(statement, cst.AugAssign) else None
+    if isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
+        filled = statement.value.func.value if isinstance(statement.value.func, cst.Attribute) else None
+    return _key(filled)
+
+
+def _key(node: cst.CSTNode | None) -> str | None:
+    index = node.slice[0].slice if isinstance(node, cst.Subscript) and isinstance(node.value, cst.Name) else None
+    return string(index.value) if isinstance(index, cst.Index) else None
+
+
+def _is_of_another_part(source: Source, use: Variable, part: str, uses: Uses) -> bool:
+    """Whether a use looks at another part of a dictionary, which is made of empty lists and numbers by their keys."""
+    key = _key(source.parent(use))
+    return (
+        key not in {None, part}
+        and bool(uses.assigned)
+        and all(
+            isinstance(value, cst.Dict)
+            and {key, part} <= {string(each.key) for each in value.elements if isinstance(each, cst.DictElement)}
+            and all(_is_empty(each.value) for each in value.elements)
+            for _, value in uses.assigned
+        )
+    )
+
+
+def _is_empty(value: cst.BaseExpression) -> bool:
+    return isinstance(value, cst.BaseNumber) or (isinstance(value, cst.List) and not value.elements)
 
 
 def _aliases(source: Source, scope: cst.CSTNode, name: str, batch: Loop) -> list[str]:

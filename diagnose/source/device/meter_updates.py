@@ -39,6 +39,17 @@ def does_more_than_fill(source: Source, around: cst.ClassDef, method: str, depth
     return None
 
 
+def hands_itself_on(source: Source, around: cst.ClassDef) -> bool:
+    """Whether methods of a class put their object where others find it: `Meter.all.append(self)`."""
+    for name in (each for each in source.every(cst.Name, around) if each.value == "self"):
+        above = source.parent(name)
+        call = source.parent(above) if isinstance(above, cst.Arg) else None
+        asked = isinstance(call, cst.Call) and any(each.startswith("builtins.") for each in source.names(call.func))
+        if isinstance(above, cst.Arg | cst.Assign | cst.Element | cst.DictElement) and not asked:
+            return True
+    return False
+
+
 def _reason(
     source: Source, around: cst.ClassDef, call: cst.Call, own: dict[str, cst.FunctionDef], depth: int
 ) -> str | None:

@@ -146,13 +146,16 @@ def _whole(source: Source, node: cst.CSTNode) -> cst.CSTNode | None:
         return node.value if any(_is_shown(source, each) for each in groups) else None
     if isinstance(node, cst.Attribute) and node.attr.value == "state_dict":
         part = source.parent(node)
+        above = source.parent(part) if part is not None else None
+        if isinstance(above, cst.Subscript) and "param_groups" in source.code(above.slice[0]):
+            return node.value if any(_is_shown(source, each) for each in _groups(source, above)) else None
         while isinstance(above := source.parent(part) if part is not None else None, cst.Subscript):
             part = above
         return node.value if part is not None and _is_told(source, part) else None
     return node if _is_told(source, node) else None
 
 
-def _groups(source: Source, groups: cst.Attribute) -> Iterator[cst.CSTNode]:
+def _groups(source: Source, groups: cst.BaseExpression) -> Iterator[cst.CSTNode]:
     """The list of groups, and each that a loop or an assignment takes of it."""
     parent = source.parent(groups)
     whole = parent if isinstance(parent, cst.Subscript) and parent.value is groups else groups

@@ -74,7 +74,7 @@ def _cut(source: Source, node: cst.CSTNode, gone: Collection[cst.CSTNode], about
     if isinstance(line, cst.SimpleStatementLine | cst.SimpleStatementSuite):
         left = [small for small in line.body if small not in gone]
         if left:
-            return _from_row(source, line.body, node)
+            return _from_row(source, line.body, node, gone)
         if isinstance(line, cst.SimpleStatementSuite) or _alone(source, line, gone):
             first = next(small for small in line.body if small in gone)
             begin, end = source.span(node)[0], source.span(line.body[-1])[1]
@@ -91,10 +91,12 @@ def _alone(source: Source, statement: cst.CSTNode, gone: Collection[cst.CSTNode]
     return isinstance(block, cst.IndentedBlock) and _all_gone(block, gone) and block.body[0] is statement
 
 
-def _from_row(source: Source, row: Sequence[cst.BaseSmallStatement], node: cst.CSTNode) -> Splice:
-    """One of several statements on a line."""
+def _from_row(
+    source: Source, row: Sequence[cst.BaseSmallStatement], node: cst.CSTNode, gone: Collection[cst.CSTNode]
+) -> Splice:
+    """One of several statements on a line, with the semicolon on its side of those that stay."""
     at = next(index for index, small in enumerate(row) if small is node)
-    if at + 1 < len(row):
+    if any(small not in gone for small in row[at + 1 :]):
         return Splice(source.span(node)[0], source.span(row[at + 1])[0], "")
     return Splice(source.span(row[at - 1])[1], source.span(node)[1], "")
 

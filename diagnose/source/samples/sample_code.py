@@ -164,8 +164,11 @@ class SampleCode:
         callees = {call.func for call in source.every(cst.Call, node)}
         for each in source.walk(node, cst.Name, cst.Attribute):
             for file, found in self.named(source, each):
-                if found is not node:
-                    yield self._goes_to(file, found, called=each in callees)
+                decorates = source.inside(each, cst.Decorator) is not None
+                if found is not node and not (decorates and isinstance(found, cst.FunctionDef)):
+                    yield self._goes_to(file, found, lasting=decorates, called=each in callees)
+                for function in _run_with(source, each, self.sources[file], found, decorates):
+                    yield self._samples(file, function)
         # A property is read, and a method may be passed on: each attribute counts, called or not.
         read = (each for each in source.every(cst.Attribute, node) if not is_of_library(source, each.value))
         new = {each.attr.value for each in read} - self._methods
@@ -287,6 +290,20 @@ class SampleCode:
 
     def calls(self, path: str, node: cst.CSTNode) -> Iterator[cst.Call]:
         return self.sources[path].every(cst.Call, node)
+
+
+def _run_with(
+    source: Source, name: cst.CSTNode, its: Source, found: Definition, decorates: bool
+) -> Iterator[cst.FunctionDef]:
+    """Yield the constructor of a class where a name calls it, and what a decorator puts around a function."""
+    functions = list(its.every(cst.FunctionDef, found))
+    call = source.parent(name)
+    if isinstance(found, cst.ClassDef):
+        called = isinstance(call, cst.Call) and call.func is name
+        yield from (each for each in functions if called and each.name.value == "__init__")
+    elif decorates:
+        around = (each for each in functions if each is not found)
+        yield from (each for each in around if not any(each in its.ancestors(other) for other in functions))
 
 
 def _given(source: Source, name: cst.Name, attributes: frozenset[str] | None) -> Iterator[cst.BaseExpression]:

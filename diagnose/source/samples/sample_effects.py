@@ -57,6 +57,8 @@ _HERE_AND_NOW = (
     *("torch.is_grad_enabled", "torch.cuda.", "tracemalloc.", "gc.", "inspect.", "sys._getframe", "tempfile."),
 )
 _WORKER = "torch.utils.data.get_worker_info"
+_OF_TRAINING = frozenset({"param_groups", "get_last_lr"})
+"""Attributes of optimizers and schedulers that change from step to step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def traces(code: SampleCode) -> Iterator[Trace]:
     for node, path in code.sampling.items():
         source = code.sources[path]
         yield from _kept(code, path, node)
-        yield from _told(code, path, node)
+        yield from told(code, path, node)
         yield from _read_elsewhere(source, path, node, elsewhere)
 
 
@@ -99,7 +101,7 @@ def _kept(code: SampleCode, path: str, node: cst.FunctionDef | cst.Lambda) -> It
             yield Trace(words, path, _l(source, target))
 
 
-def _told(code: SampleCode, path: str, node: cst.CSTNode) -> Iterator[Trace]:
+def told(code: SampleCode, path: str, node: cst.CSTNode) -> Iterator[Trace]:
     """Yield what a sample asks of the console, how it may end its process, and what it writes."""
     source = code.sources[path]
     for each in source.every(cst.Name, node):
@@ -119,7 +121,10 @@ def _read_elsewhere(source: Source, path: str, node: cst.CSTNode, elsewhere: Seq
     for read in source.walk(node):
         if isinstance(read, cst.Attribute | cst.Name) and not isinstance(source.parent(read), cst.Attribute):
             names = {name for each in _chain(read) for name in source.names(each)}
-            if any(name.startswith(each) for name in names for each in elsewhere):
+            of_training = any(
+                isinstance(each, cst.Attribute) and each.attr.value in _OF_TRAINING for each in _chain(read)
+            )
+            if of_training or any(name.startswith(each) for name in names for each in elsewhere):
                 words = f"reads `{source.code(read)}`, which is another in a worker or at another time,"
                 yield Trace(f"{words} while it makes a sample", path, _l(source, read))
 
@@ -184,10 +189,11 @@ def _outlives(code: SampleCode, path: str, function: cst.FunctionDef | cst.Lambd
     source = code.sources[path]
     root = root_of(target)
     if not isinstance(root, cst.Name):
-        return isinstance(root, cst.Call) and call_name(root) in {"globals", "vars", "super", "type", "getattr"}
+        named = isinstance(root, cst.Call) and call_name(root) in {"globals", "vars", "super", "type", "getattr"}
+        return named or is_alias(code, path, function, root)
     own = source.inside(target, cst.ClassDef)
     if is_own(source, root):
-        return own is None or own in code.lasting
+        return own is None or (own in code.lasting and getattr(function, "name", root).value != "__init__")
     inside = {*local_names(source, function)}
     for above in source.ancestors(function):
         if isinstance(above, cst.FunctionDef | cst.Lambda) and above in code.sampling:

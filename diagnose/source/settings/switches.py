@@ -89,7 +89,7 @@ class Switches:
         never is.
         """
         if not isinstance(name, cst.Name):
-            return () if wanted(name) else None
+            return next(self._reached(name, wanted, path, source, 0), None)
         return self._assigned(name, wanted, path, source, 0)
 
     def equal(self, node: cst.BaseExpression, value: Scalar, path: str, source: Source) -> Turns | None:
@@ -163,12 +163,22 @@ class Switches:
             target = assign.targets[0].target
             if not (isinstance(target, cst.Name) and target.value == name.value):
                 continue
-            sides = [assign.value.body, assign.value.orelse] if isinstance(assign.value, cst.IfExp) else [assign.value]
-            for side in sides:
-                turns = self.reach(path, source, side, depth + 1) if wanted(side) else None
-                if turns is not None:
-                    reached.append(turns)
+            reached += self._reached(assign.value, wanted, path, source, depth)
         return reached[-1] if reached else None  # what is bound last holds
+
+    def _reached(
+        self,
+        value: cst.BaseExpression,
+        wanted: Callable[[cst.BaseExpression], bool],
+        path: str,
+        source: Source,
+        depth: int,
+    ) -> Iterator[Turns]:
+        """Yield the settings by which an expression, or a side of a conditional one, has a wanted value."""
+        for side in (value.body, value.orelse) if isinstance(value, cst.IfExp) else (value,):
+            turns = self.reach(path, source, side, depth + 1) if wanted(side) else None
+            if turns is not None:
+                yield turns
 
     def _setting(self, node: cst.BaseExpression, path: str, source: Source) -> Setting | None:
         return setting_of(node, path, source, self.sources, None, configs=self.configs, words=self.words, readers=None)

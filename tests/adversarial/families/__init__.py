@@ -11,6 +11,7 @@ from adversarial.families import (
     distributed,
     everyday,
     images,
+    indirection,
     model_math,
     processes,
     recipes,
@@ -20,7 +21,7 @@ from adversarial.program import Program, unique
 
 FAMILIES = (
     *(deferred_reads, datasets, checkpoints, model_math, training_loops),
-    *(distributed, everyday, processes, images, recipes),
+    *(distributed, everyday, processes, images, recipes, indirection),
 )
 
 

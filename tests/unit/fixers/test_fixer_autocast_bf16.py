@@ -383,6 +383,7 @@ def test_the_programs_own_options_open_its_autocast(
         ("torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16", "in bfloat16"),
         ("torch.bfloat16 if device == 'cpu' else torch.float16", "in the format of 16 bits that it chooses"),
         ("torch.float16 if device == 'cuda' else torch.bfloat16", "in the format of 16 bits that it chooses"),
+        ("torch.float16 if args.amp else torch.bfloat16", "in float16 with"),
         ("pick(device)", "in the format of 16 bits that it chooses"),
     ],
 )
@@ -393,7 +394,11 @@ def test_the_summary_names_the_format_that_the_program_then_computes_in(dtype: s
     assert words in answer.summary
 
 
-def test_a_format_that_nobody_can_follow_is_not_opened_without_a_scaler() -> None:
-    text = OPTIONS + "amp_dtype = torch.bfloat16 if device == 'cpu' else torch.float16\n"
-    answer = fixed(text + 'with torch.autocast("cuda", amp_dtype, enabled=args.amp):\n    model(x).sum().backward()\n')
-    assert isinstance(answer, Advice), answer
+@pytest.mark.parametrize(
+    "dtype", ["torch.bfloat16 if device == 'cpu' else torch.float16", "torch.float16 if args.amp else torch.bfloat16"]
+)
+def test_a_format_that_may_be_float16_is_not_opened_without_a_scaler(dtype: str) -> None:
+    text = OPTIONS + f"amp_dtype = {dtype}\n"
+    for given in ("amp_dtype", f"dtype={dtype}"):
+        line = f'with torch.autocast("cuda", {given}, enabled=args.amp):\n'
+        assert isinstance(fixed(text + line + "    model(x).sum().backward()\n"), Advice)

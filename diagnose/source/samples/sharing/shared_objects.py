@@ -121,7 +121,8 @@ class SharedObjects:
             return not is_of_model(source, node) and self._may_be_given(path, node)
         root = root_of(node)
         if root is not node and isinstance(root, cst.Name) and root.value in self.whole:
-            return self._is_bound_again(path, root) and not is_of_model(source, root)
+            replaced = isinstance(node, cst.Attribute) and node.value is root and node.attr.value in self._methods
+            return (replaced or self._is_bound_again(path, root)) and not is_of_model(source, root)
         if root is not node and isinstance(root, cst.Name) and root.value in self.given and self._is_layer(path, root):
             return True  # whoever calls it computes with all that lies in it
         if isinstance(node, cst.Attribute):
@@ -246,8 +247,8 @@ class SharedObjects:
         """Functions that make samples, as a program may replace one: `Images.__getitem__ = other`."""
         return {node.name.value for node in self.code.sampling if isinstance(node, cst.FunctionDef)}
 
-    def _is_part(self, path: str, value: cst.BaseExpression) -> bool:
-        """Whether an expression may be memory of what samples read, as `labels` after `labels = data.targets`."""
+    def _is_part(self, path: str, value: cst.BaseExpression, depth: int = 3) -> bool:
+        """Whether an expression may be memory of what samples read: `data.targets`, or a call that returns it."""
         while not isinstance(value, cst.Attribute):
             if isinstance(value, cst.Subscript):
                 value = value.value
@@ -261,7 +262,11 @@ class SharedObjects:
                     else inner
                 )
             else:
-                return False
+                called = self.code.defined.named(call_name(value)) if isinstance(value, cst.Call) and depth else ()
+                returned = (
+                    (file, each) for file, found in called for each in self.code.sources[file].every(cst.Return, found)
+                )
+                return any(each.value and self._is_part(file, each.value, depth - 1) for file, each in returned)
         return value.attr.value in self.read[0] and self.may_be_shared(path, value.value)
 
     def _is_bound_again(self, path: str, name: cst.Name) -> bool:

@@ -18,7 +18,7 @@ from diagnose.source.samples.dataset_rng import draws_of_order
 from diagnose.source.samples.given_attributes import follow_given
 from diagnose.source.samples.object_identity import hands_on, root_of
 from diagnose.source.samples.sample_code import SampleCode
-from diagnose.source.samples.sample_effects import Trace, changed_by, traces
+from diagnose.source.samples.sample_effects import Trace, changed_by, told, traces
 from diagnose.source.samples.sharing.batch_aliases import (
     Function,
     changed_on_the_way,
@@ -44,7 +44,8 @@ from diagnose.source.tree.syntax import Source
 
 __all__ = ["SharedState", "When", "shared_state"]
 
-_NAMED_IN_SUCH_CALLS = frozenset({"setattr", "delattr", "dataset"})
+_SETS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__"})
+_NAMED_IN_SUCH_CALLS = _SETS | {"dataset"}
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,11 @@ class SharedState:
                 yield Trace(f"needs `{_line(source, node)}`, which has no name in a module", path, line)
 
     @cached_property
+    def told_of_workers(self) -> Trace | None:
+        """What the function that sets up each worker prints or writes, which none does where there are none."""
+        return next((each for node, path in self._inits.items() for each in told(self.code, path, node)), None)
+
+    @cached_property
     def handle(self) -> Trace | None:
         """The first that samples read from a handle which was opened before there were workers."""
         return next(held_handles(self.code), None)
@@ -254,11 +260,11 @@ class SharedState:
         return StatementOrder(self.code, self._shared, self.path, self.loader)
 
     @cached_property
-    def _inits(self) -> set[cst.CSTNode]:
-        """The functions that set up each worker."""
+    def _inits(self) -> dict[cst.CSTNode, str]:
+        """The functions that set up each worker, with their files."""
         source = self.code.sources[self.path]
         names = {each.value for each in source.every(cst.Name, self.init)} if self.init is not None else set()
-        return {node for name in names for _, node in self.code.defined.named(name)}
+        return {node: path for name in names for path, node in self.code.defined.named(name)}
 
     def _called(self, path: str, source: Source, at_least: When) -> Iterator[Trace]:
         """Methods of a library's dataset that are called for what they do to it."""
@@ -267,9 +273,14 @@ class SharedState:
             return  # no call of this file can be one, and its tree is large
         for call in source.every(cst.Call):
             statement = isinstance(source.parent(call), cst.Expr)
+            if isinstance(call.func, cst.Name) or source.code(call.func).startswith("object."):
+                if call_name(call) in _SETS and call.args and self._is_set(path, call):
+                    around = source.inside(call, cst.FunctionDef)
+                    own = source.code(call.args[0].value) == "self"
+                    passes_on = around is not None and around.name.value in _SETS and not own
+                    yield from self._if_then(path, source, call, When.BEFORE if passes_on else at_least)
+                continue
             if not isinstance(call.func, cst.Attribute):
-                if call_name(call) in {"setattr", "delattr"} and call.args and self._is_set(path, call):
-                    yield from self._if_then(path, source, call, at_least)
                 continue
             if not statement:
                 continue
