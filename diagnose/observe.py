@@ -86,7 +86,8 @@ def observe(
         stop=stop,
         cwd=program.cwd,
     )
-    session.record(PhaseChanged(phase="reading the trace"))
+    if outcome.ranks:
+        session.record(PhaseChanged(phase="reading the trace"))
     traces = tuple(open_traces([session.path])) if outcome.ranks else ()
     diagnosis = drop_ignored(diagnose(traces, catalogue), settings)
     shortcomings = _shortcomings(steps, recipe, outcome, _why_unwatched(session.path))

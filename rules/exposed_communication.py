@@ -78,7 +78,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     longest = [(str(kinds[at]), int(spent[at])) for at in order.tolist() if spent[at] > 0]
     rows = exposed > 0
     inherent = int(np.minimum(exchange.inherent_ns, needed).sum()) // steps
-    waited = (comm.duration_ns - comm.transfer_ns)[rows].sum() / steps
+    waited = round((comm.duration_ns - comm.transfer_ns)[rows].sum() / steps)
     yield Claim(
         summary=f"{'the device' if measures.has_device else 'the training thread'} computes nothing "
         f"for {of_traced_step(measures, less.exposed)} "
@@ -91,7 +91,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             *(Evidence(f"of it, {kind or 'of unknown kind'}", time // steps, "ns") for kind, time in longest),
             Evidence("exposed collectives per step", int(rows.sum()) / steps, "count", _rows(measures, exposed)),
             *([Evidence("of it, what no plan hides", inherent, "ns")] * (inherent > 0)),
-            Evidence("waiting for other ranks, as far as one rank can tell", round(waited), "ns"),
+            *([Evidence("waiting for other ranks, as far as one rank can tell", waited, "ns")] * (waited > 0)),
             *(least_exposed(measures) if longest and longest[0][0] == "all_reduce" else ()),
         ],
         where=places_by_cost(measures, exposed),

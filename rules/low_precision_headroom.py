@@ -51,6 +51,7 @@ from diagnose.rule import (
 
 MOSTLY = 0.5
 WORTH = 0.02
+_NO_BFLOAT16 = "this device has no bfloat16, and training in float16 needs a GradScaler"
 _WORDS = {"bf16": "bfloat16", "fp16": "float16", "tf32": "TF32", "fp32": "fp32"}
 
 
@@ -97,7 +98,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence(f"{wide.format} over {used}, {measures.ceilings.source}", rates[wide.format] / rates[used], "×"),
         ],
         where=places_of_ops(measures, measures.op_of_work[wide.products]),
-        confirm="a trial with autocast: products of this program's sizes may gain less, and changes of format cost",
+        confirm="a trial with autocast: products of this program's sizes may gain less, and changes of format cost"
+        + (f"; {_NO_BFLOAT16}" if wide.format == "fp16" else ""),
     )
 
 

@@ -68,7 +68,7 @@ def summed(taken: Int64, freed: Int64, size_bytes: Int64, events: int) -> Int64:
 def pieces(trace: Trace, device: int) -> Pieces:
     """The pieces of a device; none where events have no addresses."""
     memory = trace.memory
-    rows = np.flatnonzero(of_device(memory.device, device))
+    rows = np.flatnonzero(of_device(trace, memory.device, device))
     takes = memory.action[rows] == MemoryAction.ALLOC
     gives = freed(trace)[rows]
     places = np.flatnonzero((takes | gives) & (memory.address[rows] != MISSING))
@@ -81,7 +81,7 @@ def pieces(trace: Trace, device: int) -> Pieces:
     earlier = ~taking & ~np.concatenate(([False], same & taking[:-1]))[: len(order)]
     began, left = order[taking], order[earlier]
     blocks = trace.blocks
-    mine = blocks.where(of_device(blocks.device, device) & (blocks.state == BlockState.HELD))
+    mine = blocks.where(of_device(trace, blocks.device, device) & (blocks.state == BlockState.HELD))
     alive = ends[taking] == len(rows)
     known, beside = _matched(mine, memory.address[rows[began]], alive)
     if not len(blocks):

@@ -33,12 +33,12 @@ class History:
 def history(trace: Trace, device: int) -> History:
     """The totals of a device over the recorded history."""
     memory = trace.memory
-    rows = np.flatnonzero(of_device(memory.device, device))
+    rows = np.flatnonzero(of_device(trace, memory.device, device))
     action, size = memory.action[rows], memory.size_bytes[rows]
     frees = freed(trace)[rows]
     allocated = np.where(action == MemoryAction.ALLOC, size, 0) - np.where(frees, size, 0)
     reserved = np.where(np.isin(action, _TAKEN), size, 0) - np.where(np.isin(action, _RETURNED), size, 0)
-    mine = of_device(trace.segments.device, device)
+    mine = of_device(trace, trace.segments.device, device)
     time_ns = memory.time_ns[rows]
     timed = bool(len(rows)) and bool((time_ns != MISSING).all())
     return History(
@@ -49,10 +49,11 @@ def history(trace: Trace, device: int) -> History:
     )
 
 
-def of_device(devices: Int32, device: int) -> Bool:
-    """Return which entries are of a device: all of them where none says of which it is; -1 is the host where some
-    do."""
-    return devices == device if (devices != MISSING).any() else np.ones(len(devices), np.bool_)
+def of_device(trace: Trace, devices: Int32, device: int) -> Bool:
+    """Return which entries of a table of the trace are of a device: all of them where none says of which it is and no
+    work of a device was recorded beside them; else -1 is the host."""
+    told = trace.has_device or (devices != MISSING).any()
+    return devices == device if told else np.ones(len(devices), np.bool_)
 
 
 def freed(trace: Trace) -> Bool:

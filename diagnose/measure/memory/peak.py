@@ -235,7 +235,7 @@ def _recorded_peak(trace: Trace, device: int) -> MemoryPeak | None:
 
 
 def _event_series(trace: Trace, device: int) -> tuple[Int64, Int64] | None:
-    memory = trace.memory.where(of_device(trace.memory.device, device))
+    memory = trace.memory.where(of_device(trace, trace.memory.device, device))
     role = recorded_roles(memory.category)
     if not (memory.category != MemoryCategory.UNKNOWN).any():
         return None

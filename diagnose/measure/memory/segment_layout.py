@@ -34,7 +34,7 @@ def layout_at(trace: Trace, device: int, held: Pieces, place: int) -> Layout | N
     """The layout right after the event at a place of the history; None where the segments are not recorded."""
     table = trace.segments
     real = (table.size_bytes > 0) & (table.size_bytes <= MOST_BYTES) & (table.address <= _LAST)
-    mine = table.where(of_device(table.device, device) & real)
+    mine = table.where(of_device(trace, table.device, device) & real)
     if not len(mine):
         return None
     fixed = mine.where(mine.expandable == 0)

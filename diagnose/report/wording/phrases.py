@@ -101,7 +101,21 @@ def awaited(diagnosis: Diagnosis) -> str:
         for side, part, names in sorted(sides, key=lambda one: -one[1])
         if part
     ]
-    return f"A step's critical path is {' and '.join(said)}. What runs beside it, on host or device, costs no time."
+    return f"A step's critical path is {' and '.join(said)}. {_beside(diagnosis, 1 - device)}"
+
+
+_BUSY = 0.9
+"""A share of the step: a device that works for so long beside a host on the path is about as late as the host is."""
+
+
+def _beside(diagnosis: Diagnosis, host: float) -> str:
+    """Return what the work beside the path costs: nothing, unless the device works all along beside a host that is on
+    it."""
+    spent = diagnosis.accounting
+    busy = 1 - spent.idle_ns / spent.total_ns if spent.total_ns else 0.0
+    if host <= 1 - _BUSY or busy < _BUSY:
+        return "What runs beside it, on host or device, costs no time."
+    return f"The device works beside it for {format_share(busy)} of the step: a faster host alone gives back little."
 
 
 def _mostly(whole: float, parts: Mapping[str, float]) -> str:

@@ -79,6 +79,7 @@ def test_a_program_that_trains_nothing_gets_a_plain_sentence(tmp_path: Path) -> 
     assert answer.returncode == 0
     (warning, *_) = json.loads(answer.stdout)["diagnosis"]["warnings"]
     assert warning.startswith("no training step was seen")
+    assert "reading the trace" not in answer.stderr
 
 
 def test_a_program_that_fails_before_its_first_step_is_not_told_to_name_another(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from diagnose.engine import diagnose
 from diagnose.measure import Measures
 from diagnose.measure.replay.critical_path import critical_path
-from diagnose.model import Diagnosis
+from diagnose.model import Accounting, Diagnosis
 from diagnose.plugins import Catalogue
 from diagnose.report.terminal import text
+from diagnose.report.wording.phrases import awaited
 from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
@@ -96,6 +98,20 @@ def test_a_diagnosis_has_it_per_step_and_the_report_says_what_the_accounting_hid
     words = " ".join(text.render(diagnosis).split())
     assert "A step's critical path is 80 % host (mostly memory allocator 49 %, framework dispatch 22 %" in words
     assert "and 20 % device (compute). What runs beside it, on host or device, costs no time." in words
+
+
+def test_a_path_over_the_host_beside_a_busy_device_is_not_all_that_costs_time() -> None:
+    diagnosis = replace(
+        diagnosed("h200_allocator_churn"),
+        critical_path={"launch": 80, "compute": 20},
+        accounting=Accounting(compute=93, idle={"launch": 7}),
+    )
+    assert awaited(diagnosis) == (
+        "A step's critical path is 80 % host (kernel launches) and 20 % device (compute). "
+        "The device works beside it for 93 % of the step: a faster host alone gives back little."
+    )
+    waiting = replace(diagnosis, accounting=Accounting(compute=50, idle={"launch": 50}))
+    assert awaited(waiting).endswith("What runs beside it, on host or device, costs no time.")
 
 
 def test_a_report_is_silent_where_the_path_is_all_compute_or_not_known() -> None:

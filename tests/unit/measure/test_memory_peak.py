@@ -20,7 +20,7 @@ from diagnose.plugins import load_rules
 from diagnose.rule import Claim
 from diagnose.trace import StackFrame, Trace
 from diagnose.trace.drawn import drawn
-from diagnose.trace.schema import MemoryCategory, Segments
+from diagnose.trace.schema import MISSING, MemoryCategory, Segments
 
 TORCH = "/x/site-packages/torch"
 CALL = StackFrame(f"{TORCH}/nn/modules/module.py", 1790, "_call_impl", owned=False)
@@ -301,6 +301,15 @@ def test_between_operators_nobody_is_named() -> None:
     peak = Measures(profiled(4.5)).memory_peak
     assert peak is not None
     assert [part.by for part in peak.parts] == [None]
+
+
+def test_memory_of_the_host_beside_the_work_of_a_device_is_none_of_the_devices() -> None:
+    step = profiled(2, 5.5, 10.5)
+    on_host = replace(step, memory=replace(step.memory, device=np.full(3, MISSING, np.int32)))
+    assert Measures(drawn("gpu : kkk\nstep:    |")).trace.has_device
+    working = replace(on_host, device=drawn("gpu : kkk\nstep:    |").device)
+    assert memory_peak(on_host, 0, NONE) is not None, "without a device nobody says whose it is"
+    assert memory_peak(working, 0, NONE) is None
 
 
 def test_nothing_recorded_is_no_peak() -> None:

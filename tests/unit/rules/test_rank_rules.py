@@ -392,3 +392,14 @@ def test_many_collectives_whose_sizes_nobody_recorded_are_not_told_to_be_small(s
     )
     answers = [*RULES["small-buckets"].check(measures)]
     assert [isinstance(answer, CannotTell) for answer in answers if not isinstance(answer, Claim)] == [True] * told
+
+
+def test_waiting_that_one_rank_cannot_see_is_not_said_to_be_zero() -> None:
+    lanes = """
+        gpu   : kkk   kkkx
+        gpu 20:    aaa
+        opt   :          O
+    """
+    trace = drawn(lanes, repeat=4, kernels=MODEL, comms={"a": Collective("all_to_all", 96 << 20, 8, "ep")})
+    (claim,) = [one for one in RULES["exposed-communication"].check(Measures(trace)) if isinstance(one, Claim)]
+    assert not [one for one in claim.evidence if one.measure.startswith("waiting for other ranks")]
