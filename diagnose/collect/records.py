@@ -21,7 +21,8 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
                      it calls the repeated blocks of its model (`inside.probes.blocks`), draws where it makes samples
                      that draw random numbers (`inside.probes.rng_use`), stepped, idle parameters and frozen parameters
                      where it built optimizers for which that holds (`inside.hooks.sites`), module classes with a file's
-                     classes of modules that have instances (`inside.probes.module_classes`)
+                     classes of modules that have instances (`inside.probes.module_classes`), loaded file for each file
+                     of the program's that is loaded when its first step ends (`inside.probes.loaded_files`)
     syncs.jsonl      {"file", "line", "function", "count", "steps"}; the file exists, if empty, once somebody looked
     memory.pickle    a snapshot of the device's allocator, as torch takes it, and beside its own keys "diagnose":
                      {"reason": "steady" | "out of memory", "time_ns", "capacity_bytes", "cost_ns", "pieces":
@@ -66,6 +67,8 @@ RANGES = "ranges.jsonl"
 STACKS = "stacks.jsonl"
 SAMPLES = "samples.jsonl"
 SITES = "sites.jsonl"
+LOADED = "loaded file"
+"""The kind of site that names one of the program's files which it has loaded."""
 SYNCS = "syncs.jsonl"
 COUNTERS = "counters.jsonl"
 MEMORY = "memory.pickle"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from diagnose.collect.records import LOADED
 from diagnose.compose.stack.asking_time import AskingTime
 from diagnose.errors import InputError
 from diagnose.model import Diagnosis, Facts, Site
@@ -38,7 +39,9 @@ def knowledge(
     """
     asking = AskingTime.of(budget_ns)
     recorded = (replace(site, file=absolute(program, site.file)) for trace in traces for site in trace.sites)
-    unique = tuple({_identity(site): site for site in recorded}.values())
+    known = {_identity(site): site for site in recorded}.values()
+    loaded = [site.file for site in known if site.kind == LOADED and site.owned]
+    unique = tuple(site for site in known if site.kind != LOADED)
     paths: dict[str, None] = {}
     if program.entry is not None:
         paths[str(program.entry)] = None
@@ -48,6 +51,15 @@ def knowledge(
         named += [frame.file for stack in trace.stacks for frame in stack if frame.owned]
         named += [site.file for site in trace.sync_sites or ()]
     paths |= dict.fromkeys(absolute(program, file) for file in named)
+    sources = _read(program, paths)
+    sources |= read_reached(program, sources)
+    sources |= _read(program, [path for path in loaded if path not in sources])  # imported by computed names
+    facts = traces[0].facts if traces else Facts()
+    return RunContext(sources, unique, facts, tuple(traces), asking)
+
+
+def _read(program: Program, paths: Iterable[str]) -> dict[str, str]:
+    """Return the texts of those files that are the user's."""
     sources: dict[str, str] = {}
     for path in paths:
         if program.owned(path):
@@ -55,9 +67,7 @@ def knowledge(
                 sources[path] = read_source(Path(path)).text
             except InputError:
                 continue  # a frame may name a file that is no file: `<string>`, a notebook cell
-    sources |= read_reached(program, sources)
-    facts = traces[0].facts if traces else Facts()
-    return RunContext(sources, unique, facts, tuple(traces), asking)
+    return sources
 
 
 def absolute(program: Program, file: str) -> str:

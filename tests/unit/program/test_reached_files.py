@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.collect.records import LOADED
 from diagnose.compose.stack.run_context import knowledge
 from diagnose.compose.stack.stack import Stack
-from diagnose.model import Confidence, Diagnosis, Finding, Severity
+from diagnose.model import Confidence, Diagnosis, Finding, Severity, Site
 from diagnose.program import Program
 from diagnose.program.reached_files import LARGEST_CONFIG_BYTES, read_reached
+from diagnose.trace import Trace
 
 FILES = {
     "train.py": (
@@ -119,3 +121,13 @@ def test_a_fixer_sees_python_and_configs_apart(program: Program) -> None:
     assert {Path(path).suffix for path in request.sources} == {".py"}
     assert {Path(path).name for path in request.configs} == {"settings.yaml", "base.yaml", "given.toml"}
     assert tuple(request.words) == ("python", *program.words)
+
+
+def test_files_that_were_loaded_by_computed_names_are_read(program: Program) -> None:
+    diagnosis = Diagnosis.__new__(Diagnosis)
+    object.__setattr__(diagnosis, "findings", ())
+    unused = str(program.cwd / "unused.py")
+    assert unused not in knowledge(program, diagnosis, [Trace("run")]).sources
+    known = knowledge(program, diagnosis, [Trace("run", sites=(Site(LOADED, unused, 1),))])
+    assert known.sources[unused] == FILES["unused.py"]
+    assert not known.sites

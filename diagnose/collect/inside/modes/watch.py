@@ -20,6 +20,7 @@ from ..probes.allocations import Allocations
 from ..probes.blocks.block_probe import Blocks
 from ..probes.compiler_log import CompilerLog
 from ..probes.graph_leaks import Keeping
+from ..probes.loaded_files import note_loaded_files
 from ..probes.memory import MemoryReadings
 from ..probes.module_classes import ModuleClasses
 from ..probes.ranges import RangeLog
@@ -87,6 +88,7 @@ class Watch:
         self._sampler = Sampler(self._hub.steps.thread)
         self._ranges.thread_claimed()
         guarded(self._classes.note)(self._torch)
+        guarded(note_loaded_files)(self._sites)
         self._write_facts()
         compiler = CompilerLog(self._sites.ownership)
         for source in (self._drain_steps, self._ranges.drain, self._sites.drain, compiler.drain, self._sampler.drain):
