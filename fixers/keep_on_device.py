@@ -219,6 +219,12 @@ FIXER = Fixer(
             "    mask = torch.tril(torch.ones(x.size(1), x.size(1), device=x.device))\n" + _STEP,
             request=_recorded,
         ),
+        Example(
+            before=_TOP + "for x in loader:\n    at = torch.arange(0, x.size(1)).to(x.device)\n" + _STEP,
+            after=_TOP + "for x in loader:\n    at = torch.arange(0, x.size(1), device=x.device)\n" + _STEP,
+            request=_recorded,
+        ),
+        _left_alone("for x in loader:\n    at = torch.arange(0, x.size(1), 0.1).to(x.device)\n" + _STEP),
         _left_alone("for x in loader:\n" + _STEP + "    a = h.cpu().numpy()\n    plot(a)\n    m = float(a.max())\n"),
         _left_alone(
             "for x in loader:\n" + _STEP + "    if step % 100 == 0:\n        p = float(np.max(h.cpu().numpy()))\n"

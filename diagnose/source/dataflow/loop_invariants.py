@@ -38,7 +38,8 @@ def on_device(source: Source, moved: cst.BaseExpression, device: str) -> str | N
     factories = [
         call
         for call in source.every(cst.Call, moved)
-        if call_name(call) in _SHAPED and any(name.startswith("torch.") for name in source.names(call.func))
+        if (call_name(call) in _SHAPED or _is_range(call))
+        and any(name.startswith("torch.") for name in source.names(call.func))
     ]
     if len(factories) != 1 or any(arg.star for arg in factories[0].args):
         return None
@@ -54,3 +55,14 @@ def on_device(source: Source, moved: cst.BaseExpression, device: str) -> str | N
     start, end = source.wide_span(moved)
     at = source.wide_span(factory.args[-1].value)[1]
     return f"{source.text[start:at]}, device={device}{source.text[at:end]}"
+
+
+def _is_range(call: cst.Call) -> bool:
+    """Whether a call is `torch.arange` of whole numbers, which each device counts alike."""
+    return call_name(call) == "arange" and all(arg.keyword is None and _is_size(arg.value) for arg in call.args)
+
+
+def _is_size(node: cst.BaseExpression) -> bool:
+    if isinstance(node, cst.Subscript):
+        return isinstance(node.value, cst.Attribute) and node.value.attr.value == "shape"
+    return isinstance(node, cst.Integer) or (isinstance(node, cst.Call) and call_name(node) in {"size", "len", "numel"})
