@@ -21,10 +21,12 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 freed = []
 for step in range(5):
 {reset}
-    freed.append(weights[0].grad is None)
     model(torch.randn(5, 6)).square().mean().backward()
     optimizer.step()
 """
+FORWARD = "    model(torch"
+ASKED = "    freed.append(weights[0].grad is None)\n"
+"""What a test asks before the forward pass; a program that asks so itself is left alone."""
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def test_the_training_is_the_same_and_the_gradients_are_freed(reset: str) -> Non
     ends = []
     for each, freed in ((text, [True, False, False, False, False]), (answer.files["train.py"], [True] * 5)):
         names: dict[str, object] = {}
-        exec(compile(each, "train.py", "exec", dont_inherit=True), names)
+        exec(compile(each.replace(FORWARD, ASKED + FORWARD), "train.py", "exec", dont_inherit=True), names)
         assert names["freed"] == freed
         model = names["model"]
         assert isinstance(model, torch.nn.Module)
@@ -55,7 +57,7 @@ def test_the_training_is_the_same_and_the_gradients_are_freed(reset: str) -> Non
 
 def test_a_program_that_counts_on_zeros_is_told_where() -> None:
     text = PROGRAM.format(reset="    optimizer.zero_grad(set_to_none=False)\n    print(weights[0].grad.norm())")
-    answer = FIXER.rewrite(example_request("slow-optimizer", text.replace("weights[0].grad is None", "1")))
+    answer = FIXER.rewrite(example_request("slow-optimizer", text))
     assert isinstance(answer, Advice)
     assert "train.py:10" in answer.text
 
