@@ -128,7 +128,8 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     args, unknown = _parser().parse_known_args(_without_program(words))
     if unknown:
         what = "option" if unknown[0].startswith("-") else "argument"
-        raise UsageError(f"{args.command} takes no {what} {unknown[0]}; see `diagnose {args.command} --help`")
+        report = "; `diagnose report` writes other formats" if unknown[0].partition("=")[0] == "--format" else ""
+        raise UsageError(f"{args.command} takes no {what} {unknown[0]}; see `diagnose {args.command} --help`{report}")
     return args
 
 

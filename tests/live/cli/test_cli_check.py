@@ -145,6 +145,7 @@ def test_a_program_that_fails_as_found_ends_with_3(folder: Path) -> None:
         (["--all", "--setting", "workers=2", "train.py"], "--setting is of one fixer"),
         (["--budget", "soon", "use-sdpa", "train.py"], "not a duration"),
         (["--frobnicate", "use-sdpa", "train.py"], "takes no option --frobnicate"),
+        (["--format=html", "use-sdpa", "train.py"], "`diagnose report` writes other formats"),
     ],
 )
 def test_a_wrong_call_gets_one_line_and_exit_code_2(
