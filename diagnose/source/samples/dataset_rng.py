@@ -239,7 +239,7 @@ class _Code(SampleCode):
         scope = self.sources[path].inside(value, cst.FunctionDef)
         follows = scope in self.building  # the others are many, and keep no generator for samples
         given = [*self.values(path, value)] if isinstance(value, cst.Name) and follows else []
-        return any(_holds_new(self.sources[file], each) for file, each in [(path, value), *given])
+        return any(makes_generator(self.sources[file], each) for file, each in [(path, value), *given])
 
     def _is_random_transform(self, path: str, call: cst.Call) -> bool:
         name = call_name(call)
@@ -254,7 +254,7 @@ def _new_generators(source: Source) -> Sequence[int]:
     return [source.extent(call)[0] for call in source.calls_of(*_MAKERS) if not _is_used_up(source, call)]
 
 
-def _holds_new(source: Source, node: cst.CSTNode) -> bool:
+def makes_generator(source: Source, node: cst.CSTNode) -> bool:
     """Whether an expression makes a generator."""
     made = _new_generators(source)
     first, end = source.extent(node) if made else (0, 0)

@@ -218,6 +218,10 @@ class SampleCode:
                 if isinstance(above, cst.ClassDef):
                     yield self._of_class(file, above, lasting, called)
 
+    def reads_attribute(self, node: cst.BaseExpression) -> bool:
+        """Whether samples read an attribute of the name of this one."""
+        return isinstance(node, cst.Attribute) and node.attr.value in self._methods
+
     def named(self, source: Source, node: cst.CSTNode) -> Iterator[tuple[str, Definition]]:
         """The program's own functions and classes, no methods, that a name or `module.name` may stand for."""
         if isinstance(node, cst.Name):

@@ -208,6 +208,16 @@ def test_workers_that_are_seeded_apart_may_have_a_generator_of_their_own() -> No
     assert answer.gate is Gate.TRAINING
 
 
+def test_workers_whose_setting_up_changes_what_samples_read_are_left_alone() -> None:
+    """Without workers nothing calls it."""
+    init = "\ndef init(worker):\n    torch.utils.data.get_worker_info().dataset.order = [worker]\n"
+    text = program("return self.order[index]", more=", worker_init_fn=init").replace("\nclass", f"{init}\nclass", 1)
+    answer = asked(text)
+    assert isinstance(answer, Advice)
+    assert "has a worker_init_fn that sets `torch.utils.data.get_worker_info().dataset.order`" in answer.text
+    assert isinstance(asked(text, workers=2), Edits)
+
+
 @pytest.mark.parametrize(
     ("seed", "edits"), [("0", False), ("7 + worker", True), ("torch.initial_seed() % 2**32", True)]
 )

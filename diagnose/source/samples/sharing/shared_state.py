@@ -14,7 +14,7 @@ from functools import cached_property
 import libcst as cst
 
 from diagnose.source.dataflow.flow import within
-from diagnose.source.samples.dataset_rng import draws_of_order
+from diagnose.source.samples.dataset_rng import draws_of_order, makes_generator
 from diagnose.source.samples.given_attributes import follow_given
 from diagnose.source.samples.object_identity import hands_on, root_of
 from diagnose.source.samples.sample_code import SampleCode
@@ -188,8 +188,18 @@ class SharedState:
 
     @cached_property
     def told_of_workers(self) -> Trace | None:
-        """What the function that sets up each worker prints or writes, which none does where there are none."""
-        return next((each for node, path in self._inits.items() for each in told(self.code, path, node)), None)
+        """What the function that sets up each worker prints, writes or changes, which none does where there are none;
+        it may give each worker a generator of random numbers of its own."""
+        return next((each for node, path in self._inits.items() for each in self._told(path, node)), None)
+
+    def _told(self, path: str, node: cst.CSTNode) -> Iterator[Trace]:
+        yield from told(self.code, path, node)
+        source = self.code.sources[path]
+        for target in changed_by(source, node):
+            assign = source.inside(target, cst.Assign)
+            if self.code.reads_attribute(target) and not (assign and makes_generator(source, assign.value)):
+                words = f"sets `{source.code(target)}`, which samples read"
+                yield Trace(words, path, source.lines_of(target)[0])
 
     @cached_property
     def handle(self) -> Trace | None:
