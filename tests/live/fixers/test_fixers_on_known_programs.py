@@ -220,12 +220,14 @@ if wide:
     model = nn.Linear(9, 99).to(device)
 else:
     model = nn.Linear(9, 9).to(device)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
 
 def train():
     for x in batches:
         loss = model(x).mean()
         loss.backward()
+        optimizer.step()
 
 
 train()
