@@ -63,28 +63,35 @@ def _judged(
 def _per_step(measure: str, paths: Sequence[Path], step_ns: int, waited_ns: float | None) -> list[tuple[Number, int]]:
     """A value for each rank, with the mean step that it is a part of, in ns; empty where the windows cannot tell.
 
-    `step_ns` and `waited_ns`: how long measured steps took, and waited for input. Of uneven steps a window holds a wait
-    or none, and it begins after a rest of the loader's workers: so the waits of an idle device are those of measured
-    steps. Where the host waits while the device works, these overlap: no measure is longer than the step.
+    `step_ns` and `waited_ns`: how long measured steps took, and waited for input.
     """
     try:
         measures = [Measures(trace) for trace in open_traces(paths)] if paths else []
     except InputError:
         return []
-    if not measures or any(rank.step_count == 0 for rank in measures):
+    if any(rank.step_count == 0 for rank in measures):
         return []
-    found: list[tuple[Number, int]] = []
-    for rank in measures:
-        parts = [_value(part, rank) for part in measure.split("+")]
-        if any(part is None for part in parts):
-            return []
-        count, window_ns = rank.step_count, round(rank.mean_ns)
-        value = sum(part for part in parts if part is not None) / count
-        if "idle" in measure.split("+") and waited_ns is not None:
-            waits_more_ns = waited_ns - rank.accounting.idle.get("input", 0) / count
-            value, window_ns = min(value + waits_more_ns, step_ns), round(window_ns + max(0.0, waits_more_ns))
-        found.append((value if measure == "sync_calls" else round(value), window_ns))
-    return found
+    found = [_of_rank(measure, rank, step_ns, waited_ns) for rank in measures]
+    return [each for each in found if each is not None] if None not in found else []
+
+
+def _of_rank(measure: str, rank: Measures, step_ns: int, waited_ns: float | None) -> tuple[Number, int] | None:
+    """One rank's value and mean step; None for a measure of another name.
+
+    Of uneven steps a window holds a wait or none, and it begins after a rest of the loader's workers: so the waits of
+    an idle device are those of measured steps. Where the host waits while the device works, these overlap: no measure
+    is longer than the step.
+    """
+    names = measure.split("+")
+    parts = [part for name in names if (part := _value(name, rank)) is not None]
+    if len(parts) < len(names):
+        return None
+    count, window_ns = rank.step_count, round(rank.mean_ns)
+    value = sum(parts) / count
+    if "idle" in names and waited_ns is not None:
+        waits_more_ns = waited_ns - rank.accounting.idle.get("input", 0) / count
+        value, window_ns = min(value + waits_more_ns, step_ns), round(window_ns + max(0.0, waits_more_ns))
+    return value if measure == "sync_calls" else round(value), window_ns
 
 
 def _value(measure: str, rank: Measures) -> int | None:

@@ -39,7 +39,7 @@ _WATCHES = re.compile(
     r"\b(?:active_children|active_count|setprofile|settrace|threading\.enumerate|os\.wait3?|os\.waitpid\(-1)\b|\bSIGCHLD\b"
     r"|\bRUSAGE_CHILDREN\b|\bpsutil\.Process\([^)]*\)\.children\b"
 )
-"""What shows the children and threads of a process, or is called with its functions and with none of a worker's."""
+"""Matches calls that show the children and threads of a process, or that trace its functions and none of a worker's."""
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ class ModelClass:
 
     @property
     def steps_through_time(self) -> bool:
-        """Whether it calls its modules once for each moment of a series."""
+        """Whether the model calls its modules once for each moment of a series."""
         for loop in self.source.every(cst.For, self.definition):
             over = self.source.code(loop.iter)
             if over.startswith("range(") and re.search(r"\.shape\[|\.size\(|\blen\(\w+\)", over):

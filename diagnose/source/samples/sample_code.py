@@ -129,8 +129,8 @@ class SampleCode:
     def _read_of(
         self, path: str, value: cst.BaseExpression, attributes: frozenset[str] | None
     ) -> Sequence[tuple[str, cst.BaseExpression]]:
-        """What the program's class stores in the attributes that are read of a new object of it, where it stores them
-        all; else the value itself.
+        """Return what the program's class stores in the attributes that are read of a new object of it, where it
+        stores them all; else the value itself.
         """
         source = self.sources[path]
         made = list(self.named(source, value.func)) if isinstance(value, cst.Call) and attributes else []

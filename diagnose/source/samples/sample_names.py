@@ -17,7 +17,7 @@ _OF_MODELS = (
     *(".parameters(", ".named_parameters(", ".modules(", ".named_modules(", ".buffers("),
     *(".param_groups", "['params']", '["params"]'),
 )
-"""What loops through a model's parts or an optimizer's parameters have in what they go through."""
+"""Words in what a loop goes through that say it is a model's parts or an optimizer's parameters."""
 _GIVES_TENSORS = ("torch.", "torch.nn.functional.", "numpy.")
 _GIVES_OTHERS = frozenset({"load", "device", "dtype", "compile", "Generator"})
 """Functions of these modules that return no tensor."""

@@ -86,7 +86,7 @@ def _put_by_mask(sources: Mapping[str, Source], step: TrainingStep, region: Forw
 
 @per_source
 def _of_models(source: Source, kind: Callable[[Source, cst.CSTNode], Iterator[str]]) -> Sequence[str]:
-    """What of a kind the forward passes of a file's modules do."""
+    """Return what `kind` finds in the forward passes of a file's modules."""
     return [each for function in source.functions_named("forward") for each in kind(source, function)]
 
 

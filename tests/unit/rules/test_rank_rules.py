@@ -19,7 +19,6 @@ from diagnose.measure.comm.collectives import Phase, kind_of
 from diagnose.measure.comm.communication_waste import Waste
 from diagnose.measure.comm.links import link_of, wire_share
 from diagnose.measure.job.ranks import Job
-from diagnose.measure.steps.backward_passes import backward_passes
 from diagnose.model import Facts
 from diagnose.plugins import Catalogue
 from diagnose.rule import CannotTell, Claim, JobClaim, Rule, nothing_alone
@@ -35,44 +34,6 @@ MODEL = {"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>
 
 def all_reduce(size_bytes: int, ranks: int = 2) -> Collective:
     return Collective("all_reduce", size_bytes, ranks, "default_pg")
-
-
-def of_ops(numbers: Sequence[int], threads: Sequence[int]) -> Trace:
-    """Operators of the backward pass, a millisecond apart, by their number and the thread of their forward pass."""
-    count = len(numbers)
-    return Trace(
-        source="test",
-        names=("autograd::engine::evaluate_function: MmBackward0",),
-        threads=(Thread(1, 1),),
-        ops=Ops.build(
-            {
-                "start_ns": np.arange(count) * MS,
-                "end_ns": np.arange(count) * MS + MS // 2,
-                "name": [0] * count,
-                "thread": [0] * count,
-                "sequence": numbers,
-                "forward_thread": threads,
-            }
-        ),
-    )
-
-
-def test_a_backward_pass_begins_with_a_number_higher_than_all_before() -> None:
-    passes = backward_passes(of_ops([9, 8, -1, 6, 7, 5, 19, 18, -1, 15], [1] * 10))
-    assert passes.start_ns.tolist() == [0, 6 * MS]
-    assert passes.end_ns.tolist() == [5 * MS + MS // 2, 9 * MS + MS // 2]
-    assert passes.begun_by(np.array([-1, 0, 3 * MS, 7 * MS])).tolist() == [0, 1, 1, 2]
-    assert passes.holding(np.array([-1, 3 * MS, 5 * MS + MS // 2, 7 * MS])).tolist() == [-1, 0, -1, 1]
-
-
-def test_what_checkpointing_recomputes_begins_no_pass() -> None:
-    passes = backward_passes(of_ops([9, 8, 50, 51, 7, 6], [1, 1, 2, 2, 1, 1]))
-    assert len(passes) == 1
-
-
-def test_annotations_tell_of_passes_where_no_operators_do() -> None:
-    assert len(backward_passes(drawn("bwd : .BB.BB", repeat=2))) == 4
-    assert len(backward_passes(Trace(source="nothing"))) == 0
 
 
 @pytest.mark.parametrize(

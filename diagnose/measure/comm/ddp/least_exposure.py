@@ -35,7 +35,7 @@ def earliest_end_ns(size_bytes: Int64, ready_ns: Int64, time_of: TimeOf) -> int:
 
 
 def least_exposed(measures: RankGradients) -> list[Evidence]:
-    """What no buckets can hide, as evidence of a finding; empty where that is not known."""
+    """Return the time that no bucket size hides, as evidence of a finding; empty where that is not known."""
     least = least_exposed_ns(measures)
     return [] if least is None else [Evidence("exposed by any buckets, at least", least, "ns")]
 
