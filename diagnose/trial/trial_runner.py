@@ -184,7 +184,7 @@ class TrialRunner:
         )
         if anew:
             tools.on_phase("compiling", "which may take minutes; later starts find it done")
-        arms, cold = self._arms_at_once(original, promised, wanted), patched.root if anew else None
+        arms, cold = self._arms_at_once(original, promised, wanted, anew=anew), patched.root if anew else None
         window = shown.windows.get(original.root, ()) if trial.trace else ()
         trial = replace(
             trial,
@@ -206,14 +206,17 @@ class TrialRunner:
         gatekeeper.deadline = tools.deadline.earlier(later_ns) if shown.keeps else tools.deadline
         return found
 
-    def _arms_at_once(self, original: Program, promised: float, wanted: Sequence[CaptureRequest]) -> list[float]:
+    def _arms_at_once(
+        self, original: Program, promised: float, wanted: Sequence[CaptureRequest], *, anew: bool
+    ) -> list[float]:
         """Return what each arm that starts at once, of one generation or of all, needs of the memory that was seen.
 
-        The next generation waits where the gate of a fix that promises much could not start as a whole beside it.
+        A fix that promises much seldom needs the next generation, which waits where it would not start beside the first
+        but after it, as that compiles `anew`, or where the gate could not start as a whole beside it.
         """
         arms = self.arms(original)
-        needless = promised >= LARGE_PROMISE and not self.tools.prelaunch.fits_beside(arms, wanted)
-        return arms[:SIDES] if needless else arms
+        dear = anew or not self.tools.prelaunch.fits_beside(arms, wanted)
+        return arms[:SIDES] if promised >= LARGE_PROMISE and dear else arms
 
     def arms(self, original: Program) -> list[float]:
         """Return what the arms that fit at once, of all generations or of one, need of the memory that was seen."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,6 @@ BITWISE_STEPS = 5  # compared bit for bit; chosen, not measured
 ROUNDING_STEPS = 2  # the second shows what the first update did; chosen, not measured
 SEEDS = LEAST_SEEDS
 MOST_STEPS = 200  # of a trajectory, however short a step is; chosen, not measured
-AGAIN = "bits-again"
-"""The name of a second capture of the same program, which shows whether it gives the same bits again."""
 TRAJECTORY_NS = 15 * NS_PER_S
 """The time for the steps of one program under all seeds, one after the other, where more than LEAST_STEPS fit into
 it."""
@@ -30,6 +28,8 @@ class CaptureRequest:
     program: Program
     name: str
     recipe: Mapping[str, Any]
+    spare: bool = False
+    """Whether it may turn out not to be needed."""
 
     @property
     def key(self) -> tuple[Path, str]:
@@ -44,7 +44,7 @@ class CaptureRequest:
     @property
     def rests(self) -> bool:
         """Whether a capture that is begun early pauses first: it takes long, or may not be needed."""
-        return self.of_luck or self.name == AGAIN
+        return self.of_luck or self.spare
 
     @property
     def exact(self) -> bool:
@@ -57,9 +57,14 @@ class CaptureRequest:
         return self.recipe.get("precision") == "float64"
 
 
-def bits(program: Program, name: str = "bits") -> CaptureRequest:
+def bits(program: Program) -> CaptureRequest:
     """All tensors of the first steps as hashes."""
-    return CaptureRequest(program, name, {"steps": BITWISE_STEPS, "values": False})
+    return CaptureRequest(program, "bits", {"steps": BITWISE_STEPS, "values": False})
+
+
+def bits_again(program: Program) -> CaptureRequest:
+    """The same of another process of the program, which shows whether it gives the same bits again."""
+    return replace(bits(program), name="bits-again", spare=True)
 
 
 def rounding(

@@ -21,11 +21,11 @@ from diagnose.model import Gate, GateResult
 from diagnose.program import Program
 from diagnose.trial.gates import numerics
 from diagnose.trial.gates.capture_plan import (
-    AGAIN,
     SEEDS,
     CaptureRequest,
     Part,
     bits,
+    bits_again,
     exact,
     for_gate,
     luck,
@@ -130,6 +130,14 @@ class Gatekeeper(CaptureRunner):
         gross = rounding(base, patched, rounds_to, self.precision) if rounds_to is not None else []
         return [*gross, *luck([stands_in, patched], SEEDS, steps)]
 
+    def spare(self, part: Part, original: Program) -> list[CaptureRequest]:
+        """Return the captures that a numerics check asks for only if the first ones leave it open."""
+        if part.gate is Gate.BITWISE:
+            return [bits_again(original)]
+        if part.gate is Gate.ROUNDING and part.rounds_to is None and self.precision == "float64":
+            return [replace(exact(part.program), spare=True)]
+        return []
+
     def _missing(self, wanted: Sequence[CaptureRequest]) -> list[CaptureRequest]:
         return [one for one in wanted if self._key(one) not in self._taken]
 
@@ -199,7 +207,7 @@ class Gatekeeper(CaptureRunner):
         before, after = self._captures(bits(original), bits(patched))
         answer = numerics.bitwise(before, after)
         # Programs that agree need no proof that the original agrees with itself.
-        if answer.passed is False and not numerics.repeats(*self._captures(bits(original), bits(original, AGAIN))):
+        if answer.passed is False and not numerics.repeats(*self._captures(bits(original), bits_again(original))):
             self._restless.add(original.root)
             return None
         return answer

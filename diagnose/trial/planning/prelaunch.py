@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.fixer import Fixer
-from diagnose.model import Gate
 from diagnose.program import Program
-from diagnose.trial.gates.capture_plan import AGAIN, CaptureRequest, Part, bits
+from diagnose.trial.gates.capture_plan import CaptureRequest, Part
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.process.capacity import room_to_start
 from diagnose.units import NS_PER_S
@@ -42,7 +41,8 @@ class Prelaunch:
     def wanted(self, fixer: Fixer, original: Program, patched: Program, part: Part | None) -> list[CaptureRequest]:
         """Return what a look at the numbers captures, or may, if a fix turns out to be faster."""
         wanted = self.gatekeeper.needed(fixer.gate, original, patched, fixer.rounds_to, part)
-        return wanted + ([bits(original, AGAIN)] if fixer.gate is Gate.BITWISE else [])
+        promise = part or Part(patched, fixer.gate, fixer.rounds_to)
+        return wanted + self.gatekeeper.spare(promise, original)
 
     def arms(self, original: Program) -> list[float]:
         """The memory that the arms of a trial of some generations need, as shares of what was seen."""

@@ -14,7 +14,7 @@ from watching import LIGHT_TORCH, LIMIT_NS
 
 from diagnose.program import Program
 from diagnose.trial.gates import numerics
-from diagnose.trial.gates.capture_plan import AGAIN, CaptureRequest, bits, luck
+from diagnose.trial.gates.capture_plan import CaptureRequest, bits, bits_again, luck
 from diagnose.trial.gates.captures import Capture
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.gates.trajectory import Curve
@@ -83,7 +83,7 @@ def stopped(group: Group) -> int:
 def test_they_stop_with_all_their_processes_and_give_the_numbers_that_they_would_have_given(
     keeper: Watched, program: Program
 ) -> None:
-    again, (seed,) = bits(program, AGAIN), luck([program], 1, 20)
+    again, (seed,) = bits_again(program), luck([program], 1, 20)
     keeper.begin([again, seed], [1.0, 1.0])
     assert all(keeper._stands(one, time.monotonic_ns() + LIMIT_NS) for one in keeper._begun)
     assert not any(list(one.folder.glob("rank0/claim")) for one in keeper._begun)  # no step has ended
@@ -104,7 +104,7 @@ def test_one_that_still_prepares_what_others_need_is_ended_rather_than_stopped(
     monkeypatch.setattr("diagnose.trial.gates.capture_runner.EARLY_MORE_NS", 0)
     keep = program.root / "keep"
     keep.touch()
-    again = bits(program, AGAIN)
+    again = bits_again(program)
     keeper.begin([again], [1.0, 1.0])
     (group,) = keeper.groups()
     while not list(program.root.glob("holds-*")):

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from diagnose.program import Program
-from diagnose.trial.gates.capture_plan import AGAIN, CaptureRequest, bits, exact, luck
+from diagnose.trial.gates.capture_plan import CaptureRequest, bits, bits_again, exact, luck
 from diagnose.trial.gates.capture_runner import _GAVE_NONE, _LACK, CaptureRunner
 from diagnose.trial.gates.captures import Capture
 from diagnose.trial.process.arm import Workplace
@@ -20,7 +20,7 @@ GIB = 1 << 30
 ROOMY = Memory(GIB, GIB, 99 * GIB, 100 * GIB, 1)
 ROOT = Path("/copies/one")
 ONE = Program(("train.py",), "script", ROOT / "train.py", ROOT, ROOT)
-SHORT, AGAIN_BITS, (LONG,) = bits(ONE), bits(ONE, AGAIN), luck([ONE], 1, 50)
+SHORT, AGAIN_BITS, (LONG,) = bits(ONE), bits_again(ONE), luck([ONE], 1, 50)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -134,6 +134,47 @@ def test_without_room_everything_starts_when_it_is_its_turn(more: dict[str, obje
     stage = Stage(tmp_path, **more)  # type: ignore[arg-type]
     assert stage.run() is Decision.KEPT
     assert stage.gate_s > stage.machine.start_s
+
+
+@pytest.mark.parametrize(
+    ("gate", "rounds_to", "expected"),
+    [
+        (Gate.BITWISE, None, [("original", "bits-again")]),
+        (Gate.ROUNDING, None, [("patched", "float64")]),
+        (Gate.ROUNDING, "tf32", []),
+        (Gate.TRAINING, None, []),
+    ],
+)
+def test_what_a_gate_may_ask_for_later_starts_with_the_trial_and_waits(
+    gate: Gate, rounds_to: str | None, expected: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    """Where rounding alone moves the gradients of a program, both programs are held against each other in float64."""
+    (tmp_path / "train.py").write_text("")
+    found = Program.parse(["train.py"], cwd=tmp_path)
+    original, patched = (replace(found, root=Path(name)) for name in ("original", "patched"))
+    beside = Prelaunch(Gatekeeper(cast("Workplace", None), 1, memory=ROOMY), generations=2)
+    wanted = beside.wanted(fixer("fix", replacing("slow", "fast"), gate, rounds_to=rounds_to), original, patched, None)
+    assert [(one.program.root.name, one.name) for one in wanted if one.spare] == expected
+    assert all(one.rests for one in wanted if one.spare)
+
+
+@pytest.mark.parametrize(("promised", "expected"), [(0.05, 4), (0.5, 2)])
+def test_a_fix_that_promises_much_and_compiles_does_not_wait_for_a_second_generation(
+    promised: float, expected: int, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("part = 'slow'\n")
+    machine = Machine(lambda text: 20 if "slow" in text else 10)
+    program, deadline = Program.parse(["train.py"], cwd=tmp_path), Deadline(None, machine.clock)
+    watched = WatchedProgram(ROOMY, start_ns=12 * NS_PER_S, step_ns=20_000_000)
+    with simulated(machine), Bench(program, tmp_path / "trials", Schedule(), deadline, watched) as bench:
+        original = bench.copy({}, "original")
+        patched = bench.copy({"train.py": "import torch\nmodel = torch.compile(model)\n"}, "patched")
+        bench.prepare(original)
+        tried = bench.attempt(
+            fixer("fix", replacing("slow", "fast"), Gate.BITWISE), original, patched, promised=promised
+        )
+    assert tried.verdict.decision is Decision.KEPT
+    assert machine.started["trials"] == expected
 
 
 @dataclass
