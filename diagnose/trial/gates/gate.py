@@ -86,7 +86,9 @@ class Gatekeeper(CaptureRunner):
                 return self._tell_if_borrowed(replace(answer, detail=f"{answer.detail}{unseen}"))
             answer = self._equal(gate, original, patched, rounds_to)
         except _NoCaptureError as error:
-            by_training = self._instead_of_reference(original, patched, error) if gate is not Gate.TRAINING else None
+            by_training = None
+            if gate is not Gate.TRAINING and error.wanted.exact:
+                by_training = self._by_training(original, patched, error.wanted.recipe["precision"], str(error))
             return by_training or GateResult(gate, None, str(error))
         if answer.passed and _end(self._same_numbers, original.root) != patched.root:
             self._same_numbers.setdefault(patched.root, original.root)
@@ -221,22 +223,25 @@ class Gatekeeper(CaptureRunner):
                 self.precision = "float64"
                 return self._rounding(original, patched, rounds_to, fell_back=fell_back)
             answer = numerics.rounding(before, after, reference, *rounded)
-            if answer.passed is None and not rounded and numerics.has_strayed(before, reference):
-                answer = self._in_float64(before, after, original, patched) or answer
+            if answer.passed is None and numerics.has_strayed(before, reference):
+                why = answer.detail
+                if not rounded:
+                    answer = self._in_float64(before, after, original, patched) or answer
+                if answer.passed is None:
+                    answer = self._by_training(original, patched, self.precision, why) or answer
         if not fell_back:
             return answer
-        detail = f"the original is not deterministic, so rounding was judged: {answer.detail}"
-        return GateResult(Gate.ROUNDING, answer.passed, detail)
+        return replace(answer, detail=f"the original is not deterministic, so rounding was judged: {answer.detail}")
 
-    def _instead_of_reference(self, original: Program, patched: Program, error: _NoCaptureError) -> GateResult | None:
-        """The answer of the training gate where a program cannot be its own reference, as kernels of its own know
-        narrow formats only; None where that is not why, or the user allows no less than the promise."""
-        if not (self.allows_training and error.wanted.exact) or self.deadline.passed:
+    def _by_training(self, original: Program, patched: Program, precision: str, why: str) -> GateResult | None:
+        """The answer of the training gate where nothing can be held against a reference, and `why`: kernels of the
+        program's own know narrow formats only, or its rounding grows too fast. None where the user allows no less than
+        the promise, or there is no time."""
+        if not self.allows_training or self.deadline.passed:
             return None
         with contextlib.suppress(_NoCaptureError):
             answer = self._trajectory(original, patched, asked=True)
-            unseen = f"its first steps were not compared with {error.wanted.recipe['precision']}: {error}"
-            return replace(answer, detail=f"{answer.detail}; {unseen}")
+            return replace(answer, detail=f"{answer.detail}; its first steps were not compared with {precision}: {why}")
         return None
 
     def _in_float64(self, before: Capture, after: Capture, original: Program, patched: Program) -> GateResult | None:

@@ -31,19 +31,22 @@ class Made(Gatekeeper):
     """Programs whose losses go astray."""
     missing: frozenset[str] = frozenset()
     """Captures that cannot be taken."""
+    strays: bool = False
+    """Whether rounding moves the gradients of all programs far from every reference."""
     took: list[tuple[str, str]] = field(default_factory=list)
 
     def _take(self, some: Sequence[Any]) -> None:
         for one in some:
             program = one.program.root.name
             self.took.append((program, one.name))
-            taken = self._curve(program, one) if one.of_luck else self._capture(program)
+            sign = -1 if self.strays and one.exact else 1
+            taken = self._curve(program, one) if one.of_luck else self._capture(program, sign)
             self._taken[one.key] = "float64 is not known to its kernels" if one.name in self.missing else taken
 
-    def _capture(self, program: str) -> Capture:
+    def _capture(self, program: str, sign: int) -> Capture:
         bits = self.bits.get(program, program)
         tensors = [Tensor(0, kind, kind, (1,), True, bits, 1) for kind in ("loss", "gradient")]
-        return Capture({(0, *one.key): one for one in tensors}, {(0, *one.key): np.ones(1) for one in tensors})
+        return Capture({(0, *one.key): one for one in tensors}, {(0, *one.key): sign * np.ones(1) for one in tensors})
 
     def _curve(self, program: str, one: Any) -> Curve:
         luck = np.random.default_rng(one.recipe["seed"]).standard_normal(one.recipe["steps"])
@@ -156,6 +159,17 @@ def test_the_training_stands_in_for_a_reference_that_cannot_be_made_where_the_us
     assert "first steps were not compared with float64: float64 is not known to its kernels" in answer.detail
     astray = keeper({}, missing=frozenset({"float64"}), allows_training=True, drifts=frozenset({"stack"}))
     assert astray.check(Gate.ROUNDING, FOUND, STACK).passed is False
+
+
+@pytest.mark.parametrize("rounds_to", [None, "tf32"])
+def test_the_training_stands_in_for_a_reference_that_rounding_leads_away_from(rounds_to: str | None) -> None:
+    made = keeper({}, strays=True, allows_training=True)
+    answer = made.check(Gate.ROUNDING, FOUND, STACK, rounds_to)
+    assert (answer.gate, answer.passed) == (Gate.TRAINING, True)
+    assert "first steps were not compared with float64: the reference does not follow the program" in answer.detail
+    assert keeper({}, strays=True).check(Gate.ROUNDING, FOUND, STACK, rounds_to).passed is None
+    astray = keeper({}, strays=True, allows_training=True, drifts=frozenset({"stack"}))
+    assert astray.check(Gate.ROUNDING, FOUND, STACK, rounds_to).passed is False
 
 
 @pytest.mark.parametrize("missing", ["float64", "values"])
