@@ -41,3 +41,29 @@ def test_attention_of_plain_operators_stays_allowed_where_a_program_asks_for_fla
     _with_plain_attention(torch)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         assert torch._C._get_math_sdp_enabled() and torch._C._get_flash_sdp_enabled()
+
+
+@pytest.mark.parametrize("wide", ["float64", "float32"])
+def test_operands_are_rounded_to_the_nearest_number_of_the_format_and_of_two_to_the_even_one(wide: str) -> None:
+    dtype, one = getattr(torch, wide), torch.eye(6, dtype=getattr(torch, wide))
+    unit = 2.0**-10  # of TF32 at 1
+    given = [1.0, 1 + 0.49 * unit, 1 + 0.5 * unit, 1 + 1.5 * unit, -(1 + 2.5 * unit), 3e-30 * (1 + 0.51 * unit)]
+    expected = [1.0, 1.0, 1.0, 1 + 2 * unit, -(1 + 2 * unit), None]
+    found = Arithmetic(torch, wide, 10).run(torch.ops.aten.mm.default, (torch.tensor([given], dtype=dtype), one), {})
+    assert found[0, :-1].tolist() == expected[:-1]
+    assert abs(found[0, -1].item() / 3e-30 - 1) < unit / 2 * 1.01
+
+
+def test_what_is_not_finite_stays_so_in_an_operand() -> None:
+    given = torch.tensor([[float("inf")], [-float("inf")], [float("nan")]], dtype=torch.float64)
+    one = torch.ones(1, 1, dtype=torch.float64)
+    found = Arithmetic(torch, "float64", 7).run(torch.ops.aten.mm.default, (given, one), {})
+    assert torch.equal(found.isposinf(), given.isposinf()) and torch.equal(found.isnan(), given.isnan())
+
+
+def test_other_floating_inputs_and_formats_that_are_asked_for_become_wide() -> None:
+    arithmetic, wide = Arithmetic(torch, "float64", None), torch.ones(2, dtype=torch.float64)
+    mixed = arithmetic.run(torch.ops.aten.add.Tensor, (wide, torch.full((2,), 0.5)), {})
+    summed = arithmetic.run(torch.ops.aten.sum.default, (wide,), {"dtype": torch.bfloat16})
+    narrow = arithmetic.run(torch.ops.aten.add.Tensor, (torch.ones(2), torch.ones(2)), {})
+    assert (mixed.dtype, summed.dtype, narrow.dtype) == (torch.float64, torch.float64, torch.float32)

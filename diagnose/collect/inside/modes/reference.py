@@ -36,6 +36,8 @@ _OPERANDS = {
     "aten::_scaled_dot_product_flash_attention_for_cpu": (0, 1, 2),
     "aten::_scaled_dot_product_efficient_attention": (0, 1, 2),
 }
+_PART = 1 << 24
+"""Elements of an operand that are rounded at a time."""
 # These take tensors of mixed formats on purpose (step counters) and compute in the format of what they update, which is
 # float64 already.
 _MIXED = "aten::_fused_"
@@ -140,24 +142,32 @@ class Arithmetic:
     def __init__(self, torch: Any, precision: str, bits: int | None) -> None:
         """`precision` is "float64" or "float32"; without `bits`, operands are left as they are."""
         self._torch, self._wide, self._bits = torch, getattr(torch, precision), bits
+        self._kinds: dict[Any, tuple[str, bool]] = {}
+        """By operator: its name, and whether it draws numbers. To ask a schema takes longer than most operators do."""
 
     def run(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return what an operator gives; one that has nothing wide among its inputs, or mixes formats, is left as it
         is."""
-        name = func._schema.name
+        name, draws = self._kinds.get(func) or self._kind(func)
         if name.startswith(_OF_SCALERS):
             scales = [self._cast(value, self._torch.float32) if self._is_float(value) else value for value in args]
             return func(*scales, **named)
-        tensors = [tensor for value in (*args, *named.values()) for tensor in self._floats(value)]
-        if name.startswith(_MIXED) or not any(tensor.dtype == self._wide for tensor in tensors):
+        formats = self._formats(args, named)
+        if name.startswith(_MIXED) or self._wide not in formats:
             return func(*args, **named)
-        if self._torch.Tag.nondeterministic_seeded in func.tags and "scaled_dot_product" not in name:
+        if draws:
             return self._draw_wide(func, args, named)
-        new_args, new_kwargs = self._converted(func, args, named)
-        if self._bits is not None:
-            for place in _OPERANDS.get(name, ()):
-                new_args[place] = self._rounded(new_args[place], self._bits)
-        return func(*new_args, **new_kwargs)
+        if len(formats) > 1 or named.get("dtype") is not None:
+            args, named = self._converted(func, args, named)
+        if self._bits is not None and name in _OPERANDS:
+            operands = _OPERANDS[name]
+            args = tuple(self._rounded(one, self._bits) if at in operands else one for at, one in enumerate(args))
+        return func(*args, **named)
+
+    def _kind(self, func: Any) -> tuple[str, bool]:
+        name = func._schema.name
+        seeded = self._torch.Tag.nondeterministic_seeded in func.tags and "scaled_dot_product" not in name
+        return self._kinds.setdefault(func, (name, seeded))
 
     def widened(self, value: Any) -> Any:
         """A tensor, or the tensors of a state, in the wide format; whatever is no narrower stays as it is."""
@@ -169,6 +179,15 @@ class Arithmetic:
     def _is_float(self, value: Any) -> bool:
         return isinstance(value, self._torch.Tensor) and value.is_floating_point()
 
+    def _formats(self, args: tuple[Any, ...], named: dict[str, Any]) -> set[Any]:
+        """Return the formats of all floating inputs."""
+        found, tensor = set(), self._torch.Tensor
+        for value in (*args, *named.values()) if named else args:
+            for one in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(one, tensor) and one.is_floating_point():
+                    found.add(one.dtype)
+        return found
+
     def _floats(self, value: Any) -> list[Any]:
         if isinstance(value, (list, tuple)):
             return [item for item in value if self._is_float(item)]
@@ -179,7 +198,9 @@ class Arithmetic:
             return type(value)(self._cast(item, dtype) for item in value)
         return value.to(dtype) if self._is_float(value) and value.dtype != dtype else value
 
-    def _converted(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def _converted(
+        self, func: Any, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """All floating inputs in one format: that of what is written, else the widest of theirs and the reference's."""
         given = _arguments(func, args, named)
         written = [tensor.dtype for _, value, changed in given if changed for tensor in self._floats(value)]
@@ -195,7 +216,7 @@ class Arithmetic:
         dtype = new_kwargs.get("dtype")
         if dtype is not None and dtype.is_floating_point and dtype.itemsize < self._wide.itemsize:
             new_kwargs["dtype"] = self._wide
-        return new_args, new_kwargs
+        return tuple(new_args), new_kwargs
 
     def _draw_wide(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A random operator on wide input, drawing as it would have drawn for float32."""
@@ -217,14 +238,20 @@ class Arithmetic:
         return self._cast(drawn, self._wide)
 
     def _rounded(self, tensor: Any, bits: int) -> Any:
-        """Nearest, ties to even, on the bits of the format; in place on one copy, as logits fill much of a device."""
+        """Nearest, ties to even, by Veltkamp's splitting: of a product with 2^k + 1, less what it exceeds the operand
+        by, the upper bits are left. Part by part beside the one copy, as logits fill much of a device.
+
+        What is not finite stays as it is, and so does what the product is not finite of.
+        """
         torch = self._torch
-        mantissa, whole = (52, torch.int64) if tensor.dtype == torch.float64 else (23, torch.int32)
-        dropped = mantissa - bits
-        raw = tensor.contiguous().view(whole)
-        near = (raw >> dropped).bitwise_and_(1).add_(raw).add_((1 << (dropped - 1)) - 1)
-        near = near.bitwise_right_shift_(dropped).bitwise_left_shift_(dropped).view(tensor.dtype)
-        return torch.where(torch.isfinite(tensor), near, tensor, out=near)
+        factor = 2.0 ** ((52 if tensor.dtype == torch.float64 else 23) - bits) + 1
+        whole = tensor.contiguous()
+        near = torch.empty_like(whole)
+        for given, upper in zip(whole.view(-1).split(_PART), near.view(-1).split(_PART), strict=True):
+            product = given * factor
+            torch.sub(product, product - given, out=upper)
+            torch.where(upper == upper, upper, given, out=upper)
+        return near
 
 
 def _arguments(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[Any, Any, bool]]:
