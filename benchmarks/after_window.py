@@ -23,8 +23,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-STEPS = 200
-"""Steps on either side of a window."""
 WARM_UP = 40
 WINDOWS = 2
 TRACED_STEPS = 4
@@ -39,12 +37,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--processes", type=int, default=4, help="of each program and setting")
+    parser.add_argument("--steps", type=int, default=200, help="on either side of a window")
     parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         program, setting = options.child
-        print(json.dumps(train(options.device, program, setting)))
+        print(json.dumps(train(options.device, program, setting, options.steps)))
         return
     print(f"{'program':<14}{VARIABLE:>22}{'before':>12}{'after':>12}{'longer by':>28}{'kernels a window':>20}")
     for program in options.programs:
@@ -53,9 +52,9 @@ def main() -> None:
         found: dict[str, list[dict[str, Any]]] = {setting: [] for setting in SETTINGS}
         for _ in range(options.processes):
             for setting, processes in found.items():
-                processes.append(run_child(options.device, program, setting))
+                processes.append(run_child(options.device, program, setting, options.steps))
         for setting, processes in found.items():
-            print(row(program, setting, processes))
+            print(row(program, setting, processes), flush=True)
 
 
 def row(program: str, setting: str, processes: list[dict[str, Any]]) -> str:
@@ -71,11 +70,11 @@ def row(program: str, setting: str, processes: list[dict[str, Any]]) -> str:
     return f"{program:<14}{setting:>22}{before_ms:>9.2f} ms{after_ms:>9.2f} ms{said:>28}  {kernels}"
 
 
-def run_child(device: str, program: str, setting: str) -> dict[str, Any]:
+def run_child(device: str, program: str, setting: str, steps: int) -> dict[str, Any]:
     """Return what a process of its own found, or how it failed."""
     variables = {name: value for name, value in os.environ.items() if name != VARIABLE}
     variables |= {VARIABLE: "1"} if setting == "from the start" else {}
-    command = [sys.executable, __file__, "--device", device, "--child", program, setting]
+    command = [sys.executable, __file__, "--device", device, "--steps", str(steps), "--child", program, setting]
     ended = subprocess.run(command, env=variables, check=False, capture_output=True, text=True)
     if ended.returncode:
         return {"failed": f"exit code {ended.returncode}; {ended.stderr.strip()[-300:]}"}
@@ -83,7 +82,7 @@ def run_child(device: str, program: str, setting: str) -> dict[str, Any]:
     return found
 
 
-def train(device: str, program: str, setting: str) -> dict[str, Any]:
+def train(device: str, program: str, setting: str, steps: int) -> dict[str, Any]:
     """Train a chain of layers with windows between: the median step before them and after each (ms), and the kernels
     that each window recorded.
     """
@@ -127,7 +126,7 @@ def train(device: str, program: str, setting: str) -> dict[str, Any]:
 
     once = captured()
     timed(once, WARM_UP)
-    steps_ms = [timed(once, STEPS)]
+    steps_ms = [timed(once, steps)]
     kernels: list[int] = []
     for _ in range(WINDOWS):
         window = Window()
@@ -142,7 +141,7 @@ def train(device: str, program: str, setting: str) -> dict[str, Any]:
             del os.environ[VARIABLE]
         kernels.append(count_kernels(window))
         timed(once, WARM_UP)
-        steps_ms.append(timed(once, STEPS))
+        steps_ms.append(timed(once, steps))
         timed(captured(), WARM_UP)
     return {"steps_ms": steps_ms, "kernels": kernels}
 
