@@ -247,15 +247,18 @@ def parts_left(bundle: Bundle, decision: Decision) -> list[frozenset[str]]:
 
     Of one that broke down: what changes no training, then what does; else those put on first, then the others. Of one
     that was not faster, or not by what it claims: all that findings ask for, where more rode along. Of one that did not
-    come to its end: what compiles nothing, where the compiler may have taken the time. What was only foreseen is in
-    none of them: there is no finding yet that asks for it.
+    come to its end: what compiles nothing, where the compiler may have taken the time. Of one whose numbers could not
+    be checked: the same, then what changes no bit, which needs no reference. What was only foreseen is in none of them:
+    there is no finding yet that asks for it.
     """
     names = [name for name in bundle.names if name not in bundle.foreseen]
     if decision in _BY_TIME:
         return [frozenset(names)] if bundle.foreseen else []
     if decision not in BREAKS_DOWN:
-        plain = frozenset(fixer.name for fixer in bundle.fixers if not fixer.compiles) & frozenset(names)
-        return [plain] if 1 < len(plain) < len(names) else []
+        parts = [frozenset(fixer.name for fixer in bundle.fixers if not fixer.compiles)]
+        if decision is Decision.UNVERIFIED:
+            parts.append(frozenset(fixer.name for fixer in bundle.fixers if fixer.gate is Gate.BITWISE))
+        return [part for part in (part & frozenset(names) for part in parts) if 1 < len(part) < len(names)][:1]
     middle = sum(fixer.gate is not Gate.TRAINING and fixer.name in names for fixer in bundle.fixers)
     middle = middle if bundle.trains else 0
     middle = middle or (len(names) + 1) // 2

@@ -72,6 +72,20 @@ def test_where_the_compiler_may_have_taken_the_time_the_others_are_tried_at_once
     assert kept_text(outcome) == ALL
 
 
+def test_where_their_numbers_cannot_be_checked_those_that_change_no_bit_are_tried_at_once(tmp_path: Path) -> None:
+    assert [one.gate for one in (LOADER, ITEM, MODEL)] == [Gate.BITWISE, Gate.BITWISE, Gate.ROUNDING]
+    made = together(tmp_path, LOADER, ITEM, MODEL)
+    made.bench.by_text = {"= 30": Decision.UNVERIFIED}
+    outcome = made.run()
+    exact = ALL.replace("= 30", "= 3")
+    assert [(name, patched) for name, _, patched in made.bench.attempts] == [
+        (TOGETHER, ALL),
+        (TOGETHER, exact),
+        ("narrow-model", ALL),
+    ]
+    assert kept_text(outcome) == exact
+
+
 def test_where_none_of_them_holds_by_itself_none_is_kept(tmp_path: Path) -> None:
     made = together(tmp_path, LOADER, ITEM, MODEL)
     made.bench.left_out = dict.fromkeys(("faster-loader", "no-item", "narrow-model"), Decision.NO_CHANGE)
