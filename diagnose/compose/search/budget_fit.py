@@ -75,9 +75,9 @@ def _brings_compiler(bundle: Bundle) -> bool:
 def _in_order(parts: Sequence[Bundle], budget: Budget) -> list[Bundle]:
     """The whole, which is the first, and parts of it as they are to be considered.
 
-    A part goes first where it saves more for its time and a trial of the others still fits behind it, or they promise
-    next to nothing: a fix is then kept sooner, and does not fall with them. Where time is shorter, all at once is what
-    ends in it, and a part is what remains if not.
+    A part goes first where it saves more for its time, or compiles nothing and promises a sure saving, and a trial of
+    the others still fits behind it, or they promise next to nothing: a fix is then kept sooner, and does not fall with
+    them. Where time is shorter, all at once is what ends in it, and a part is what remains if not.
     """
     whole = parts[0]
     if not budget.bounded:
@@ -85,7 +85,8 @@ def _in_order(parts: Sequence[Bundle], budget: Budget) -> list[Bundle]:
 
     def goes_first(part: Bundle) -> bool:
         others = [fixer for fixer in whole.fixers if fixer.name not in part.names]
-        if not others or _rate(part, budget) <= _rate(whole, budget):
+        at_once = _brings_compiler(whole) and not _brings_compiler(part) and part.share >= SURE_SAVING
+        if not others or not (at_once or _rate(part, budget) > _rate(whole, budget)):
             return False
         needless = part.predicted_ns >= (1 - LITTLE) * whole.predicted_ns
         return needless or budget.has_time_for_each([part.plan, Plan(as_one(others))])

@@ -153,11 +153,12 @@ def test_nothing_that_promises_much_is_given_up_with_a_third_of_the_budget_left(
         (180, 1, {"exact", "rounds"}),  # nearly all that is promised, a little sooner; the other fits behind it
         (130, 1, {"exact", "rounds"}),  # the other does not, and promises next to nothing
         (80, 1, {"exact", "rounds"}),
-        (180, 5, {"exact", "rounds", "compiles"}),  # the minutes of compiling are worth it
+        (180, 5, {"exact", "rounds"}),  # a sure saving is kept sooner, and the minutes of compiling fit behind it
+        (130, 5, {"exact", "rounds", "compiles"}),  # they do not, and are worth it
         (None, 1, {"exact", "rounds", "compiles"}),  # time is not counted
     ],
 )
-def test_what_compiles_nothing_goes_first_where_it_saves_more_for_its_time(
+def test_what_compiles_nothing_goes_first_where_it_saves_more_for_its_time_or_is_kept_sooner(
     left_ns: int | None, compiled_ns: int, tried: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Slow(Costly):
