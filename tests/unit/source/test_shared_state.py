@@ -58,6 +58,8 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program("return self.x[i], i", "self.x = np.memmap('x.bin', dtype=np.float32)"),
         program("return np.load('x.npy', mmap_mode='r')[i], i"),
         program("return self.x[i], i", "self.x = np.load('x.npy', mmap_mode='r')"),
+        program("return self.x[i], i", "self.x = np.load('x.npz')['x']"),
+        program("return NOISE[i], i", step="noise = x.new().resize_(3).normal_()", top="NOISE = torch.ones(9)\n"),
         program("return self.x[i], i", "self.x = list(zip(paths, range(9)))"),
         program("with open(self.paths[i], 'rb') as f:\n    return len(f.read()), i"),
         program(LAZY, "self.file = None"),
