@@ -43,6 +43,7 @@ from diagnose.source.models.lightning import logged_reads
 from diagnose.source.training.every_step import batch_loops
 from diagnose.source.tree.edits import Source, Splice, call_name, ensure_import, parse, replace, splice
 from diagnose.source.tree.memo import parse_all
+from diagnose.source.tree.syntax import overlaps
 
 _DEPENDS = frozenset({"nonzero", "masked_select", "unique"})
 
@@ -137,6 +138,9 @@ def _plan(plan: Deferred, lines: set[int]) -> None:
             del plan.splices[edits:]
             plan.reasons.append(f"{source.lines_of(read)[0]} is left alone: {reason}")
             waits |= {batch} if batch is not None else set()
+        others = [edit for each in planned.values() for splices, _ in each for edit in splices]
+        if any(overlaps(edit, one) for edit in plan.splices[edits:] for one in [*plan.splices[:edits], *others]):
+            del plan.splices[edits:], plan.moved[moved:]  # the variable of an earlier read takes this value too
         if batch is not None and loops_around(source, read)[0] is batch:
             planned.setdefault(batch, []).append((plan.splices[edits:], plan.moved[moved:]))
             del plan.splices[edits:], plan.moved[moved:]

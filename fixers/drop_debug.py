@@ -177,10 +177,12 @@ def _context(plan: _Plan, call: cst.Call, item: cst.WithItem) -> None:
     given = argument(call, "mode", 0) or argument(call, "enabled", 0)
     if given is not None and plan.source.code(given.value) == "False":
         return
-    mode = plan.source.code(given.value) if given is not None else "True"
+    mode, line = plan.source.code(given.value) if given is not None else "True", plan.source.lines_of(call)[0]
     if mode != "True":
-        line = plan.source.lines_of(call)[0]
         plan.reasons.append(f"{line} watches by `{mode}`: leave it off where you set that.")
+        return
+    if (test := chosen_by(plan.source, item)) is not None:
+        plan.reasons.append(f"{line} watches where `{test}`: leave that off.")
         return
     plan.splices += unwrap(plan.source, item)
     plan.removed["nvtx ranges" if "nvtx" in plan.source.code(call.func) else "anomaly detection"] = None
@@ -202,6 +204,9 @@ def _profiler(plan: _Plan, call: cst.Call, item: cst.WithItem, line: int) -> Non
                 f"{line} profiles every step and uses the result: give it "
                 "schedule=torch.profiler.schedule(wait=10, warmup=2, active=4, repeat=1), and call its step()."
             )
+        return
+    if (test := chosen_by(source, item)) is not None:
+        plan.reasons.append(f"{line} profiles where `{test}`: leave that off.")
         return
     plan.splices += unwrap(source, item)
     plan.removed["a profiler whose result is not used"] = None
@@ -272,6 +277,8 @@ FIXER = Fixer(
                 "import os\nos.environ['CUDA_LAUNCH_BLOCKING'] = '1'\nimport torch\n"
                 "print(os.environ['CUDA_LAUNCH_BLOCKING'])\n" + _LOOP
             ),
+            _IMPORT + "if args.profile:\n    with torch.autograd.profiler.emit_nvtx():\n        train()\n",
+            _IMPORT + "if args.profile:\n    with torch.profiler.profile():\n        model(x).sum().backward()\n",
             _IMPORT + "torch.use_deterministic_algorithms(True)\n" + _LOOP,
             _IMPORT + "torch.backends.cudnn.deterministic = True\n" + _LOOP,
             (

@@ -217,8 +217,8 @@ FIXER = Fixer(
             _recorded,
             (
                 "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel\n"
-                "model = FullyShardedDataParallel({+\n    +}model{+,\n"
-                "    sharding_strategy=torch.distributed.fsdp.ShardingStrategy.SHARD_GRAD_OP,\n+})\n"
+                "model = FullyShardedDataParallel({+\n    +}model{+, "
+                "sharding_strategy=torch.distributed.fsdp.ShardingStrategy.SHARD_GRAD_OP\n+})\n"
             ),
             (
                 "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"

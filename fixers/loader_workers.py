@@ -286,8 +286,8 @@ FIXER = Fixer(
         ),
         Example(
             before=_IMPORT + "loader = DataLoader(StoredImages(2048), batch_size=args.batch, shuffle=True)  # small\n",
-            after=_IMPORT + "loader = DataLoader(\n    StoredImages(2048),\n    batch_size=args.batch,\n"
-            "    shuffle=True,\n    num_workers=2,\n    pin_memory=True,\n)  # small\n",
+            after=_IMPORT + "loader = DataLoader(\n    StoredImages(2048), batch_size=args.batch, shuffle=True, "
+            "num_workers=2, pin_memory=True\n)  # small\n",
             request=lambda text: _recorded(text, cuda=True),
         ),
         *word_diffs(

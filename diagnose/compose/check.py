@@ -9,7 +9,7 @@ a device has no edit on a machine without one.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,8 +69,8 @@ def check(
     setting: Mapping[str, str] | None = None,
     budget_ns: int | None = None,
     cancelled: Callable[[], bool] = never,
-) -> list[EditCheck]:
-    """Return the edits of these fixers and the gates' answers. The copies below `folder` are removed at the end.
+) -> Iterator[EditCheck]:
+    """Yield the edits of these fixers and the gates' answers. The copies below `folder` are removed at the end.
 
     `setting` chooses among a fixer's settings. Raises UsageError where none of them has it, and Cancelled.
     """
@@ -79,7 +79,8 @@ def check(
     asked = [_ask(stack, diagnosis, catalogue, catalogue.fixers[name]) for name in names]
     chosen = {one.fixer.name: _chosen(one, setting or {}) for one in asked if one.variants}
     if not chosen:
-        return [one.without_edit() for one in asked]
+        yield from (one.without_edit() for one in asked)
+        return
     trials, compiles = folder / "trials", any(site.kind == "compile" for site in known.sites)
     try:
         with Bench(
@@ -92,16 +93,14 @@ def check(
             cancelled=cancelled,
         ) as bench:
             original = bench.copy({}, "original")
-            found = []
             for one in asked:
                 if one.variants:
-                    found.append(_checked(bench, journal, stack, original, one, chosen[one.fixer.name]))
+                    yield _checked(bench, journal, stack, original, one, chosen[one.fixer.name])
                 else:
-                    found.append(one.without_edit())
+                    yield one.without_edit()
     finally:
         with undisturbed():
             shutil.rmtree(trials, ignore_errors=True)
-    return found
 
 
 def _checked(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from diagnose.errors import Cancelled, ProgramFailed, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from diagnose.model import EditCheck
     from diagnose.plugins import Catalogue
@@ -72,15 +72,18 @@ def run(args: argparse.Namespace) -> int:
     program = Program.parse(words.program, module=words.module, launcher=words.launcher)
     require_torch()
     names = sorted(catalogue.fixers) if name is None else [name]
+    found: list[EditCheck] = []
     try:
         with standard_output_to_stderr(args.json):
-            found = _checked(program, catalogue, names, setting, budget_of(args))
+            for one in _checked(program, catalogue, names, setting, budget_of(args)):
+                found.append(one)  # as they come: a Ctrl-C leaves those that are there
     except Cancelled:
         raise KeyboardInterrupt from None  # said and answered as a Ctrl-C
-    if args.json:
-        result(as_json(found, whole=args.all))
-    else:
-        result("\n" + as_text(found, terminal_width(), colour=wants_colour()))
+    finally:
+        if found and args.json:
+            result(as_json(found, whole=args.all))
+        elif found:
+            result("\n" + as_text(found, terminal_width(), colour=wants_colour()))
     return 0
 
 
@@ -94,8 +97,8 @@ def _setting(words: list[str]) -> dict[str, str]:
 
 def _checked(
     program: Program, catalogue: Catalogue, names: Sequence[str], setting: dict[str, str], budget_ns: int | None
-) -> list[EditCheck]:
-    """The answers. Raises ProgramFailed where the program fails as found, and Cancelled."""
+) -> Iterator[EditCheck]:
+    """Yield the answers. Raises ProgramFailed where the program fails as found, and Cancelled."""
     from diagnose.cli.programs.ending import INTERRUPTED, judge_exit
     from diagnose.cli.programs.watched_run import leaving_on, plain_lines
     from diagnose.collect.recipe import Recipe
@@ -114,7 +117,7 @@ def _checked(
                 raise Cancelled
             if code:
                 raise ProgramFailed(f"{message}; a check needs a program that runs", seen.outcome.returncode)
-            return check(
+            yield from check(
                 program,
                 seen.diagnosis,
                 seen.traces,

@@ -81,8 +81,10 @@ def _is_of_another(source: Source, read: cst.CSTNode, option: str) -> bool:
 
 
 def _is_of_own_tensor(source: Source, call: cst.Call) -> bool:
-    """Whether a method is called on a tensor that the program makes: `buffer = torch.empty(8)`."""
+    """Whether a method is called on a tensor that the program makes: `buffer = torch.empty(8)`, `x.new()`."""
     owner = call.func.value if isinstance(call.func, cst.Attribute) else call
+    if isinstance(owner, cst.Call) and isinstance(owner.func, cst.Attribute) and call_name(owner) == "new":
+        return True
     values = bound_to(source, owner) if isinstance(owner, cst.Name) else []
     return bool(values) and all(isinstance(each, cst.Call) and source.is_called(each.func, "torch.") for each in values)
 

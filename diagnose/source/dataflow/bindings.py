@@ -77,15 +77,16 @@ def values_of(source: Source, node: cst.BaseExpression) -> Sequence[cst.BaseExpr
     )
 
 
-def is_plain(source: Source, name: cst.Name) -> bool:
+def is_plain(source: Source, name: cst.Name, depth: int = 4) -> bool:
     """Whether a name stands for numbers, texts and tuples of them alone, which nothing changes in place."""
-    values = bound_to(source, name)
+    if name.value in {"None", "True", "False"}:
+        return True
+    values = bound_to(source, name) if depth else []
+    others = (cst.Call, cst.Attribute, cst.Subscript, cst.List, cst.Dict, cst.Set, cst.BaseComp)
     return bool(values) and all(
-        (
-            isinstance(each, cst.BaseNumber | cst.BaseString | cst.UnaryOperation | cst.BinaryOperation | cst.Tuple)
-            and not any(source.every(cst.Call, each))
-        )
-        or (isinstance(each, cst.Name) and each.value in {"None", "True", "False"})
+        isinstance(each, cst.BaseExpression)
+        and not any(source.walk(each, *others))
+        and all(is_plain(source, one, depth - 1) for one in source.every(cst.Name, each))
         for each in values
     )
 

@@ -158,7 +158,8 @@ def _convert(
     others = [use for use in uses.reads if not any(use is each for each in own) and not _asks(source, use)]
     foreign = [each for _, each in uses.augmented if not any(each.value is one for one in formulas)]
     outside = [each for each in (*others, *foreign) if not within(source, each, batch)]
-    if len(outside) > 1 and "." not in name and _is_passed(source, uses, batch):
+    ended = all(within(source, each, batch) for each in formulas)  # no later loop makes a tensor of it again
+    if ended and len(outside) > 1 and "." not in name and _is_passed(source, uses, batch):
         plan.splices.append(insert_after(source, batch, [f"{name} = {into}({name})"]))
         others = [use for use in others if within(source, use, batch)]
         foreign = [each for each in foreign if within(source, each, batch)]
@@ -225,10 +226,12 @@ def keep_list(plan: Deferred, name: str, uses: Uses, batch: Loop) -> None:
         if not isinstance(value, cst.Call) or not is_read(value):
             raise LeftAlone(f"`{name}` also takes other values, in line {source.lines_of(value)[0]}")
         plan.splices.append(replace(source, value, tensor_of(source, value, "kept")))
-    _read_whole(plan, name, uses, batch, whole)
+    ended = all(within(source, value, batch) for value in added)
+    _read_whole(plan, name, uses, batch, whole, ended)
 
 
-def _read_whole(plan: Deferred, name: str, uses: Uses, batch: Loop, whole: Sequence[Variable]) -> None:
+def _read_whole(plan: Deferred, name: str, uses: Uses, batch: Loop, whole: Sequence[Variable], ended: bool) -> None:
+    """Read the tensors of a list in each use, or once after the loop where no later one adds more (`ended`)."""
     source = plan.source
     each = "value" if name != "value" else "each"
     numbers = f"[{each}.item() for {each} in {name}]"
@@ -241,7 +244,7 @@ def _read_whole(plan: Deferred, name: str, uses: Uses, batch: Loop, whole: Seque
     parts = [use for use in uses.reads if isinstance(source.parent(use), cst.Subscript)]
     inner = all(within(source, use, batch) for use in parts)
     named = not any(within(source, target, batch) for target, _ in uses.assigned)
-    if outside and inner and fresh and not outer and named and _is_passed(source, uses, batch):
+    if ended and outside and inner and fresh and not outer and named and _is_passed(source, uses, batch):
         plan.splices.append(insert_after(source, batch, [f"{name} = {numbers}"]))
         whole = [use for use in whole if within(source, use, batch)]
     plan.splices += [replace(source, use, numbers) for use in whole]

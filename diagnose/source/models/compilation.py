@@ -47,6 +47,8 @@ class Compiled:
 
 _COMPILE = re.compile(r"(?<!\bre\.)\bcompile\b")
 """What a file holds that compiles more than regular expressions."""
+_OF_KERAS = frozenset({"optimizer", "loss", "metrics"})
+"""What the `compile` of a Keras model is told, and none of torch's."""
 _MODULES = re.compile(
     r"torch\.nn\.(?:modules\.(?:\w+\.)?|parallel\.)?(?!(?:Uninitialized)?Parameter$|Buffer$)[A-Z]\w*"
     r"|torchvision\.models\.(?:[a-z]\w*\.)*(?!get_(?!model$)|list_)\w+(?<!_Weights)"
@@ -93,10 +95,10 @@ def _compiled_by(source: Source, call: cst.Call, imported: set[str]) -> str | No
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "compile":
         return None
     owner = source.code(call.func.value)
-    positional = any(arg.keyword is None for arg in call.args)
+    others = any(arg.keyword is None or arg.keyword.value in _OF_KERAS for arg in call.args)
     # `re.compile(…)` is a module's function, and `pattern.compile("…")` takes what is to be compiled.
     named = isinstance(call.func.value, cst.Name | cst.Attribute | cst.Subscript)
-    return owner if named and not positional and owner.partition(".")[0] not in imported else None
+    return owner if named and not others and owner.partition(".")[0] not in imported else None
 
 
 def _compiled_part(call: cst.Call) -> cst.BaseExpression | None:

@@ -253,10 +253,23 @@ def _hands_out(code: SampleCode, path: str, function: cst.CSTNode, call: cst.Cal
             return True
         if _returns_alias(code, file, found, at, depth):
             return True
-        given = any(is_alias(code, path, function, arg.value, depth) for arg in call.args)
-        if given and hands_on(its, found):
-            return True
+        for place, arg in enumerate(call.args):
+            passed = _passed_as(its, found, call, place)
+            if is_alias(code, path, function, arg.value, depth) and hands_on(its, found, passed, at):
+                return True
     return False
+
+
+def _passed_as(source: Source, function: cst.FunctionDef, call: cst.Call, at: int) -> set[str]:
+    """The parameters that an argument of a call of a function may be given to; `self` may come before them."""
+    keyword, names = call.args[at].keyword, [param.name.value for param in function.params.params]
+    if keyword is not None and keyword.value in names:
+        return {keyword.value}
+    listed = keyword is None and at < len(names) and not function.params.posonly_params
+    if not listed or any(each.star for each in call.args[: at + 1]):
+        return parameters(source, function)
+    method = source.inside(function, cst.ClassDef) is not None
+    return {*names[at : at + 2]} - {"self", "cls"} if method else {names[at]}
 
 
 def _is_keeping(source: Source, node: cst.BaseExpression) -> bool:
@@ -286,13 +299,26 @@ def is_own(source: Source, node: cst.BaseExpression) -> bool:
     return node.value in {"self", "cls"}
 
 
-def hands_on(source: Source, function: cst.FunctionDef | cst.Lambda) -> bool:
-    """Whether a function returns objects of what it is given, and no copies of them."""
-    names = parts_of(source, function, parameters(source, function))
+def hands_on(
+    source: Source, function: cst.FunctionDef | cst.Lambda, passed: set[str] | None = None, at: int | None = None
+) -> bool:
+    """Whether a function returns objects of what it is given, and no copies of them.
+
+    `passed`: the parameters that are meant. `at`: which of its results is meant, where it has several.
+    """
+    names = parts_of(source, function, parameters(source, function) if passed is None else passed)
     if isinstance(function, cst.Lambda):
         return is_part(function.body, names)
-    returned = (each.value for each in source.every(cst.Return, function))
-    return any(value is not None and is_part(value, names) for value in returned)
+    returned = (each.value for each in source.every(cst.Return, function) if each.value is not None)
+    return any(is_part(part, names) for value in returned for part in _results(value, at))
+
+
+def _results(node: cst.BaseExpression, at: int | None) -> list[cst.BaseExpression]:
+    """What a function returns, or the part `at` of a tuple that it returns."""
+    if not isinstance(node, cst.Tuple) or at is None:
+        return [node]
+    starred = any(isinstance(each, cst.StarredElement) for each in node.elements)
+    return [node] if starred else [each.value for each in node.elements[at : at + 1]]
 
 
 def parameters(source: Source, function: cst.FunctionDef | cst.Lambda) -> set[str]:

@@ -24,11 +24,10 @@ from diagnose.source.samples.sample_names import (
     is_of_library,
     is_of_object,
     is_read,
-    is_stored,
     module_of,
     reads,
 )
-from diagnose.source.tree.attributes import members_named
+from diagnose.source.tree.attributes import is_of_self, members_named
 from diagnose.source.tree.definitions import Definition, Definitions
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -148,7 +147,7 @@ class SampleCode:
         for each in source.every(cst.Attribute, node):
             above = source.parent(each)
             taken = isinstance(above, cst.Arg) and above.value is each
-            if (not taken and each is not node) or is_stored(source, each):
+            if (not taken and each is not node) or self._is_stored(source, each):
                 continue
             for file, found in self.defined.named(each.attr.value):
                 owner = self.sources[file].inside(found, cst.ClassDef)
@@ -232,7 +231,7 @@ class SampleCode:
             if bound is not None and bound.parameter is not None:
                 return  # what a parameter stands for is followed where it is passed
         elif isinstance(node, cst.Attribute) and self.defined.has_free(node.attr.value) and source.names(node):
-            if is_stored(source, node) or is_of_object(source, node):
+            if self._is_stored(source, node) or is_of_object(source, node):
                 return  # what is stored is followed where it is stored
             last = node.attr.value
         else:
@@ -244,6 +243,20 @@ class SampleCode:
                 around = self.sources[file].inside(each, cst.FunctionDef)
                 if around is None or (self.sources[file] is source and within(source, node, around)):
                     yield file, each  # what a function defines, nobody else names
+
+    def _is_stored(self, source: Source, node: cst.Attribute) -> bool:
+        """Whether a node is `self.name` of an object whose class, or one above it, stores a value there, and so no
+        function of that name."""
+        name, around = node.attr.value, source.inside(node, cst.ClassDef) if is_of_self(node) else None
+        classes = [(source, around)] if isinstance(around, cst.ClassDef) else []
+        for its, made in classes:  # and those above it
+            if members_named(its, made, name):
+                return True
+            above = {its.code(base.value).rpartition(".")[2] for base in made.bases}
+            for file, each in (found for base in above for found in self.defined.named(base)):
+                if isinstance(each, cst.ClassDef) and not any(each is known for _, known in classes):
+                    classes.append((self.sources[file], each))
+        return False
 
     def is_foreign(self, source: Source, node: cst.CSTNode) -> bool:
         """Whether a name is imported from a module that is none of the program's files, nor in a folder of them."""

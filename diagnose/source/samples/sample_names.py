@@ -7,7 +7,6 @@ import libcst as cst
 from diagnose.source.dataflow.bindings import binding_of, bound_to
 from diagnose.source.dataflow.flow import is_variable
 from diagnose.source.dataflow.reaching_definitions import is_list
-from diagnose.source.tree.attributes import is_of_self, members_named
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -44,12 +43,6 @@ def imported_as(source: Source, name: cst.Name) -> str:
     """Return what an imported name is called in its module: `build` after `from .coco import build as build_coco`."""
     imported = source.imported(name)
     return next(iter(imported)).rpartition(".")[2] if len(imported) == 1 else ""
-
-
-def is_stored(source: Source, node: cst.Attribute) -> bool:
-    """Whether a node is `self.name` in a class that stores a value there itself, and so no function of that name."""
-    around = source.inside(node, cst.ClassDef) if is_of_self(node) else None
-    return isinstance(around, cst.ClassDef) and bool(members_named(source, around, node.attr.value))
 
 
 def is_of_object(source: Source, node: cst.Attribute) -> bool:

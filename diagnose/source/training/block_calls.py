@@ -52,7 +52,7 @@ def block_calls(source: Source, line: int | None = None) -> Iterator[BlockCall]:
         if line is not None and not first <= line <= last:
             continue
         loop = _loop_over(source, call)
-        if loop is not None and (line is not None or _built(source, loop.iter, built, _LIST | _STACK)):
+        if loop is not None and (line is not None or _built(source, _handed_by(source, loop, call), built)):
             yield BlockCall(source, call, loop, first)
         elif loop is None and _is_container_call(call) and (line is not None or _is_stack(source, call.func, built)):
             yield BlockCall(source, call, None, first)
@@ -288,7 +288,17 @@ def _containers(source: Source) -> dict[str, str]:
     return found
 
 
-def _built(source: Source, node: cst.BaseExpression, built: dict[str, str], kinds: Collection[str]) -> bool:
+def _handed_by(source: Source, loop: cst.For, call: cst.Call) -> cst.BaseExpression:
+    """What hands a loop the block that is called: `self.blocks` of `for pool, block in zip(pools, self.blocks)`."""
+    over, target = loop.iter, loop.target
+    if isinstance(over, cst.Call) and call_name(over) == "zip" and isinstance(target, cst.Tuple):
+        for arg, element in zip(over.args, target.elements, strict=False):
+            if source.code(element.value) == source.code(call.func):
+                return arg.value
+    return over
+
+
+def _built(source: Source, node: cst.BaseExpression, built: dict[str, str]) -> bool:
     """Whether an expression is, or goes through, one of these containers: also `enumerate(self.blocks)`."""
     attributes = [source.code(node), *(source.code(each) for each in source.every(cst.Attribute, node))]
-    return any(built.get(each) in kinds for each in attributes)
+    return any(each in built for each in attributes)

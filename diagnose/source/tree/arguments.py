@@ -51,9 +51,9 @@ def set_keywords(
     """Set keyword arguments to code, in place where the argument is there already, else at the end of the call.
 
     `positions` gives the position of parameters that may be passed without their name. Arguments in `remove` give
-    their place to new ones first; what is left of them goes. A one-line call that would grow too long gets one argument
-    a line, but for one in a comprehension, or of many on a line that was too long before. Raises ValueError for
-    `remove` of more than one argument without a new one to take its place.
+    their place to new ones first; what is left of them goes. The arguments of a one-line call that would grow too
+    long move to a line below, or to one line each, but for a call in a comprehension, or one of many on a line that was
+    too long before. Raises ValueError for `remove` of more than one argument without a new one to take its place.
     """
     splices: list[Splice] = []
     new: list[str] = []
@@ -117,14 +117,18 @@ def _with(source: Source, call: cst.Call, new: Sequence[str], growth: int) -> li
         return row
     if any(source.inside(call, around) is not None for around in (cst.FormattedStringExpression, cst.BaseComp)):
         return row
-    return _broken(source, call, new) if first == last else _in_new_row(source, call, new) or row
+    return _broken(source, call, new, growth) if first == last else _in_new_row(source, call, new) or row
 
 
 def _is_packed(source: Source, call: cst.Call) -> bool:
-    """Whether a call shares its line with other arguments or statements, which lines of its own would tear apart."""
+    """Whether a call shares its line with other arguments, elements or statements, which new lines would tear apart."""
     line = source.statement(call)
     if isinstance(line, cst.SimpleStatementLine) and len(line.body) > 1:
         return True
+    element = source.inside(call, cst.Element)
+    for each in getattr(source.parent(element), "elements", ()) if element is not None else ():
+        if each is not element and source.lines_of(each.value)[0] == source.lines_of(call)[0]:
+            return True
     below: cst.CSTNode = call
     while (arg := source.inside(below, cst.Arg)) is not None:
         outer = source.parent(arg)
@@ -180,8 +184,9 @@ def _on_lines(source: Source, call: cst.Call, new: Sequence[str]) -> list[Splice
     return [Splice(line_end, line_end, "".join(f"{lead}{text}," for text in new))]
 
 
-def _broken(source: Source, call: cst.Call, new: Sequence[str]) -> list[Splice]:
-    """A call on one line, with every argument on a line of its own and a comma after each, as formatters write it."""
+def _broken(source: Source, call: cst.Call, new: Sequence[str], growth: int) -> list[Splice]:
+    """A call on one line, with its arguments on a line below, or with every one on a line of its own and a comma after
+    each where one line is too short for all, as formatters write it."""
     start, end = source.span(call)
     line = source.text[source.line_start(start) : start]
     outer = source.newline + line[: len(line) - len(line.lstrip())]
@@ -192,6 +197,11 @@ def _broken(source: Source, call: cst.Call, new: Sequence[str]) -> list[Splice]:
     splices = []
     opening, closing = ("(", ")") if _lonely_generator(call) else ("", "")
     after = source.text.rindex("(", source.wide_span(call.func)[1], _arg_span(source, call.args[0])[0]) + 1
+    first, last = _arg_span(source, call.args[0])[0], _arg_span(source, call.args[-1])[1]
+    row = closing + "".join(f", {text}" for text in new)
+    width = len(inner.lstrip("\r\n")) + len(opening) + last - first + growth + len(row)
+    if _comma_end(source, call.args[-1]) is None and width <= source.line_limit:
+        return [Splice(after, first, inner + opening), Splice(last, end - 1, row + outer)]
     for arg in call.args:
         begin, finish = _arg_span(source, arg)
         splices.append(Splice(after, begin, inner + opening))

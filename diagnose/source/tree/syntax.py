@@ -23,7 +23,7 @@ from diagnose.source.tree.scopes import scopes_of
 from diagnose.source.tree.text_lines import Text
 from diagnose.source.tree.time_limit import check_time, check_time_now_and_then
 
-__all__ = ["Source", "Splice", "call_name", "only_statement", "parse", "splice"]
+__all__ = ["Source", "Splice", "call_name", "only_statement", "overlaps", "parse", "splice"]
 
 _Node = TypeVar("_Node", bound=cst.CSTNode)
 
@@ -47,6 +47,11 @@ def splice(text: str, splices: list[Splice]) -> str:
         parts += [text[at : edit.start], edit.text]
         at = edit.end
     return "".join([*parts, text[at:]])
+
+
+def overlaps(one: Splice, other: Splice) -> bool:
+    """Whether two splices want the same characters."""
+    return one.start < other.end and other.start < one.end
 
 
 def _last(name: str) -> str:

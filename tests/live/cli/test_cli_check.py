@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from watching import LIGHT_TORCH, LIMIT_S
 
 from diagnose.cli import main
+from diagnose.cli.programs import check
 from diagnose.cli.programs.argv_split import Split, split_named
+from diagnose.errors import Cancelled
 from diagnose.model import EditCheck, GateAnswer, GateCheck
 from diagnose.plugins import load
 from diagnose.report.terminal.checks import as_json, as_text
@@ -195,22 +198,35 @@ def test_one_gate_that_refuses_is_enough_and_all_have_to_pass(
 
 
 def test_all_is_one_object_with_a_list_and_one_fixer_is_the_object_itself() -> None:
-    check = EditCheck("use-sdpa", "one kernel", "-a\n+b\n", (PASSED,))
-    alone = json.loads(as_json([check], whole=False))
-    assert json.loads(as_json([check], whole=True)) == {"checks": [alone]}
+    one = EditCheck("use-sdpa", "one kernel", "-a\n+b\n", (PASSED,))
+    alone = json.loads(as_json([one], whole=False))
+    assert json.loads(as_json([one], whole=True)) == {"checks": [alone]}
     assert {"fixer", "edits", "diff", "gate", "gates"} <= set(alone)
 
 
 def test_the_text_shows_the_diff_each_gate_and_other_settings() -> None:
     settings = ({"num_workers": 1}, {"num_workers": 2})
-    check = EditCheck("loader-workers", "load in 1 worker", "-a\n+b\n", (PASSED, REFUSED), settings[0], settings)
-    text = as_text([check, EditCheck("use-sdpa", "nothing to change")], 100, colour=False)
+    one = EditCheck("loader-workers", "load in 1 worker", "-a\n+b\n", (PASSED, REFUSED), settings[0], settings)
+    text = as_text([one, EditCheck("use-sdpa", "nothing to change")], 100, colour=False)
     assert "loader-workers   refused" in text
     assert "\n-a\n+b\n" in text
     assert "bitwise: passed. 25 tensors are equal" in text
     assert "whole run: refused. line 3 of the output differs" in text
     assert "--setting checks another: num_workers=2" in text
     assert "use-sdpa: nothing to change" in text
+
+
+def test_an_interrupted_check_prints_what_was_answered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> Iterator[EditCheck]:
+        yield EditCheck("use-sdpa", "one kernel", "-a\n+b\n", (PASSED,))
+        raise Cancelled
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(check, "_checked", interrupted)
+    assert main(["check", "--all", "--json", "train.py"]) == 130
+    assert [one["fixer"] for one in json.loads(capsys.readouterr().out)["checks"]] == ["use-sdpa"]
 
 
 def test_all_asks_every_fixer_and_what_the_budget_has_no_time_for_is_unverified(folder: Path) -> None:

@@ -49,6 +49,44 @@ def test_a_list_whose_name_may_stand_for_another_value_is_left_alone(old: str, n
     assert "does not only grow" in answer.text
 
 
+VALIDATED = """\
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(2, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+{start}
+for i in range(5):
+    loss = model(torch.ones(1, 2) * i).square().sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    {fill}
+print({show})
+{again}
+for i in range(2):
+    loss = model(torch.zeros(1, 2)).square().sum()
+    {fill}
+print({show})
+"""
+
+
+@pytest.mark.parametrize("again", ["{start}", "pass"])
+@pytest.mark.parametrize(
+    ("start", "fill", "show"),
+    [
+        ("seen, losses = 0, []", "losses.append(loss.item())", "losses, sum(losses)"),
+        ("seen, hits = 0, 0", "hits += (loss > 0.5).sum().item()", "hits, hits / 7"),
+        ("total = 0.0", "total += loss.item()", "total, total / 7"),
+    ],
+)
+def test_what_two_loops_fill_is_a_number_after_either(start: str, fill: str, show: str, again: str) -> None:
+    text = VALIDATED.format(start=start, fill=fill, show=show, again=again.format(start=start))
+    answer = fixed(text)
+    assert isinstance(answer, Edits)
+    assert outcome(answer.files["train.py"]) == outcome(text)
+
+
 @pytest.mark.parametrize("device", ["'mps'", "torch.accelerator.current_accelerator()"])
 def test_a_sum_is_no_float64_tensor_where_the_program_may_run_on_a_device_without(device: str) -> None:
     text = (

@@ -258,3 +258,17 @@ def test_without_a_record_a_stack_whose_result_is_averaged_is_found_once() -> No
     assert isinstance(answer, Edits)
     assert "        for block in self.blocks:\n" in answer.files["train.py"]
     assert "        return hidden.mean(1)\n" in answer.files["train.py"]
+
+
+POOLED = LOOP.replace(
+    "        self.blocks =",
+    "        self.pools = nn.ModuleList([nn.Identity()] + [nn.AvgPool1d(1)] * 3)\n        self.blocks =",
+).replace("for block in self.blocks:", "for pool, block in zip(self.pools, self.blocks):\n            x = pool(x)")
+
+
+def test_without_a_record_what_is_zipped_with_blocks_is_no_block() -> None:
+    answer = FIXER.rewrite(example_request("memory-pressure", POOLED))
+    assert isinstance(answer, Edits)
+    assert (
+        "x = pool(x)\n            x = checkpoint(block, x, scale=0.5, use_reentrant=False)" in answer.files["train.py"]
+    )

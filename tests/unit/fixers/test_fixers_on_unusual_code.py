@@ -208,3 +208,13 @@ def test_the_launches_of_a_model_that_lies_elsewhere_are_recorded_by_hand(text: 
     assert answer.text.startswith("Record the model's launches by hand: `torch.cuda.make_graphed_callables(")
     assert "No edit is made: " in answer.text
     assert reason in answer.text
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [("cuda-graphs", "launch-bound"), ("mark-dynamic", "recompiling"), ("memory-budget", "memory-pressure")],
+)
+def test_the_compile_of_a_keras_model_takes_no_option_of_torch(name: str, rule: str) -> None:
+    text = "import torch\n\nmodel = build()\nmodel.compile({})\nmodel.fit(x, y)\n"
+    assert rewritten(name, text.format(""), rule=rule) is not None
+    assert isinstance(FIXERS[name].rewrite(example_request(rule, text.format("loss='mae', optimizer='adam'"))), Advice)

@@ -10,6 +10,7 @@ from dataset_programs import asked, program, refused
 from diagnose.fixer import Edits
 
 TOP = "POOL = torch.zeros(3)\nSCALE = 3\nSIZE = (3, 4)\ndef shift(x, by):\n    x.sub_(by)\n    return x\n"
+TOP += "PAIR = (POOL, 2)\ndef pick(x, rows):\n    return x[:rows], rows\n"
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,10 @@ TOP = "POOL = torch.zeros(3)\nSCALE = 3\nSIZE = (3, 4)\ndef shift(x, by):\n    x
         "x, y = POOL, i\nx += 1  # !\nreturn x, y",
         "(x, y), z = (POOL, i), 0\nx += 1  # !\nreturn x, y",
         "rows = torch.zeros(3, out=POOL)  # !\nreturn rows, i",
+        "x, _ = pick(POOL, 2)\nx += 1  # !\nreturn x, i",
+        "x, _ = pick(rows=2, x=self.pool)\nx += 1  # !\nreturn x, i",
+        "_, x = pick(torch.rand(3), POOL)\nx += 1  # !\nreturn x, i",
+        "x, n = PAIR\nx += 1  # !\nreturn x, i",
         "rows = torch.add(POOL, 1, out=self.pool)  # !\nreturn rows, i",
     ],
 )
@@ -37,6 +42,7 @@ def test_an_object_that_is_kept_is_changed(sample: str) -> None:
         "x = POOL + 0\nx += 1\nreturn x, i",
         "x, y = POOL + 0, POOL\nx += 1\nreturn x, i",
         "return shift(torch.rand(3), POOL), i",
+        "x, _ = pick(torch.rand(3), self.pool)\nx += 1\nreturn x, i",
         "x = SCALE\nx += 1\nreturn x, i",
         "h, w = SIZE\nh += 1\nreturn h * w, i",
         "rows = [0, 0]\nrows[0] += 1\nreturn rows[0], i",

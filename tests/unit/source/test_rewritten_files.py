@@ -53,11 +53,12 @@ def test_samples_read_from_files_that_are_written_in_a_step_are_not_loaded_ahead
         program(LABEL, top=TOP + RELABEL + "\n"),
         program(ROOTED, epoch="torch.save(model.state_dict(), os.path.join(out_dir, f'{epoch}.pt'))", top=TOP),
         program("return torch.load(cfg.data.root)[i], i", epoch="torch.save(model, cfg.data.out)", top=TOP),
+        program(PASSED, dataset="Images(paths, 'in' + os.sep)", epoch="torch.save(m, 'out' + os.sep)", top=TOP),
         program(LABEL, epoch="with open('log.txt', 'a') as f:\n    f.write('done')", top=TOP),
         program(PASSED, dataset="Images(paths, 'labels')", epoch="torch.save(model, f'out/{epoch}.pt')"),
         program(LABEL, epoch="print(Path('labels/1.txt').read_text(), open('labels/2.txt').read())", top=TOP),
     ],
-    ids=["before", "checkpoints", "others of the settings", "a log", "another folder", "only read"],
+    ids=["before", "checkpoints", "others of the settings", "separators", "a log", "another folder", "only read"],
 )
 def test_workers_live_on_where_the_files_of_samples_stay_as_they_are(text: str) -> None:
     assert isinstance(asked("persistent-workers", text), Edits)

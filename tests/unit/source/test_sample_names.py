@@ -32,6 +32,35 @@ def test_a_stored_attribute_is_no_function_of_its_name(code: str) -> None:
     assert isinstance(asked("loader-workers", of_train(code), engine=TRAINS), Edits)
 
 
+STORED = """
+class Trainer:
+    def train(self, x):
+        return x.cuda()  # !
+
+class {base}:
+    def __init__(self, paths):
+        self.{kept} = paths
+
+class Loaders(Kept):
+    def dataset(self):
+        return Images(self.train)
+
+    def loader(self):
+        data = self.dataset()
+        return DataLoader(data, batch_size=8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("base", "kept", "stored"), [("Kept", "train", True), ("Kept", "x", False), ("A", "train", False)]
+)
+def test_an_attribute_that_a_class_above_stores_is_no_method_of_its_name(base: str, kept: str, stored: bool) -> None:
+    text = program(top=STORED.format(base=base, kept=kept))
+    text = text.replace("loader = DataLoader(data, batch_size=8, shuffle=True)", "loader = Loaders(paths).loader()")
+    assert text.count("DataLoader(") == 1
+    assert isinstance(asked("loader-workers", text), Edits) is stored
+
+
 @pytest.mark.parametrize("code", ["train(i, i)\nreturn torch.load(self.paths[i]), i", "return train(i, i), i"])
 def test_a_function_that_samples_call_is_followed(code: str) -> None:
     refused("loader-workers", of_train(code), "# !", engine=TRAINS)

@@ -25,6 +25,7 @@ class Log:
 CONCAT = "from torch.utils.data import ConcatDataset\n"
 PLAN = "class Plan:\n    def load(self, state):\n        self.__dict__.update(state)  # of no dataset\n"
 SORTS = "def sorts(rows):\n    rows.sort(key=len)\n    return torch.stack(rows), 0\n"
+OUT = "out = model_outputs()\ndef keep(parts, sample):\n    return len(parts)\n"
 CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        self.value += 0.1\n"
 
 
@@ -58,6 +59,11 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program("return self.x[i], i", "self.x = np.memmap('x.bin', dtype=np.float32)"),
         program("return np.load('x.npy', mmap_mode='r')[i], i"),
         program("return self.x[i], i", "self.x = np.load('x.npy', mmap_mode='r')"),
+        program("return self.x[i], i", "self.x = np.load('x.npz')['x']"),
+        program("sample = {'x': i}\ndel sample['y']\nreturn keep({'z': i}, 0), i", top=OUT,
+                step="out['y'] = out['z'] = x"),
+        program("angle = self.rotate\nreturn torch.load(self.paths[i]) * angle, i", "self.rotate = 2"),
+        program("return NOISE[i], i", step="noise = x.new().resize_(3).normal_()", top="NOISE = torch.ones(9)\n"),
         program("return self.x[i], i", "self.x = list(zip(paths, range(9)))"),
         program("with open(self.paths[i], 'rb') as f:\n    return len(f.read()), i"),
         program(LAZY, "self.file = None"),
@@ -177,6 +183,8 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("x = self.x[i]\nx.mul_(2)  # !\nreturn x, i", STORED), "# !"),
         (program("x = self.x[i]\nx += 1  # !\nreturn x, i", STORED), "# !"),
         (program("return self.tick(), i", "self.tick = itertools.count().__next__  # !"), "# !"),
+        (program("sample = self.paths\ndel sample['y']\nreturn sample, i", step="out['y'] = x  # !", top=OUT), "# !"),
+        (program("turn = self.q.rotate\nturn(i)  # !\nreturn self.q[0], i", "self.q = deque(paths)"), "# !"),
         (program("note(i)  # !\nreturn i, i", top="SEEN = []\nnote = SEEN.append\n"), "# !"),
         (program("return self.ids[self.paths[i]], i  # !", "self.ids = defaultdict(lambda: len(self.ids))", top="from collections import defaultdict\n"), "# !"),  # noqa: E501
         (program("return IDS[self.paths[i]], i  # !", top="import collections\nIDS = collections.defaultdict()\nIDS.default_factory = IDS.__len__\n"), "# !"),  # noqa: E501

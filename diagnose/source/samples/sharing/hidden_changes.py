@@ -22,6 +22,8 @@ _SEEDS = frozenset(
 )
 _STATES = frozenset({"torch.get_rng_state", "random.getstate", "numpy.random.get_state", "torch.random.fork_rng"})
 """Calls by which a function goes back to the state from before."""
+_NO_CALLS = (cst.AssignTarget, cst.BinaryOperation, cst.UnaryOperation)
+"""What neither calls a method nor hands it on: `angle = self.rotate`, where that is a number, and `2 * angle`."""
 _COUNTS = frozenset({"len", "next", "__len__", "__next__"})
 
 
@@ -40,7 +42,7 @@ def hidden_changes(code: SampleCode) -> Iterator[Trace]:
                 if any(_counts_keys(code, file, value) for file, value in _values(code, path, each.value)):
                     yield _trace(source, path, each)
             elif isinstance(each, cst.Name) and is_read(source, each):
-                bound = code.values(path, each)
+                bound = () if isinstance(source.parent(each), _NO_CALLS) else code.values(path, each)
                 if any(_is_bound_change(value) for _, value in bound):
                     yield _trace(source, path, each)
 

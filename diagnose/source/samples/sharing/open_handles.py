@@ -156,8 +156,10 @@ def _handle(code: SampleCode, path: str, value: cst.CSTNode, depth: int, named: 
     if isinstance(value, cst.DictComp):
         return _handle(code, path, value.value, depth - 1, named)
     if isinstance(value, cst.Subscript):
+        of = value.value
         whole = any(_reads_whole(each.slice) for each in value.slice)
-        return None if whole else _handle(code, path, value.value, depth - 1, named)
+        of_archive = isinstance(of, cst.Call) and source.is_called(of.func, "numpy.load")
+        return None if whole or of_archive else _handle(code, path, of, depth - 1, named)
     if isinstance(value, cst.Name):
         return _of_name(code, path, value, depth, named)
     if isinstance(value, cst.Attribute) and is_of_self(value):

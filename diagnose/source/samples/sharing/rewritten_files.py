@@ -27,6 +27,8 @@ _WRITTEN = {
     **dict.fromkeys(("write_text", "write_bytes"), None),
 }
 """Calls that write a file: the place of the argument that names it; None where it is what they are called on."""
+_SEPARATORS = frozenset({"sep", "altsep", "extsep", "curdir", "pardir"})
+"""Attributes of `os` that belong to every path."""
 _DEPTH = 3
 _EXTENSION = re.compile(r"\.\w*$")
 
@@ -78,7 +80,7 @@ def _words(source: Source, node: cst.CSTNode, depth: int = _DEPTH) -> Iterator[s
             pieces = (_EXTENSION.sub("", piece) for piece in re.split(r"[/\\]", text))
             yield from (piece for piece in pieces if re.search(r"[^\W\d]{2}", piece))
         elif isinstance(part, cst.Attribute):
-            if not _is_owner_or_callee(source, part):
+            if not _is_owner_or_callee(source, part) and part.attr.value not in _SEPARATORS:
                 yield part.attr.value
         elif isinstance(part, cst.Name) and not _is_owner_or_callee(source, part):
             values = [each for each in bound_to(source, part) if isinstance(each, cst.BaseExpression)]

@@ -19,6 +19,7 @@ from diagnose.source.samples.object_identity import (
 )
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_names import is_of_model, is_read
+from diagnose.source.samples.temporary_objects import is_made_within
 from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
@@ -58,7 +59,8 @@ class SharedObjects:
                 elif isinstance(each, cst.Name) and is_read(source, each) and each.value not in own:
                     variables.add(each.value)
                 elif isinstance(each, cst.Subscript | cst.Call):
-                    items |= {text for one in source.every(cst.SimpleString, each) if (text := string(one)) is not None}
+                    keys = (one for one in source.every(cst.SimpleString, each) if not _is_key_of_own(source, one))
+                    items |= {text for one in keys if (text := string(one)) is not None}
         return attributes, variables, items
 
     @cached_property
@@ -324,6 +326,15 @@ class SharedObjects:
             return any(each in self.code.lasting for each in defined)
         names = self.code.sources[path].names(call.func)
         return not any(name.startswith(("torch.nn", "torch.optim", "torchvision.models")) for name in names)
+
+
+def _is_key_of_own(source: Source, key: cst.SimpleString) -> bool:
+    """Whether a text is a key of a dictionary that the code makes: `{"x": x}`, and `sample["x"]` where nobody else has
+    it."""
+    index = source.parent(key)
+    part = source.parent(source.parent(index) or key) if isinstance(index, cst.Index) else None
+    own = isinstance(part, cst.Subscript) and isinstance(part.value, cst.Name) and is_made_within(source, part.value)
+    return own or (isinstance(index, cst.DictElement) and index.key is key)
 
 
 def _takes_text(source: Source, target: cst.BaseExpression) -> bool:
