@@ -13,7 +13,8 @@ What proves it
     The time of collectives outside compute, and the replay of the step without them. Two things are not counted,
     because no better plan removes them: the end of each round of gradients, which become ready when nothing is left
     to compute (a quarter of the round at most, or 25 MiB where that is more), and the first parameters that FSDP
-    gathers in a step.
+    gathers in a step; of large ones that is at most the time at a tenth of the link's rate (`slow-link`), where the
+    link is known: what they take beyond it is waiting for a late rank, or a link that is not in use.
     Nor is waiting for other ranks: by one rank's recording that is what a collective takes longer than the fastest of
     its kind, size and group; by several, what it takes longer than on the rank that came last. The rest is an upper
     bound: it goes if the collective is hidden or not needed.
@@ -93,6 +94,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             *([Evidence("of it, what no plan hides", inherent, "ns")] * (inherent > 0)),
             *([Evidence("waiting for other ranks, as far as one rank can tell", waited, "ns")] * (waited > 0)),
             *(least_exposed(measures) if longest and longest[0][0] == "all_reduce" else ()),
+            *_rate(measures),
         ],
         where=places_by_cost(measures, exposed),
         fixers=_FIXERS.get(longest[0][0], ()) if longest else (),
@@ -121,6 +123,14 @@ def _described(measures: Measures, longest: list[tuple[str, int]], rows: Bool) -
     return " and ".join(words)
 
 
+def _rate(measures: Measures) -> Iterator[Evidence]:
+    """Yield the rate of the fastest large collective beside that of the link, where both are known."""
+    rate, link = measures.exchange.bus_bytes_per_s, measures.exchange.link
+    if rate is not None and link is not None:
+        yield Evidence("bus bandwidth of the fastest large collective", round(rate / 1e9, 2), "GB/s")
+        yield Evidence(f"one way over {link.name}", link.bytes_per_s / 1e9, "GB/s")
+
+
 def _rows(measures: Measures, exposed: Int64) -> tuple[int, ...]:
     if not measures.has_device:
         return ()
@@ -143,6 +153,20 @@ _FIRES = (
             "g": Collective("all_reduce", 25 << 20, 2, "default_pg"),
             "w": Collective("broadcast", 96 << 20, 2, "default_pg"),
         },
+    ),
+    # All gradients are 21 MiB, and take 13 ms: no link that is in use takes that long for the last ones.
+    _drawn(
+        """
+        gpu   : kkkbbbb            x
+        gpu 20:      gggggghhhhhhhh
+        bwd   :    BBBB
+        opt   :                    O
+        """,
+        comms={
+            "g": Collective("all_reduce", 5 << 20, 8, "default_pg"),
+            "h": Collective("all_reduce", 16 << 20, 8, "default_pg"),
+        },
+        device_names=("AMD Instinct MI300X",) * 8,
     ),
     # Activations exchanged in the forward pass.
     _drawn(
