@@ -16,6 +16,7 @@ import numpy as np
 from diagnose.analysis.attribution import AttributedClaim, attribute
 from diagnose.analysis.doubt import MUCH, doubtful_ns, hidden_ns, recurring, unreplayed
 from diagnose.analysis.evidence_events import require_rows, with_events
+from diagnose.analysis.telemetry import readings_in_words
 from diagnose.measure import Measures
 from diagnose.measure.job.rank_record import RankRecord, record_of
 from diagnose.measure.lines.compute_parts import compute_parts
@@ -348,7 +349,9 @@ def _warnings(measures: Measures) -> list[str]:
     if devices > 1:
         found.append(f"work on {devices} devices in one process; the accounting is that of the busiest")
     if measures.step_count == 0:
-        if measures.memory_peak is None:  # a snapshot of the allocator has none, and says what it can
+        if read := readings_in_words(trace):
+            found.append(f"it holds no work, only readings of {read}; put it beside a trace of the run, in one folder")
+        elif measures.memory_peak is None:  # a snapshot of the allocator has none, and says what it can
             found.append("no step was found: nothing that could be accounted for was recorded")
     elif measures.steps.found_by == "whole trace":
         found.append("no steps are marked and none repeat: the whole recording counts as one step")
