@@ -72,6 +72,9 @@ SELDOM = 16
 LATE = 0.1
 SHORTEN = (*SHORTEN_DEVICE_WORK, "unfused-loss", "launch-bound")
 
+_WITHOUT_WORKERS = "_SingleProcessDataLoaderIter"
+"""The iterator of a `DataLoader` without workers, in the name that torch.profiler gives to its `__next__`."""
+
 _FIXERS = ("loader-workers", "loader-pin", "loader-prefetch", "persistent-workers")
 _WITHOUT_DEVICE = tuple(name for name in _FIXERS if name != "loader-pin")  # only copies to a device read pinned memory
 
@@ -93,7 +96,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     trace = measures.trace
     bound = measures.blind
     loaders = training_loaders(trace)
-    workers = _workers(loaders)
+    workers = _workers(measures, loaders)
     kind, evidence = _told_apart(measures, workers, unseen_ns)
     if unseen_ns:
         evidence.append(Evidence("late batches in the log", late, "count"))
@@ -168,10 +171,13 @@ def _saw_loader(measures: Measures) -> bool:
     return bool((measures.trace.ranges.kind == RangeKind.INPUT).any()) or len(measures.trace.step_log) > 0
 
 
-def _workers(loaders: list[Site]) -> int | None:
+def _workers(measures: Measures, loaders: list[Site]) -> int | None:
+    """The most workers of a loader: as it was built, else none where only iterators without workers were waited for."""
     counts = [site.arguments.get("num_workers") for site in loaders]
     numbers = [count for count in counts if isinstance(count, int)]
-    return max(numbers) if numbers else None
+    waited = {measures.trace.names[name] for name in measures.trace.ranges.name[[*_loads(measures)]].tolist()}
+    alone = bool(waited) and all(_WITHOUT_WORKERS in name for name in waited)
+    return max(numbers) if numbers else 0 if alone else None
 
 
 def _told_apart(measures: Measures, workers: int | None, unseen_ns: int) -> tuple[str, list[Evidence]]:
