@@ -35,6 +35,7 @@ from functools import partial
 import numpy as np
 
 from diagnose.measure.comm.collective_lines import places_by_cost
+from diagnose.measure.comm.communication_waste import FAR
 from diagnose.measure.comm.ddp.least_exposure import least_exposed
 from diagnose.measure.comm.faster_collectives import shortened
 from diagnose.measure.steps.step_share import of_traced_step
@@ -53,6 +54,7 @@ from diagnose.rule import (
 from diagnose.trace import Collective
 from diagnose.trace.schema import Bool, Int64
 
+_GB = 1e9  # bytes: a unit
 _FIXERS = {
     "all_reduce": ("ddp-buckets", "bf16-gradients", "powersgd-gradients"),
     "broadcast": ("drop-broadcast", "no-buffer-broadcast"),
@@ -79,6 +81,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     longest = [(str(kinds[at]), int(spent[at])) for at in order.tolist() if spent[at] > 0]
     rows = exposed > 0
     inherent = int(np.minimum(exchange.inherent_ns, needed).sum()) // steps
+    slow, fast = _rate(measures)
     waited = round((comm.duration_ns - comm.transfer_ns)[rows].sum() / steps)
     yield Claim(
         summary=f"{'the device' if measures.has_device else 'the training thread'} computes nothing "
@@ -94,10 +97,11 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             *([Evidence("of it, what no plan hides", inherent, "ns")] * (inherent > 0)),
             *([Evidence("waiting for other ranks, as far as one rank can tell", waited, "ns")] * (waited > 0)),
             *(least_exposed(measures) if longest and longest[0][0] == "all_reduce" else ()),
-            *_rate(measures),
+            *slow,
         ],
         where=places_by_cost(measures, exposed),
         fixers=_FIXERS.get(longest[0][0], ()) if longest else (),
+        ruled_out=fast,
         confirm="a trial without these collectives, or the recordings of all ranks: a late one makes all others wait",
         cut=less.cut,
     )
@@ -123,12 +127,20 @@ def _described(measures: Measures, longest: list[tuple[str, int]], rows: Bool) -
     return " and ".join(words)
 
 
-def _rate(measures: Measures) -> Iterator[Evidence]:
-    """Yield the rate of the fastest large collective beside that of the link, where both are known."""
+def _rate(measures: Measures) -> tuple[list[Evidence], tuple[str, ...]]:
+    """Return the rate of the fastest large collective beside that of the link as evidence where it is far below, and as
+    what rules a slow link out where it is not; neither where one of them is unknown."""
     rate, link = measures.exchange.bus_bytes_per_s, measures.exchange.link
-    if rate is not None and link is not None:
-        yield Evidence("bus bandwidth of the fastest large collective", round(rate / 1e9, 2), "GB/s")
-        yield Evidence(f"one way over {link.name}", link.bytes_per_s / 1e9, "GB/s")
+    if rate is None or link is None:
+        return [], ()
+    reached, whole = round(rate / _GB, 2), link.bytes_per_s / _GB
+    if rate >= FAR * link.bytes_per_s:
+        return [], (f"a slow link: the fastest large collective moves {reached:g} GB/s over the bus, {link.name} "
+                    f"{whole:g}",)  # fmt: skip
+    return [
+        Evidence("bus bandwidth of the fastest large collective", reached, "GB/s"),
+        Evidence(f"one way over {link.name}", whole, "GB/s"),
+    ], ()
 
 
 def _rows(measures: Measures, exposed: Int64) -> tuple[int, ...]:

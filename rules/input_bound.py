@@ -116,10 +116,23 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         evidence=evidence,
         where=_where(loaders, measures.places(waits, "input")),
         fixers=_FIXERS if measures.has_device or bound else _WITHOUT_DEVICE,
+        ruled_out=_ruled_out(measures),
         confirm="trace a few steps: the wait may be hidden behind device work" if bound else None,
         # Workers take turns: of so many steps, one waits.
         knows_how_often=bool(workers),
     )
+
+
+def _ruled_out(measures: Measures) -> tuple[str, ...]:
+    """Waits that the device's work hides, where a profiler saw the loader's calls."""
+    rows = list(_loads(measures))
+    if not measures.has_device or not rows:
+        return ()
+    ranges, steps = measures.trace.ranges, measures.step_count
+    taken = Intervals.of(ranges.start_ns[rows], ranges.end_ns[rows]).total_ns
+    idle = format_ns(measures.idle["input"].total_ns / steps)
+    return (f"a wait that the device's work hides: training is in the loader for {format_ns(taken / steps)} per step, "
+            f"the device idles for {idle} of it",)  # fmt: skip
 
 
 def _once_steps_are_shorter(measures: Measures) -> Iterator[Claim]:

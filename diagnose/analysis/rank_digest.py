@@ -228,6 +228,7 @@ def finding_of(one: AttributedClaim, measures: Measures, catalogue: Catalogue) -
         evidence=tuple(with_events(each, measures) for each in evidence),
         where=tuple(one.claim.where),
         fixers=catalogue.tried_for(one.rule, one.claim.fixers),
+        ruled_out=tuple(one.claim.ruled_out),
         confirm=_confirm(one, measures),
         ends_run=one.claim.ends_run or one.claim.ended_run,
         short_of_memory=one.claim.short_of_memory,

@@ -244,6 +244,8 @@ def finding_lines(
         lines.append(_place("" if index else "where", where, root, width, alone))
     if finding.evidence:
         lines += _named("evidence", " · ".join(map(evidence, finding.evidence)), width)
+    for at, unlike in enumerate(finding.ruled_out):
+        lines += _named("" if at else "ruled out", unlike, width)
     if finding.fixers:
         lines += _named("would try", ", ".join(finding.fixers), width)
     else:
