@@ -92,10 +92,13 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         confidence=Confidence.BOUND,
         evidence=[
             Evidence("exposed communication", measures.accounting.exposed_comm // steps, "ns"),
-            *(Evidence(f"of it, {kind or 'of unknown kind'}", time // steps, "ns") for kind, time in longest),
-            Evidence("exposed collectives per step", int(rows.sum()) / steps, "count", _rows(measures, exposed)),
+            *(
+                Evidence(f"of it, {kind.replace('_', '-') or 'of unknown kind'}", time // steps, "ns")
+                for kind, time in longest
+            ),
             *([Evidence("of it, what no plan hides", inherent, "ns")] * (inherent > 0)),
             *([Evidence("waiting for other ranks, as far as one rank can tell", waited, "ns")] * (waited > 0)),
+            Evidence("exposed collectives per step", int(rows.sum()) / steps, "count", _rows(measures, exposed)),
             *(least_exposed(measures) if longest and longest[0][0] == "all_reduce" else ()),
             *slow,
         ],

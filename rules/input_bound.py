@@ -100,9 +100,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     kind, evidence = _told_apart(measures, workers, unseen_ns)
     if unseen_ns:
         evidence.append(Evidence("late batches in the log", late, "count"))
-    idle = (
-        "the training thread waits" if not measures.has_device else f"{trace.facts.device_name or 'the device'} idles"
-    )
+    idle = "the device idles" if measures.has_device else "the training thread waits"
     steps, more_ns = measures.step_count, unseen_ns * measures.step_count
     waited = of_step(
         waits.total_ns + more_ns, measures.total_ns + more_ns, steps, "step of the run" if unseen_ns else "traced step"

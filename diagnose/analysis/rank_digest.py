@@ -300,9 +300,7 @@ def _confirm(one: AttributedClaim, measures: Measures) -> str | None:
     noise = _noise_ns(measures)
     said = [one.claim.confirm] if one.claim.confirm else []
     if one.claim.confidence is Confidence.MEASURED and unreplayed(one.claim, measures):
-        said.append(
-            f"an upper limit: a replay of what was recorded misses the steps by {format_share(measures.replay.off)}"
-        )
+        said.append(f"a trial: a replay of what was recorded misses the steps by {format_share(measures.replay.off)}")
     if doubtful_ns(one.claim, measures) > MUCH * one.claim.recoverable_ns or hidden_ns(one.claim, measures):
         said.append("a live run (diagnose run) knows the steps without the profiler, which slowed the host here")
     if recurring(one.claim, measures) < 1:
