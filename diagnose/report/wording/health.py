@@ -13,6 +13,7 @@ from diagnose.model import Diagnosis, Finding, Severity
 from diagnose.report.style.step_bar import Slice, is_recorded, slices
 from diagnose.report.style.vocabulary import named_count
 from diagnose.report.wording.phrases import gain, is_priced
+from diagnose.report.wording.run_title import is_one_piece
 from diagnose.units import format_ns, format_share
 
 WORTH = 0.05
@@ -45,11 +46,6 @@ def _above_ceiling(diagnosis: Diagnosis) -> float | None:
     if ladder is None or ladder.ceiling is None:
         return None
     return max(0.0, 1 - ladder.ceiling.same_training_ns / ladder.step_ns)
-
-
-def _is_one_piece(diagnosis: Diagnosis) -> bool:
-    """Whether nothing repeats in a recording, so that all of it counts as one step."""
-    return diagnosis.steps.found_by == "whole trace"
 
 
 def _computes(diagnosis: Diagnosis) -> bool:
@@ -88,7 +84,7 @@ def quiet_news(diagnosis: Diagnosis) -> str:
     spent = diagnosis.accounting
     if spent.total_ns > 0:
         length, share = format_ns(spent.total_ns), format_share(spent.compute / spent.total_ns)
-        whole = f"the {length} counted" if _is_one_piece(diagnosis) else f"each {length} step"
+        whole = f"the {length} counted" if is_one_piece(diagnosis) else f"each {length} step"
         part = f"{'' if healthy else 'only '}{format_ns(spent.compute)} ({share})" if spent.compute else "nothing"
         said += f" Of {whole}, {part} is compute."
     if healthy and doubtful is None:
@@ -130,7 +126,7 @@ def _open_question(diagnosis: Diagnosis, part: Slice, nothing: str, of_step: str
         return (
             f"The recording does not say what was waited for in the {format_ns(part.ns)} of {part.look.label}{of_step}."
         )
-    if _is_one_piece(diagnosis):
+    if is_one_piece(diagnosis):
         return (
             f"The {format_ns(part.ns)} of {part.look.label}{of_step} may be start-up, which is paid once: nothing in "
             "the recording repeats. Record several steps after the first ones."

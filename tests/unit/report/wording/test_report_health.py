@@ -16,7 +16,9 @@ from diagnose.model import (
     Steps,
     StepWork,
 )
+from diagnose.report.terminal import text
 from diagnose.report.wording.health import is_healthy, quiet_news, unexplained
+from diagnose.report.wording.run_title import accounting_title
 
 MS = 1_000_000
 
@@ -138,3 +140,14 @@ def test_idle_time_of_unknown_cause_is_not_said_to_lack_a_rule() -> None:
     said = undecided("whole trace", Accounting(exposed_copy=10 * MS, idle={"unknown": 90 * MS}))
     assert "Of the 100 ms counted, nothing is compute." in said
     assert "The recording does not say what was waited for in the 90.0 ms of unexplained idle." in said
+
+
+def test_a_recording_in_which_nothing_repeats_is_not_called_a_step() -> None:
+    spent = Accounting(compute=10 * MS, idle={"dispatch": 3_000 * MS})
+    found = Steps(1, spent.total_ns, spent.total_ns, spent.total_ns, "whole trace")
+    whole = replace(run(None), steps=found, accounting=spent)
+    assert accounting_title(whole) == "Where the recording's 3.01 s go"
+    assert "recording = 100 %" in text.render(whole)
+    step = replace(whole, steps=replace(found, found_by="optimizer"))
+    assert accounting_title(step) == "Where a step's 3.01 s go"
+    assert "median step = 100 %" in text.render(step)
