@@ -13,7 +13,8 @@ What proves it
     The time of collectives outside compute, and the replay of the step without them. Two things are not counted,
     because no better plan removes them: the end of each round of gradients, which become ready when nothing is left
     to compute (a quarter of the round at most, or 25 MiB where that is more), and the first parameters that FSDP
-    gathers in a step.
+    gathers in a step; of large ones that is at most the time at a tenth of the link's rate (`slow-link`), where the
+    link is known: what they take beyond it is waiting for a late rank, or a link that is not in use.
     Nor is waiting for other ranks: by one rank's recording that is what a collective takes longer than the fastest of
     its kind, size and group; by several, what it takes longer than on the rank that came last. The rest is an upper
     bound: it goes if the collective is hidden or not needed.
@@ -34,6 +35,7 @@ from functools import partial
 import numpy as np
 
 from diagnose.measure.comm.collective_lines import places_by_cost
+from diagnose.measure.comm.communication_waste import FAR
 from diagnose.measure.comm.ddp.least_exposure import least_exposed
 from diagnose.measure.comm.faster_collectives import shortened
 from diagnose.measure.steps.step_share import of_traced_step
@@ -52,6 +54,7 @@ from diagnose.rule import (
 from diagnose.trace import Collective
 from diagnose.trace.schema import Bool, Int64
 
+_GB = 1e9  # bytes: a unit
 _FIXERS = {
     "all_reduce": ("ddp-buckets", "bf16-gradients", "powersgd-gradients"),
     "broadcast": ("drop-broadcast", "no-buffer-broadcast"),
@@ -78,6 +81,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     longest = [(str(kinds[at]), int(spent[at])) for at in order.tolist() if spent[at] > 0]
     rows = exposed > 0
     inherent = int(np.minimum(exchange.inherent_ns, needed).sum()) // steps
+    slow, fast = _rate(measures)
     waited = round((comm.duration_ns - comm.transfer_ns)[rows].sum() / steps)
     yield Claim(
         summary=f"{'the device' if measures.has_device else 'the training thread'} computes nothing "
@@ -88,14 +92,19 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         confidence=Confidence.BOUND,
         evidence=[
             Evidence("exposed communication", measures.accounting.exposed_comm // steps, "ns"),
-            *(Evidence(f"of it, {kind or 'of unknown kind'}", time // steps, "ns") for kind, time in longest),
-            Evidence("exposed collectives per step", int(rows.sum()) / steps, "count", _rows(measures, exposed)),
+            *(
+                Evidence(f"of it, {kind.replace('_', '-') or 'of unknown kind'}", time // steps, "ns")
+                for kind, time in longest
+            ),
             *([Evidence("of it, what no plan hides", inherent, "ns")] * (inherent > 0)),
             *([Evidence("waiting for other ranks, as far as one rank can tell", waited, "ns")] * (waited > 0)),
+            Evidence("exposed collectives per step", int(rows.sum()) / steps, "count", _rows(measures, exposed)),
             *(least_exposed(measures) if longest and longest[0][0] == "all_reduce" else ()),
+            *slow,
         ],
         where=places_by_cost(measures, exposed),
         fixers=_FIXERS.get(longest[0][0], ()) if longest else (),
+        ruled_out=fast,
         confirm="a trial without these collectives, or the recordings of all ranks: a late one makes all others wait",
         cut=less.cut,
     )
@@ -121,6 +130,22 @@ def _described(measures: Measures, longest: list[tuple[str, int]], rows: Bool) -
     return " and ".join(words)
 
 
+def _rate(measures: Measures) -> tuple[list[Evidence], tuple[str, ...]]:
+    """Return the rate of the fastest large collective beside that of the link as evidence where it is far below, and as
+    what rules a slow link out where it is not; neither where one of them is unknown."""
+    rate, link = measures.exchange.bus_bytes_per_s, measures.exchange.link
+    if rate is None or link is None:
+        return [], ()
+    reached, whole = round(rate / _GB, 2), link.bytes_per_s / _GB
+    if rate >= FAR * link.bytes_per_s:
+        return [], (f"a slow link: the fastest large collective moves {reached:g} GB/s over the bus, {link.name} "
+                    f"{whole:g}",)  # fmt: skip
+    return [
+        Evidence("bus bandwidth of the fastest large collective", reached, "GB/s"),
+        Evidence(f"one way over {link.name}", whole, "GB/s"),
+    ], ()
+
+
 def _rows(measures: Measures, exposed: Int64) -> tuple[int, ...]:
     if not measures.has_device:
         return ()
@@ -143,6 +168,20 @@ _FIRES = (
             "g": Collective("all_reduce", 25 << 20, 2, "default_pg"),
             "w": Collective("broadcast", 96 << 20, 2, "default_pg"),
         },
+    ),
+    # All gradients are 21 MiB, and take 13 ms: no link that is in use takes that long for the last ones.
+    _drawn(
+        """
+        gpu   : kkkbbbb            x
+        gpu 20:      gggggghhhhhhhh
+        bwd   :    BBBB
+        opt   :                    O
+        """,
+        comms={
+            "g": Collective("all_reduce", 5 << 20, 8, "default_pg"),
+            "h": Collective("all_reduce", 16 << 20, 8, "default_pg"),
+        },
+        device_names=("AMD Instinct MI300X",) * 8,
     ),
     # Activations exchanged in the forward pass.
     _drawn(

@@ -90,7 +90,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("copied per step", _bytes(measures, rows) // steps, "bytes"),
         ],
         where=places_of_ops(measures, measures.op_of_work[rows]) or measures.places(_called(measures, rows)),
-        confirm=f"hiding them gives back at most {format_ns(hidden / steps)} per step, the rest only copying less",
+        confirm=f"a trial that copies ahead of use: hiding gives back at most {format_ns(hidden / steps)} per step, "
+        "copying less the rest",
     )
 
 

@@ -83,7 +83,17 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         ],
         where=_where(measures),
         fixers=_fixers(measures),
+        ruled_out=_ruled_out(measures),
     )
+
+
+def _ruled_out(measures: Measures) -> tuple[str, ...]:
+    """The host's own pace, where it issues work in less time than the device needs for it."""
+    issues, works = (int(spent.sum()) // measures.step_count for spent in (measures.issuing_ns, measures.busy_ns))
+    if issues >= works:
+        return ()
+    return (f"a slow host: without its waits it issues work for {format_ns(issues)} per step, the device works for "
+            f"{format_ns(works)}",)  # fmt: skip
 
 
 def _fixers(measures: Measures) -> tuple[str, ...]:

@@ -72,6 +72,9 @@ SELDOM = 16
 LATE = 0.1
 SHORTEN = (*SHORTEN_DEVICE_WORK, "unfused-loss", "launch-bound")
 
+_WITHOUT_WORKERS = "_SingleProcessDataLoaderIter"
+"""The iterator of a `DataLoader` without workers, in the name that torch.profiler gives to its `__next__`."""
+
 _FIXERS = ("loader-workers", "loader-pin", "loader-prefetch", "persistent-workers")
 _WITHOUT_DEVICE = tuple(name for name in _FIXERS if name != "loader-pin")  # only copies to a device read pinned memory
 
@@ -93,13 +96,11 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     trace = measures.trace
     bound = measures.blind
     loaders = training_loaders(trace)
-    workers = _workers(loaders)
+    workers = _workers(measures, loaders)
     kind, evidence = _told_apart(measures, workers, unseen_ns)
     if unseen_ns:
         evidence.append(Evidence("late batches in the log", late, "count"))
-    idle = (
-        "the training thread waits" if not measures.has_device else f"{trace.facts.device_name or 'the device'} idles"
-    )
+    idle = "the device idles" if measures.has_device else "the training thread waits"
     steps, more_ns = measures.step_count, unseen_ns * measures.step_count
     waited = of_step(
         waits.total_ns + more_ns, measures.total_ns + more_ns, steps, "step of the run" if unseen_ns else "traced step"
@@ -113,10 +114,23 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         evidence=evidence,
         where=_where(loaders, measures.places(waits, "input")),
         fixers=_FIXERS if measures.has_device or bound else _WITHOUT_DEVICE,
+        ruled_out=_ruled_out(measures),
         confirm="trace a few steps: the wait may be hidden behind device work" if bound else None,
         # Workers take turns: of so many steps, one waits.
         knows_how_often=bool(workers),
     )
+
+
+def _ruled_out(measures: Measures) -> tuple[str, ...]:
+    """Waits that the device's work hides, where a profiler saw the loader's calls."""
+    rows = list(_loads(measures))
+    if not measures.has_device or not rows:
+        return ()
+    ranges, steps = measures.trace.ranges, measures.step_count
+    taken = Intervals.of(ranges.start_ns[rows], ranges.end_ns[rows]).total_ns
+    idle = format_ns(measures.idle["input"].total_ns / steps)
+    return (f"a wait that the device's work hides: training is in the loader for {format_ns(taken / steps)} per step, "
+            f"the device idles for {idle} of it",)  # fmt: skip
 
 
 def _once_steps_are_shorter(measures: Measures) -> Iterator[Claim]:
@@ -168,10 +182,13 @@ def _saw_loader(measures: Measures) -> bool:
     return bool((measures.trace.ranges.kind == RangeKind.INPUT).any()) or len(measures.trace.step_log) > 0
 
 
-def _workers(loaders: list[Site]) -> int | None:
+def _workers(measures: Measures, loaders: list[Site]) -> int | None:
+    """The most workers of a loader: as it was built, else none where only iterators without workers were waited for."""
     counts = [site.arguments.get("num_workers") for site in loaders]
     numbers = [count for count in counts if isinstance(count, int)]
-    return max(numbers) if numbers else None
+    waited = {measures.trace.names[name] for name in measures.trace.ranges.name[[*_loads(measures)]].tolist()}
+    alone = bool(waited) and all(_WITHOUT_WORKERS in name for name in waited)
+    return max(numbers) if numbers else 0 if alone else None
 
 
 def _told_apart(measures: Measures, workers: int | None, unseen_ns: int) -> tuple[str, list[Evidence]]:

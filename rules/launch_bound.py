@@ -94,16 +94,20 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     device = int(measures.busy_ns.sum())
     if host < device or measures.replay.ran_ahead:
         return
+    ahead = (
+        f"a host ahead of its device: it issues work for {format_ns(host / measures.step_count)} per step, the device "
+        f"works for {format_ns(device / measures.step_count)}"
+    )
     of_optimizer = measures.classes[rows] == KernelClass.OPTIMIZER
     if measures.lacks_optimizer or not of_optimizer.any():
-        yield from _claim(measures, gaps, rows, "", host, _fixers(measures))
+        yield from _claim(measures, gaps, rows, "", host, _fixers(measures), ahead)
         return
     # What speeds a model up leaves the optimizer's launches as they are, and the other way round.
     ends = np.isin(gaps.ends, measures.trace.device.start_ns[rows[of_optimizer]])
     last = Intervals(gaps.starts[ends], gaps.ends[ends])
     own = round(host * (_optimizer_share(measures) or of_optimizer.mean()))
-    yield from _claim(measures, gaps - last, rows[~of_optimizer], "", host - own, (*_OF_MODELS, *_OF_LOOPS))
-    yield from _claim(measures, last, rows[of_optimizer], " of the optimizer", own, _OF_OPTIMIZERS)
+    yield from _claim(measures, gaps - last, rows[~of_optimizer], "", host - own, (*_OF_MODELS, *_OF_LOOPS), ahead)
+    yield from _claim(measures, last, rows[of_optimizer], " of the optimizer", own, _OF_OPTIMIZERS, ahead)
 
 
 def _optimizer_share(measures: Measures) -> float:
@@ -115,7 +119,13 @@ def _optimizer_share(measures: Measures) -> float:
 
 
 def _claim(
-    measures: Measures, gaps: Intervals, rows: Int64, whose: str, host_ns: int, fixers: tuple[str, ...] | None
+    measures: Measures,
+    gaps: Intervals,
+    rows: Int64,
+    whose: str,
+    host_ns: int,
+    fixers: tuple[str, ...] | None,
+    ruled_out: str,
 ) -> Iterator[Claim]:
     """The time in gaps that launches of these rows end, which take the host `host_ns` in all; nothing where it cannot
     be given back.
@@ -125,10 +135,16 @@ def _claim(
         return
     lengths = (measures.trace.device.end_ns - measures.trace.device.start_ns)[rows]
     per_launch_ns = host_ns // len(rows)
+    kernel_ns = float(np.median(lengths))
+    # Where single kernels take longer, the host is late for them from what it issued before.
+    pace = (
+        f"the host needs {format_ns(per_launch_ns)} per kernel, the median kernel takes {format_ns(kernel_ns)}"
+        if per_launch_ns > kernel_ns
+        else "the host is late when it issues them"
+    )
     shallow = float((measures.queue_depth[rows] <= 1).mean())
     yield Claim(
-        summary=f"the device waits {format_ns(gain / measures.step_count)} per step for launches{whose}: the host "
-        f"needs {format_ns(per_launch_ns)} per kernel, the median kernel takes {format_ns(float(np.median(lengths)))}",
+        summary=f"the device waits {format_ns(gain / measures.step_count)} per step for launches{whose}: {pace}",
         recoverable_ns=gain,
         claims=gaps,
         evidence=[
@@ -141,6 +157,7 @@ def _claim(
         ],
         where=_where(measures, rows, gaps),
         fixers=fixers,
+        ruled_out=(ruled_out,),
     )
 
 

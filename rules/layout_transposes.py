@@ -57,8 +57,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     against = f", beside {format_ns(beside / measures.step_count)} of convolutions" if beside else ""
     yield Claim(
         summary=f"{of_traced_step(measures, time)} go "
-        f"to writing images again in another memory format{against}: {len(rows) / measures.step_count:.0f} kernels "
-        "convert between NCHW and channels last",
+        f"to {len(rows) / measures.step_count:.0f} kernels that convert images between NCHW and channels last{against}",
         recoverable_ns=gain,
         claims=time,
         evidence=[

@@ -206,8 +206,9 @@ def _formats(measures: Measures) -> list[tuple[tuple[int, int, int, int], int]]:
 def _words(slow: MisalignedMatmuls, odd: list[int]) -> str:
     if not slow.measured:
         return "by kernels for unaligned matrices, as their names say"
-    sizes = " and ".join(map(str, odd[:3])) + (" is no multiple" if len(odd) == 1 else " are no multiples")
     _, m, n, k = slow.sizes[0]
+    mine = [size for size in odd if size in (m, n, k)] or odd[:3]
+    sizes = f"{' and '.join(map(str, mine))} elements are no multiple"
     return (
         f"of unaligned sizes ({m} × {k} by {k} × {n}: {sizes} of 16 bytes), at "
         f"{format_share(slow.rate / slow.aligned_rate)} of the rate of this program's aligned ones"

@@ -56,6 +56,7 @@ from diagnose.rule import (
     format_bytes,
     format_ns,
     format_share,
+    format_times,
 )
 from diagnose.trace.schema import Int64
 
@@ -108,8 +109,8 @@ def _taken_in_turns(measures: Measures, table: dict[str, float]) -> Claim | None
         return None
     length = format_ns(float(np.median(turns.lengths_ns)))
     return Claim(
-        summary=f"{len(turns)} times launched work waits while the device stands idle, {length} each time, whatever it "
-        f"is: others take their turns on the device{_others(table)}",
+        summary=f"launched work waits {format_times(len(turns) / measures.step_count)} per step while the device is "
+        f"idle, {length} each time, whichever kernel it is: other processes take turns on the device{_others(table)}",
         recoverable_ns=gain,
         claims=waited,
         confidence=Confidence.BOUND,
@@ -192,7 +193,8 @@ def _others(table: dict[str, float]) -> str:
     if not table[_PROCESSES] >= 1:
         return ""
     memory = f" with {format_bytes(int(table[_MEMORY]))}" if table[_MEMORY] > 0 else ""
-    return f": NVML lists {table[_PROCESSES]:.0f} processes of others{memory}"
+    others = "another process" if round(table[_PROCESSES]) == 1 else f"{table[_PROCESSES]:.0f} other processes"
+    return f": NVML lists {others}{memory}"
 
 
 def _told(table: dict[str, float]) -> list[Evidence]:

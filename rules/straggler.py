@@ -168,8 +168,8 @@ def _answer(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> 
     if gain.ns < recording * (RECORDED if len(job.table) > 2 else RECORDED_MOST):
         return CannotTell(
             "straggler",
-            f"rank {late.rank} without Python stacks and shapes: writing them down costs its host "
-            f"{format_ns(recording)} per step, and no more than {format_ns(gain.ns)} come back",
+            f"rank {late.rank} without Python stacks and shapes: recording them costs its host "
+            f"{format_ns(recording)} per step, and no more than {format_ns(gain.ns)} would come back",
         )
     if gain.surely_ns < negligible:
         return CannotTell(

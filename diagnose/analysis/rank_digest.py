@@ -16,6 +16,7 @@ import numpy as np
 from diagnose.analysis.attribution import AttributedClaim, attribute
 from diagnose.analysis.doubt import MUCH, doubtful_ns, hidden_ns, recurring, unreplayed
 from diagnose.analysis.evidence_events import require_rows, with_events
+from diagnose.analysis.telemetry import readings_in_words
 from diagnose.measure import Measures
 from diagnose.measure.job.rank_record import RankRecord, record_of
 from diagnose.measure.lines.compute_parts import compute_parts
@@ -227,6 +228,7 @@ def finding_of(one: AttributedClaim, measures: Measures, catalogue: Catalogue) -
         evidence=tuple(with_events(each, measures) for each in evidence),
         where=tuple(one.claim.where),
         fixers=catalogue.tried_for(one.rule, one.claim.fixers),
+        ruled_out=tuple(one.claim.ruled_out),
         confirm=_confirm(one, measures),
         ends_run=one.claim.ends_run or one.claim.ended_run,
         short_of_memory=one.claim.short_of_memory,
@@ -298,9 +300,7 @@ def _confirm(one: AttributedClaim, measures: Measures) -> str | None:
     noise = _noise_ns(measures)
     said = [one.claim.confirm] if one.claim.confirm else []
     if one.claim.confidence is Confidence.MEASURED and unreplayed(one.claim, measures):
-        said.append(
-            f"an upper limit: a replay of what was recorded misses the steps by {format_share(measures.replay.off)}"
-        )
+        said.append(f"a trial: a replay of what was recorded misses the steps by {format_share(measures.replay.off)}")
     if doubtful_ns(one.claim, measures) > MUCH * one.claim.recoverable_ns or hidden_ns(one.claim, measures):
         said.append("a live run (diagnose run) knows the steps without the profiler, which slowed the host here")
     if recurring(one.claim, measures) < 1:
@@ -348,7 +348,9 @@ def _warnings(measures: Measures) -> list[str]:
     if devices > 1:
         found.append(f"work on {devices} devices in one process; the accounting is that of the busiest")
     if measures.step_count == 0:
-        if measures.memory_peak is None:  # a snapshot of the allocator has none, and says what it can
+        if read := readings_in_words(trace):
+            found.append(f"it holds no work, only readings of {read}; put it beside a trace of the run, in one folder")
+        elif measures.memory_peak is None:  # a snapshot of the allocator has none, and says what it can
             found.append("no step was found: nothing that could be accounted for was recorded")
     elif measures.steps.found_by == "whole trace":
         found.append("no steps are marked and none repeat: the whole recording counts as one step")

@@ -140,7 +140,7 @@ def _notes(before: Portrait, after: Portrait) -> tuple[str, ...]:
     if unknown:
         found.append(
             f"the {' and the '.join(unknown)} run's layers are unknown (no shapes were recorded, or the program is "
-            "compiled): that model and batch are the same is taken on trust"
+            "compiled): model and batch are assumed to be the same"
         )
     if before.traced != after.traced:
         word = "first" if before.traced else "second"

@@ -166,7 +166,11 @@ def read_baseline(path: Path) -> Portrait:
     try:
         portrait = msgspec.json.decode(content, type=Portrait)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError(path, f"is no baseline of diagnose ({error}); delete it, and the next run is kept") from error
+        raise InputError(
+            path, f"is no baseline of diagnose ({error}); delete it to keep the next run as the baseline"
+        ) from error
     if portrait.version != PORTRAIT:
-        raise InputError(path, "is the baseline of another version of diagnose; delete it, and the next run is kept")
+        raise InputError(
+            path, "is the baseline of another version of diagnose; delete it to keep the next run as the baseline"
+        )
     return portrait

@@ -140,6 +140,8 @@ class Finding:
     where nothing is."""
     possible_share: float | None = None
     """`possible_ns` over `Diagnosis.step_ns`."""
+    ruled_out: tuple[str, ...] = ()
+    """What looks alike and is not so, each with the value that says so."""
 
     @property
     def asks_for_time(self) -> bool:

@@ -122,7 +122,7 @@ def _refusal(found: Comparison) -> str:
         side, failure = found.failed
         if failure.trouble is Trouble.REFUSED:
             return str(failure)
-        who = "with the probe the program" if side == PATCHED else "beside the probe the program as found"
+        who = "the program with the probe" if side == PATCHED else "the program as found, beside the probe,"
         return f"{who} {ruling_on_failure(failure).summary}"
     if found.saving is None or len(found.pairs) < LEAST_PAIRS:
         if found.ending is Ending.OUT_OF_TIME:

@@ -78,6 +78,7 @@ FINDING = record(
         "fixers": listed(TEXT),
     },
     {
+        "ruled_out": listed(TEXT),
         "confirm": MAYBE,
         "ends_run": {"type": "boolean"},
         "short_of_memory": {"type": "boolean"},

@@ -27,7 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="write a measured patch into your files",
         description="Writes the patch of a run, or a unified diff, into your files: all of them or none. Refuses when "
         "a file changed since the patch was measured. `diagnose revert` restores the exact bytes. Where a fix is a "
-        "changed command line, that is printed: it is yours to type.",
+        "changed command line, it is printed for you to type.",
     )
     parser.add_argument("patch", metavar="RUN or DIFF", nargs="?", help="the newest run with a patch when left out")
     some = parser.add_mutually_exclusive_group()

@@ -28,8 +28,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="ask one fixer for its edit and the gates whether it is safe; times nothing, writes nothing to your files",
         usage="diagnose check [options] FIXER|--all SCRIPT ARGS… | -m PACKAGE ARGS… | -- LAUNCHER …",
         description="Runs a training program for a few steps, asks a fixer for its edit whatever the findings say, and "
-        "holds a copy with the edit to the gates. Prints the diff and each gate's answer: passed, refused or "
-        "unverified. The exit code is 0 whatever they answer.",
+        "runs the gates on a copy with the edit. Prints the diff and each gate's answer: passed, refused or "
+        "unverified. The exit code is 0 whatever the gates answer.",
     )
     parser.add_argument("--all", action="store_true", help="check every fixer, one after the other")
     parser.add_argument(
@@ -38,7 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="NAME=VALUE",
         help="check the edit with this setting of the fixer's knob; else the first that leads to an edit",
     )
-    parser.add_argument("--budget", metavar="TIME", help="begin nothing after this long, for example 2m")
+    parser.add_argument("--budget", metavar="TIME", help="begin no further check after this long, for example 2m")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object; the program's own output goes to stderr"
     )
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"a fixer is missing; for example `diagnose {_EXAMPLE}`, or --all in its place")
     setting = _setting(args.setting or [])
     if args.all and setting:
-        raise UsageError("--setting is of one fixer; name that instead of --all")
+        raise UsageError("--setting needs one fixer; name it instead of --all")
     catalogue = load(args.rules, args.fixers)
     if name is not None:
         check_names([name], catalogue.fixers, "fixer (`diagnose explain` lists all)")

@@ -13,8 +13,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="follow a long training run, and say when steps slow down, memory grows or a rank hangs",
         usage="diagnose watch [options] SCRIPT ARGS… | -m PACKAGE ARGS… | -- LAUNCHER …",
         description="Runs a training program as it is and follows it to its end. Nothing is traced until the time of a "
-        "step changes; then a few steps are, and a line says since when steps are slower, and what changed with them: "
-        "data, code, clocks, neighbours, or one rank. Memory that grows and ranks that hang are told too.",
+        "step changes. Then a few steps are traced, and a line says since when steps are slower and what changed: "
+        "data, code, clocks, neighbours, or one rank. It also reports memory that grows and ranks that hang.",
     )
     parser.add_argument(
         "--keep",
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         session.record(RunEnded(returncode=returncode, exit_code=code, message=message))
         session.close()
         os.close(kept)
-    quiet = "no change" if watching.settled else "too short a run to tell of changes"
+    quiet = "no change" if watching.settled else "the run was too short to tell whether its steps changed"
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(watching.notices.items())) or quiet
     summary = f"Watched {named_count(watching.steps, 'step')}: {told}. Run folder: {session.path}"
     (talk if args.json else result)(f"{message}\n{summary}" if message else summary)

@@ -31,7 +31,7 @@ _TAIL = 0.25
 15 % at 355 M. They are reduced when nothing is left to compute."""
 
 _ALIKE = 0.01
-_FAR = 0.1
+FAR = 0.1
 """A share of a link's rate. Two H200 reach 48 to 66 % of it; a network of 400 Gb/s is 11 % of what NVLink moves
 there."""
 
@@ -109,7 +109,7 @@ class CommunicationWaste:
     def slow(self) -> bool:
         """Whether even the fastest large collective is far below what the link can do."""
         rate = self.bus_bytes_per_s
-        if self.link is None or rate is None or rate >= _FAR * self.link.bytes_per_s:
+        if self.link is None or rate is None or rate >= FAR * self.link.bytes_per_s:
             return False
         # Waiting differs from one to the next, and is no longer for more bytes; a rate is the same for all.
         large = self.communication.size_bytes >= _LARGE_BYTES
@@ -228,7 +228,8 @@ class CommunicationWaste:
     @cached_property
     def inherent_ns(self) -> Int64:
         """The part of `needed_ns` that no arrangement hides: a round's last gradients, which are ready when nothing
-        is left to compute, and the first parameters of a step, without which nothing can be computed."""
+        is left to compute, and the first parameters of a step, without which nothing can be computed. Of large ones, no
+        more than a link in use takes for them: what is beyond is waiting or a slow link, and no arrangement's limit."""
         comm = self.communication
         inherent = np.zeros(len(comm), np.int64)
         for rows in _rounds(comm, np.flatnonzero(comm.gradients)):
@@ -239,6 +240,10 @@ class CommunicationWaste:
             first_first = rows[np.argsort(comm.start_ns[rows], kind="stable")]
             inherent[first_first] = self._up_to_tail(first_first)
             inherent[first_first[0]] = self.needed_ns[first_first[0]]
+        if self.link is not None:
+            at_most = comm.size_bytes * self._wire_share / (FAR * self.link.bytes_per_s) * 1e9
+            large = (comm.size_bytes >= _LARGE_BYTES) & (at_most > 0)
+            inherent[large] = np.minimum(inherent, at_most)[large]
         return inherent
 
     def _up_to_tail(self, rows: Int64) -> Int64:

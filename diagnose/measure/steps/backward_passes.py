@@ -18,7 +18,7 @@ from diagnose.trace.schema import MISSING, Int64, RangeKind
 _EVALUATED = re.compile(r"^autograd::engine::evaluate_function: ")
 
 
-_OF_OPTIMIZERS = re.compile(r"optimizer|multi_tensor_apply|_fused_(adam|sgd|adagrad)|_foreach_", re.IGNORECASE)
+_OF_OPTIMIZERS = re.compile(r"optimizer|multi_tensor_apply|_fused_(adam|sgd|adagrad)|_foreach_(?!copy_)", re.IGNORECASE)
 _OF_TRAINING = re.compile(r"backward|bwd|dgrad|wgrad|optimizer|multi_tensor_apply", re.IGNORECASE)
 """Names of operators, kernels and ranges of a backward pass or of an optimizer."""
 

@@ -93,7 +93,7 @@ def _kernels_before_launch(view: _View) -> Violation | None:
         len(rows),
         int(linked.sum()),
         f"{{count}} kernels and copies ({{share}}) begin before the call that launched them, by "
-        f"up to {most}: the clocks of host and device disagree by that much, and so do causes of idle time",
+        f"up to {most}: the clocks of host and device disagree by that much, and causes of idle time are off by it",
         Intervals.of(starts - early[rows], starts) & view.gaps_before(rows),
     )
 
@@ -148,7 +148,7 @@ def _repeated_correlations(view: _View) -> Violation | None:
         "repeated-correlation",
         len(rows),
         len(trace.device),
-        "{count} kernels and copies ({share}) bear the id of several calls: which of them launched what is a guess",
+        "{count} kernels and copies ({share}) have the correlation id of several calls: which launched them is a guess",
         view.gaps_before(rows),
     )
 
@@ -167,7 +167,7 @@ def _several_kernels_of_one_launch(view: _View) -> Violation | None:
         "several-kernels-of-a-launch",
         many,
         len(rows),
-        "{count} kernels ({share}) share the launch of another and are of no graph: they are there "
+        "{count} kernels ({share}) share the launch of another outside of any graph: they were recorded "
         "twice, or their launches were lost",
         view.gaps_before(extra),
     )

@@ -113,6 +113,7 @@ def _finding(number: int, finding: Finding, root: str | None, no_edit: Sequence[
         lines.append(f"- Where: {code(place(where, root))}{shown}")
     if finding.evidence:
         lines.append(f"- Evidence: {inline(' · '.join(map(evidence, finding.evidence)))}")
+    lines += [f"- Ruled out: {inline(unlike)}" for unlike in finding.ruled_out]
     if finding.fixers:
         lines.append(f"- Would try: {inline(', '.join(finding.fixers))}")
     if finding.confirm:

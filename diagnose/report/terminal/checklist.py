@@ -13,7 +13,7 @@ from rich.text import Text
 from diagnose.model import Accounting, Diagnosis
 from diagnose.report import Subject, as_state
 from diagnose.report.style.styled_text import heading, print_sections, styled
-from diagnose.report.style.vocabulary import BAD, GOOD, MUTED
+from diagnose.report.style.vocabulary import BAD, GOOD, MUTED, class_look
 from diagnose.report.wording.run_title import identity
 from diagnose.session import State
 from diagnose.units import NS_PER_S, format_bytes, format_ns, format_share
@@ -98,7 +98,7 @@ def _busy(diagnosis: Diagnosis, spent: Accounting) -> Item:
         return Item(question, target, None, None, "a recording of the device's work")
     share = (spent.total_ns - spent.idle_ns) / spent.total_ns
     idle = max(spent.idle, key=lambda cause: spent.idle[cause], default="unknown")
-    look = f"most of its idle time is {idle.replace('_', ' ')}: {format_ns(spent.idle.get(idle, 0))} of a step"
+    look = f"most of its idle time is {class_look(idle).label}: {format_ns(spent.idle.get(idle, 0))} of a step"
     return Item(question, target, format_share(share), share > 0.80, look)
 
 

@@ -31,7 +31,7 @@ from diagnose.report.wording.compute_bounds import bounds_of_compute
 from diagnose.report.wording.health import is_healthy, is_quiet, quiet_news, unexplained
 from diagnose.report.wording.mean_vs_median import on_average
 from diagnose.report.wording.phrases import awaited, by_hand, evidence, final, gain, sentence
-from diagnose.report.wording.run_title import accounting_title, identity
+from diagnose.report.wording.run_title import accounting_title, identity, is_one_piece
 from diagnose.report.wording.warnings import said_once
 from diagnose.session import State
 from diagnose.units import format_share
@@ -135,9 +135,10 @@ def _accounting(state: State, width: int) -> list[Text]:
     parts = slices(state.diagnosis.accounting)
     if not parts:
         return []
+    whole = "recording" if is_one_piece(state.diagnosis) else "median step"
     slowest = ", on the slowest rank" if state.diagnosis.ranks > 1 else ""
     return [
-        heading(accounting_title(state.diagnosis), f"median step{slowest} = 100 %", width),
+        heading(accounting_title(state.diagnosis), f"{whole}{slowest} = 100 %", width),
         bar(parts, width),
         *legend(parts, width),
         *(paragraph(uneven, width) if (uneven := on_average(state.diagnosis)) else ()),
@@ -244,6 +245,8 @@ def finding_lines(
         lines.append(_place("" if index else "where", where, root, width, alone))
     if finding.evidence:
         lines += _named("evidence", " · ".join(map(evidence, finding.evidence)), width)
+    for at, unlike in enumerate(finding.ruled_out):
+        lines += _named("" if at else "ruled out", unlike, width)
     if finding.fixers:
         lines += _named("would try", ", ".join(finding.fixers), width)
     else:

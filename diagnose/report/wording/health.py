@@ -13,6 +13,7 @@ from diagnose.model import Diagnosis, Finding, Severity
 from diagnose.report.style.step_bar import Slice, is_recorded, slices
 from diagnose.report.style.vocabulary import named_count
 from diagnose.report.wording.phrases import gain, is_priced
+from diagnose.report.wording.run_title import is_one_piece
 from diagnose.units import format_ns, format_share
 
 WORTH = 0.05
@@ -82,9 +83,10 @@ def quiet_news(diagnosis: Diagnosis) -> str:
         said += f" `{doubtful.rule}`{rank} may: {gain(doubtful)}."
     spent = diagnosis.accounting
     if spent.total_ns > 0:
-        share = format_share(spent.compute / spent.total_ns)
-        only = "" if healthy else "only "
-        said += f" Of each {format_ns(spent.total_ns)} step, {only}{format_ns(spent.compute)} ({share}) is compute."
+        length, share = format_ns(spent.total_ns), format_share(spent.compute / spent.total_ns)
+        whole = f"the {length} counted" if is_one_piece(diagnosis) else f"each {length} step"
+        part = f"{'' if healthy else 'only '}{format_ns(spent.compute)} ({share})" if spent.compute else "nothing"
+        said += f" Of {whole}, {part} is compute."
     if healthy and doubtful is None:
         said += _beyond(diagnosis)
     if not healthy and doubtful is None:
@@ -120,6 +122,15 @@ def _open_question(diagnosis: Diagnosis, part: Slice, nothing: str, of_step: str
             f"Whether the {format_ns(part.ns)} of {part.look.label}{of_step} are waiting for other ranks, "
             "only their recordings tell: `diagnose analyze FOLDER` reads those of all ranks."
         )
+    if part.kind == "unknown":
+        return (
+            f"The recording does not say what was waited for in the {format_ns(part.ns)} of {part.look.label}{of_step}."
+        )
+    if is_one_piece(diagnosis):
+        return (
+            f"The {format_ns(part.ns)} of {part.look.label}{of_step} may be start-up, which is paid once: nothing in "
+            "the recording repeats. Record several steps after the first ones."
+        )
     why = ": work was launched, and nothing that was recorded holds it up" if part.kind == "dependency" else ""
     if any(answer.rule == _OF_CLASS.get(part.kind) for answer in diagnosis.cannot_tell):
         why = f"; `{_OF_CLASS[part.kind]}` could not decide"
@@ -132,10 +143,12 @@ _OF_OTHER_RANKS = "straggler"
 _OF_CLASS = {
     "allocator": "allocator-churn",
     "compile": "recompiling",
+    "dispatch": "launch-bound",
     "exposed_copy": "exposed-copies",
     "input": "input-bound",
     "launch": "launch-bound",
     "python": "python-stall",
+    "sync": "host-sync",
 }
 """The rule whose subject a class of time is."""
 

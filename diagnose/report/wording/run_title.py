@@ -42,6 +42,11 @@ def identity(state: State) -> list[str]:
     return [part for part in parts if part]
 
 
+def is_one_piece(diagnosis: Diagnosis) -> bool:
+    """Whether nothing repeats in a recording, so that all of it counts as one step."""
+    return diagnosis.steps.found_by == "whole trace"
+
+
 def is_of_median(diagnosis: Diagnosis) -> bool:
     """Whether the step that shares are of reads like the median step as traced, so that one figure names both."""
     median_ns, step_ns = diagnosis.steps.median_ns, diagnosis.step_ns
@@ -50,6 +55,8 @@ def is_of_median(diagnosis: Diagnosis) -> bool:
 
 def accounting_title(diagnosis: Diagnosis) -> str:
     """Return the title of an accounting: the step it is of, where that is not the one that shares refer to."""
+    if is_one_piece(diagnosis):
+        return f"Where the recording's {format_ns(diagnosis.accounting.total_ns)} go"
     traced = "" if is_of_median(diagnosis) else "traced "
     return f"Where a {traced}step's {format_ns(diagnosis.accounting.total_ns)} go"
 

@@ -222,6 +222,8 @@ def detail(
         head = styled("Evidence", "bold").append(opened, FAINT)
         head.truncate(width, overflow="ellipsis")
         lines += [Text(), head, *_evidence(finding, width)]
+    for at, unlike in enumerate(finding.ruled_out):
+        lines += _named("" if at else "ruled out", unlike, width)
     words = explain(finding.rule)
     if words:
         lines += [Text(), *_explanation(words, width)]

@@ -22,6 +22,7 @@ from diagnose.report.wording.compute_bounds import bounds_of_compute
 from diagnose.report.wording.health import is_healthy, is_quiet, quiet_news, unexplained
 from diagnose.report.wording.mean_vs_median import on_average
 from diagnose.report.wording.phrases import arithmetic, final
+from diagnose.report.wording.run_title import is_one_piece
 from diagnose.session import State
 from diagnose.tui.drawing.finding_line import finding_lines
 from diagnose.tui.header import INTERRUPTED
@@ -46,7 +47,8 @@ class AccountingPanel(Panel):
         title = styled("Where a step goes", "bold")
         if diagnosis is None or not parts:
             return [title, styled("known once a few steady steps were traced", FAINT)]
-        what = "median traced step, slowest rank" if diagnosis.ranks > 1 else "median traced step"
+        what = "the whole recording" if is_one_piece(diagnosis) else "median traced step"
+        what += ", slowest rank" if diagnosis.ranks > 1 else ""
         beside = styled(format_ns(diagnosis.accounting.total_ns), "bold").append(f" {what}", FAINT)
         if len(title) + 2 + len(beside) > width:
             title = styled("A step", "bold")

@@ -145,7 +145,7 @@ def test_a_program_that_fails_as_found_ends_with_3(folder: Path) -> None:
         (["-m", "package"], "a fixer is missing"),
         (["--all"], "`diagnose check --all train.py`"),
         (["--setting", "workers", "use-sdpa", "train.py"], "is not NAME=VALUE"),
-        (["--all", "--setting", "workers=2", "train.py"], "--setting is of one fixer"),
+        (["--all", "--setting", "workers=2", "train.py"], "--setting needs one fixer"),
         (["--budget", "soon", "use-sdpa", "train.py"], "not a duration"),
         (["--frobnicate", "use-sdpa", "train.py"], "takes no option --frobnicate"),
         (["--format=html", "use-sdpa", "train.py"], "`diagnose report` writes other formats"),

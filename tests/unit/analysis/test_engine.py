@@ -13,6 +13,7 @@ from diagnose.engine import diagnose, examine
 from diagnose.model import CannotTell, Confidence, Facts, Severity
 from diagnose.plugins import Catalogue, Problem
 from diagnose.rule import Claim, Evidence, Intervals, Measures, Place, Rule, Trace, drawn
+from diagnose.trace.schema import Counters
 
 MS = 1_000_000
 TEN_MS = drawn("gpu : kkkkkkkkkk")
@@ -225,6 +226,18 @@ def test_a_recording_of_nothing_is_a_diagnosis_of_nothing() -> None:
     assert (diagnosis.steps.count, diagnosis.steps.median_ns, diagnosis.findings) == (0, None, ())
     assert "no step was found" in diagnosis.warnings[0]
     assert diagnose([], plugins.load()).ranks == 0
+
+
+def test_telemetry_alone_is_told_with_its_ranges() -> None:
+    names = ("gpu.power_watts", "gpu.memory_used_bytes", "gpu.utilization", "gpu.throttle_reasons")
+    read = [(0, 0, 71.0), (0, 1, 690.0), (1, 0, 4 << 20), (1, 1, 4 << 20), (2, 0, 0.0), (2, 1, 98.0), (3, 0, 4.0)]
+    name, device, value = zip(*read, strict=True)
+    counters = Counters.build({"time_ns": [MS] * len(read), "name": name, "device": device, "value": value})
+    (said,) = diagnose([Trace(source="gpu.csv", names=names, counters=counters)], catalogue()).warnings
+    assert said == (
+        "it holds no work, only readings of 2 devices: power 71.0 … 690 W, memory used 4.00 MiB, utilization "
+        "0.00 … 98.0 %; put it beside a trace of the run, in one folder"
+    )
 
 
 HEALTHY = drawn(

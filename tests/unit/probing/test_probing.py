@@ -136,11 +136,11 @@ def test_an_interval_of_one_generation_has_the_luck_of_processes_in_it() -> None
         (Comparison(failed=(PATCHED, ArmFailed(Trouble.REFUSED, "no loader"))), "no loader"),
         (
             Comparison(failed=(PATCHED, ArmFailed(Trouble.CRASHED, "the program exited\nValueError: x"))),
-            "with the probe the program crashed: the program exited: ValueError: x",
+            "the program with the probe crashed: the program exited: ValueError: x",
         ),
         (
             Comparison(failed=(ORIGINAL, ArmFailed(Trouble.HUNG, "no answer in time"))),
-            "beside the probe the program as found hung: no answer in time",
+            "the program as found, beside the probe, hung: no answer in time",
         ),
         (Comparison(ending=Ending.OUT_OF_TIME), "the budget left no time to end its trial"),
         (Comparison(ended_after=9), "the program ends before it could be measured"),

@@ -47,6 +47,12 @@ def test_names_of_python_functions_are_no_training() -> None:
     assert not Measures(drawn("host: olxl\ngpu :  k k", repeat=4, ops={"x": "aten::mm_backward"})).only_infers
 
 
+def test_copying_many_tensors_at_once_is_no_optimizer() -> None:
+    """Inputs of a compiled function are copied so to where its graph reads them."""
+    for op, infers in (("aten::_foreach_copy_", True), ("aten::_foreach_addcdiv_", False)):
+        assert Measures(drawn("host: olxl\ngpu :  k k", repeat=4, ops={"x": op})).only_infers is infers
+
+
 def test_where_no_optimizer_steps_none_is_treated() -> None:
     late = "host: ol ol xl ol ol\ngpu :   k  k  k  k  k"
     ops = {"x": "autograd::engine::evaluate_function: MmBackward0"}

@@ -1,6 +1,8 @@
-"""Which fixers `input-bound` offers, by what the program runs on."""
+"""Which fixers `input-bound` offers, by what the program runs on, and what it tells of a loader by its iterator."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -28,3 +30,18 @@ def test_pinned_memory_is_offered_where_batches_are_copied_to_a_device(drawing: 
     assert claim.fixers is not None
     assert "loader-workers" in claim.fixers
     assert ("loader-pin" in claim.fixers) == pins
+
+
+@pytest.mark.parametrize(
+    ("iterator", "said"),
+    [
+        ("_SingleProcessDataLoaderIter", "it has no workers, the training thread makes each batch itself"),
+        ("_MultiProcessingDataLoaderIter", "the loader is slower than training"),
+    ],
+)
+def test_the_profiler_names_the_iterator_of_a_loader_without_workers(iterator: str, said: str) -> None:
+    trace = drawn(ON_A_DEVICE, repeat=4)
+    names = {"DataLoader.__next__": f"enumerate(DataLoader)#{iterator}.__next__"}
+    recorded = replace(trace, names=tuple(names.get(name, name) for name in trace.names))
+    (claim,) = (one for one in RULE.check(Measures(recorded)) if isinstance(one, Claim))
+    assert claim.summary.endswith(said)

@@ -45,6 +45,14 @@ def test_a_query_has_units_in_its_cells(tmp_path: Path) -> None:
     ]
 
 
+def test_of_two_columns_that_may_number_devices_the_one_that_tells_them_apart_does(tmp_path: Path) -> None:
+    trace = opened(
+        tmp_path,
+        "timestamp,gpu,index,power.draw\n2024-10-30T18:42:33Z,0, 0, 71.5\n2024-10-30T18:42:33Z,1, 0, 72.5\n",
+    )
+    assert [device for _, device, _, _ in rows(trace)] == [0, 1]
+
+
 def test_what_is_not_available_is_no_value(tmp_path: Path) -> None:
     trace = opened(
         tmp_path,

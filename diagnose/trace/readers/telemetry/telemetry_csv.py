@@ -28,6 +28,7 @@ from diagnose.units import NS_PER_S, NS_PER_US
 _MOST_BYTES = 256 << 20
 _REMEDY = "give a shorter recording, or read it with `diagnose analyze --any-size`"
 _MIB = float(1 << 20)
+_FIRST_LINES = 100  # by then every device of a host was read
 
 # What a column is called by dmon, by the query interface and by DCGM's numbers, with the factor to our unit.
 _METRICS: tuple[tuple[re.Pattern[str], str, float], ...] = tuple(
@@ -131,8 +132,7 @@ def _take_csv(lines: Sequence[str], rows: _Rows) -> None:
     columns = [_plain(cell) for cell in next(_safely(table, rows))]
     time = _first(columns, _TIME.fullmatch)
     devices = [place for place, column in enumerate(columns) if _DEVICE.fullmatch(column)]
-    device = next((place for place in devices if "index" in columns[place] or "id" in columns[place]), None)
-    device = device if device is not None else devices[0] if devices else None
+    device = max(devices, key=lambda place: _distinct(lines, place, columns), default=None)
     skipped = {time, *devices} | {place for place, column in enumerate(columns) if _TEXTS.fullmatch(column)}
     by_field = "field" in columns and _first(columns, lambda column: column in ("value", "values")) is not None
     for cells in _safely(table, rows):
@@ -148,6 +148,16 @@ def _take_csv(lines: Sequence[str], rows: _Rows) -> None:
         for place, column in enumerate(columns):
             if place not in skipped:
                 rows.add(time_ns, ordinal, column, cells[place])
+
+
+def _distinct(lines: Sequence[str], place: int, columns: Sequence[str]) -> tuple[int, bool]:
+    """Return how many devices a column tells apart in the first lines, and whether it is named for that."""
+    cells = [
+        row[place]
+        for row in _safely(csv.reader(lines[1:_FIRST_LINES], skipinitialspace=True), _Rows())
+        if place < len(row)
+    ]
+    return len(set(cells)), "index" in columns[place] or "id" in columns[place]
 
 
 def _safely(table: Iterator[list[str]], rows: _Rows) -> Iterator[list[str]]:

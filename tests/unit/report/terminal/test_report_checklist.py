@@ -33,7 +33,7 @@ def item(diagnosis: Diagnosis, question: str) -> Item:
 def test_a_missed_target_says_where_to_look() -> None:
     busy = item(RUN, "device utilisation")
     assert (busy.value, busy.is_met) == ("70 %", False)
-    assert busy.look == "most of its idle time is input: 5.00 ms of a step"
+    assert busy.look == "most of its idle time is waiting for input: 5.00 ms of a step"
     assert item(RUN, "data loading").value == "25 %"
 
 

@@ -16,7 +16,9 @@ from diagnose.model import (
     Steps,
     StepWork,
 )
+from diagnose.report.terminal import text
 from diagnose.report.wording.health import is_healthy, quiet_news, unexplained
+from diagnose.report.wording.run_title import accounting_title
 
 MS = 1_000_000
 
@@ -107,4 +109,45 @@ def test_communication_that_may_be_waiting_is_an_open_question_and_what_answers_
 
 def test_idle_time_of_unknown_cause_has_one_name() -> None:
     spent = Accounting(compute=45 * MS, idle={"unknown": 55 * MS})
-    assert "No rule explains the 55.0 ms of unexplained idle yet." in quiet_news(replace(run(None), accounting=spent))
+    assert "in the 55.0 ms of unexplained idle." in quiet_news(replace(run(None), accounting=spent))
+
+
+def undecided(steps: str, spent: Accounting, *rules: str) -> str:
+    """What is said of a quiet run whose steps were found so, and in which these rules could not decide."""
+    found = Steps(1, spent.total_ns, spent.total_ns, spent.total_ns, steps)
+    lacking = tuple(CannotTell(rule, "a longer recording") for rule in rules)
+    return quiet_news(replace(run(None), steps=found, accounting=spent, cannot_tell=lacking))
+
+
+def test_a_recording_in_which_nothing_repeats_may_be_start_up() -> None:
+    spent = Accounting(compute=10 * MS, idle={"dispatch": 3_000 * MS})
+    said = undecided("whole trace", spent)
+    assert "Of the 3.01 s counted, only 10.0 ms (0.3 %) is compute." in said
+    assert (
+        "The 3.00 s of framework dispatch may be start-up, which is paid once: nothing in the recording repeats. "
+        "Record several steps after the first ones."
+    ) in said
+    assert "start-up" not in undecided("optimizer", spent)
+
+
+def test_dispatch_and_waits_for_the_device_name_the_rule_that_could_not_decide() -> None:
+    for kind, rule in (("dispatch", "launch-bound"), ("sync", "host-sync")):
+        spent = Accounting(compute=10 * MS, idle={kind: 90 * MS})
+        assert undecided("optimizer", spent, rule).count(f"; `{rule}` could not decide.") == 1
+
+
+def test_idle_time_of_unknown_cause_is_not_said_to_lack_a_rule() -> None:
+    said = undecided("whole trace", Accounting(exposed_copy=10 * MS, idle={"unknown": 90 * MS}))
+    assert "Of the 100 ms counted, nothing is compute." in said
+    assert "The recording does not say what was waited for in the 90.0 ms of unexplained idle." in said
+
+
+def test_a_recording_in_which_nothing_repeats_is_not_called_a_step() -> None:
+    spent = Accounting(compute=10 * MS, idle={"dispatch": 3_000 * MS})
+    found = Steps(1, spent.total_ns, spent.total_ns, spent.total_ns, "whole trace")
+    whole = replace(run(None), steps=found, accounting=spent)
+    assert accounting_title(whole) == "Where the recording's 3.01 s go"
+    assert "recording = 100 %" in text.render(whole)
+    step = replace(whole, steps=replace(found, found_by="optimizer"))
+    assert accounting_title(step) == "Where a step's 3.01 s go"
+    assert "median step = 100 %" in text.render(step)
