@@ -173,7 +173,7 @@ class Loader:
             return None
         order = shared_state(self.options.sources, self.options.path, self.options.node, made_by, (), None, False)
         reads = (found for name in sorted(self._generators(order)) for found in order.reads(name, When.DURING))
-        found = next(reads, None) or order.change(When.DURING) or order.trace or next(order.late_draws(), None)
+        found = next(reads, None) or order.change(When.DURING) or order.trace or next(order.late(), None)
         if found is None and self.workers == 0 and self._is_asked_itself:
             found = next(order.draws_at_once(), None)
         if found is None:

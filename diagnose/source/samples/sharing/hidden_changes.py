@@ -1,7 +1,8 @@
 """Changes of what a dataset keeps by code that looks like a read of it.
 
 A method that is taken as a value changes its object where the value is called; a dictionary with a default that counts
-gets another entry where a key is looked up; a seed for one sample seeds what training draws after it.
+gets another entry where a key is looked up; a seed for one sample seeds what training draws after it; an iterator that
+two passes share goes on in the second where the first has left it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ _SEEDS = frozenset(
 )
 _STATES = frozenset({"torch.get_rng_state", "random.getstate", "numpy.random.get_state", "torch.random.fork_rng"})
 """Calls by which a function goes back to the state from before."""
+_ITERATORS = (
+    *(f"builtins.{name}" for name in ("iter", "map", "filter", "zip", "enumerate", "reversed")),
+    "itertools.",
+)
+"""Calls whose result can be gone through once."""
 _COUNTS = frozenset({"len", "next", "__len__", "__next__"})
 
 
@@ -43,6 +49,31 @@ def hidden_changes(code: SampleCode) -> Iterator[Trace]:
                 bound = code.values(path, each)
                 if any(_is_bound_change(value) for _, value in bound):
                     yield _trace(source, path, each)
+
+
+def lasting_iterators(code: SampleCode, path: str, made_by: Iterable[cst.BaseExpression]) -> Iterator[Trace]:
+    """Iterators that code takes values of and that no pass makes anew: each goes on where the one before stopped."""
+    found = [(path, each) for node in made_by for each in (node, *(value for _, value in _values(code, path, node)))]
+    for node, file in code.sampling.items():
+        for each in code.sources[file].walk(node, cst.Attribute, cst.Name):
+            if isinstance(each, cst.Attribute) or (isinstance(each, cst.Name) and is_read(code.sources[file], each)):
+                found += _values(code, file, each)
+    for file, value in dict.fromkeys(found):
+        source = code.sources[file]
+        if _is_iterator(code, source, value) and source.inside(value, cst.FunctionDef) not in code.sampling:
+            words = f"goes on in each pass where the last one stopped (`{source.code(value)}`)"
+            yield Trace(words, file, source.lines_of(value)[0])
+
+
+def _is_iterator(code: SampleCode, source: Source, value: cst.BaseExpression) -> bool:
+    """Whether an expression makes an iterator, which can be gone through once."""
+    if not isinstance(value, cst.Call):
+        return isinstance(value, cst.GeneratorExp)
+    generates = any(
+        isinstance(node, cst.FunctionDef) and any(code.sources[file].every(cst.Yield, node))
+        for file, node in code.named(source, value.func)
+    )
+    return generates or source.is_called(value.func, *_ITERATORS)
 
 
 def seeds(code: SampleCode) -> Iterator[Trace]:

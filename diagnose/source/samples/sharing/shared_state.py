@@ -27,7 +27,7 @@ from diagnose.source.samples.sharing.batch_aliases import (
     takes_single_samples,
     written_batches,
 )
-from diagnose.source.samples.sharing.hidden_changes import hidden_changes, seeds
+from diagnose.source.samples.sharing.hidden_changes import hidden_changes, lasting_iterators, seeds
 from diagnose.source.samples.sharing.main_process import MainProcess
 from diagnose.source.samples.sharing.open_handles import held_handles
 from diagnose.source.samples.sharing.process_memory import stays_in_process
@@ -159,8 +159,10 @@ class SharedState:
         owner = self.code.sources[path].inside(function, cst.ClassDef)
         return owner.name.value if owner is not None and function.name.value == "__call__" else function.name.value
 
-    def late_draws(self) -> Iterator[Trace]:
-        """Random numbers that a sampler draws between two samples, where training draws its own."""
+    def late(self) -> Iterator[Trace]:
+        """What a sampler takes between two samples: random numbers, where training draws its own, and values of an
+        iterator that the next pass goes on with."""
+        yield from lasting_iterators(self.code, self.path, self.made_by)
         yield from self._draws_within(_between_samples, "draws random numbers from turn to turn")
 
     def draws_at_once(self) -> Iterator[Trace]:
