@@ -91,6 +91,8 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
                 top="from collections import defaultdict\n"),
         program(NOISY, "self.strength = 0.0", epoch="data.strength = turn", step="turn += 1").replace("loader =", "turn = 0\n    loader ="),  # noqa: E501
         program("return self.transform(i), i", dataset="Images(paths, nn.Flatten())", end="Log()", top=LOG),
+        program("return i * CFG['s'], i", top="CFG = {'s': 1}\nput = CFG.update\nput({'s': 2})\nexec('SIZE = 1')\n"),
+        program("return self.x[i], i", STORED, step="model.weight.requires_grad_()"),
     ],
 )  # fmt: skip
 def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alone(text: str) -> None:
@@ -240,6 +242,10 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("return self.rows[i], i", "self.file = h5py.File('x.h5')\nself.rows = self.file['rows']  # !"), "# !"),
         (program("return self.base.execute('x').fetchone(), i", "self.base = sqlite3.connect('x')  # !"), "# !"),
         (program("return self.arrays['x'][i], i", "self.arrays = np.load('x.npz')  # !"), "# !"),
+        # Gradients of samples, which no worker can send.
+        (program("return self.x[i].clone().requires_grad_(), i  # !", STORED), "# !"),
+        (program("return self.x[i], i", "self.x = torch.zeros(9, 16, requires_grad=True)  # !"), "# !"),
+        (program("return self.paths[i], i", step="x.sum()").replace("data =", "paths.requires_grad = True  # !\n    data ="), "# !"),  # noqa: E501
         (program("return next(self.it), i", "self.it = iter(paths)"), "next(self.it)"),
         (program("return self.store.get(i), i", "self.store = stores.Client('x')  # !", top="import stores\n"), "# !"),
         (program("return FILE.read(4), i", top="FILE = open('x.bin', 'rb')  # !\n"), "# !"),
