@@ -1,4 +1,4 @@
-"""A loader with workers asks its batch sampler for an iterator twice: what draws there and then draws twice as much."""
+"""A loader with workers asks its sampler for an order ahead, and a batch sampler for its iterator twice."""
 
 from __future__ import annotations
 

@@ -125,6 +125,15 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("return self.transform(i), i", dataset="Images(paths, model)"), "model.parameters()"),
         (program("return self.transform(i), i", dataset="Images(paths, teacher)", step="teacher.weight.lerp_(model.weight, 0.1)  # !")  # noqa: E501
          .replace("    paths = s", "    teacher = nn.Linear(16, 1)\n    paths = s"), "# !"),
+        # By a function that changes what it is given, or that is taken as a value.
+        (program("return i * CFG['s'], i", top="import operator\nCFG = {'s': 1}\n", step="operator.setitem(CFG, 's', 2)  # !"), "# !"),  # noqa: E501
+        (program("return i * CFG['s'], i", top="CFG = {'s': 1}\n", step="CFG.__setitem__('s', 2)  # !"), "# !"),
+        (program("return i * CFG['s'], i", top="CFG = {'s': 1}\nput = CFG.update\n", step="put({'s': 2})  # !"), "# !"),
+        (program(NOISY, "self.strength = 0.0", step="anneal(0.5)  # !", top="from functools import partial\n")
+         .replace("loader =", "anneal = partial(setattr, data, 'strength')\n    loader ="), "# !"),
+        (program("return i * self.transform['s'], i", dataset="Images(paths, CFG)", top="CFG = {'s': 1}\n",
+                 step="[each.update(s=2) for each in (CFG,)]  # !"), "# !"),
+        (program(NOISY, "self.strength = 0.0", step="exec('data.strength = 0.5')  # !"), "# !"),
         # By another name.
         (program("return self.x[i], i", STORED, step="table[step] = 0  # !").replace("loader =", "table = data.x\n    loader ="), "# !"),  # noqa: E501
         (program("return self.x[i], i", STORED, step="table += 1  # !").replace("loader =", "table = data.x[:4].view(-1)\n    loader ="), "# !"),  # noqa: E501
@@ -233,6 +242,10 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("torch.manual_seed(i)  # !\nreturn torch.rand(3), i"), "# !"),
         (program("random.seed(i)  # !\nreturn random.random(), i", step="noise = random.random()"), "# !"),
         (program(options=", collate_fn=drawn", step="np.random.rand()", top="def drawn(rows):\n    np.random.seed(0)  # !\n    return rows\n"), "# !"),  # noqa: E501
+        # Gradients of samples, which no worker can send.
+        (program("return self.x[i].clone().requires_grad_(), i  # !", STORED), "# !"),
+        (program("return self.x[i], i", "self.x = torch.zeros(9, 16, requires_grad=True)  # !"), "# !"),
+        (program("return self.paths[i], i", step="x.sum()").replace("data =", "paths.requires_grad = True  # !\n    data ="), "# !"),  # noqa: E501
         # Handles.
         (program(RECORDS, "self.file = open('x.bin', 'rb')  # !"), "# !"),
         (program(RECORDS, "self.file = zipfile.ZipFile('x.zip').open('x')  # !"), "# !"),
@@ -242,10 +255,6 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("return self.rows[i], i", "self.file = h5py.File('x.h5')\nself.rows = self.file['rows']  # !"), "# !"),
         (program("return self.base.execute('x').fetchone(), i", "self.base = sqlite3.connect('x')  # !"), "# !"),
         (program("return self.arrays['x'][i], i", "self.arrays = np.load('x.npz')  # !"), "# !"),
-        # Gradients of samples, which no worker can send.
-        (program("return self.x[i].clone().requires_grad_(), i  # !", STORED), "# !"),
-        (program("return self.x[i], i", "self.x = torch.zeros(9, 16, requires_grad=True)  # !"), "# !"),
-        (program("return self.paths[i], i", step="x.sum()").replace("data =", "paths.requires_grad = True  # !\n    data ="), "# !"),  # noqa: E501
         (program("return next(self.it), i", "self.it = iter(paths)"), "next(self.it)"),
         (program("return self.store.get(i), i", "self.store = stores.Client('x')  # !", top="import stores\n"), "# !"),
         (program("return FILE.read(4), i", top="FILE = open('x.bin', 'rb')  # !\n"), "# !"),

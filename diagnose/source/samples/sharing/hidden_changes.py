@@ -7,12 +7,12 @@ two passes share goes on in the second where the first has left it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from diagnose.source.samples.sample_code import SampleCode
-from diagnose.source.samples.sample_effects import CHANGES, Trace
+from diagnose.source.samples.sample_effects import Trace, changed_where_called
 from diagnose.source.samples.sample_names import is_read
 from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.syntax import Source
@@ -37,7 +37,7 @@ def hidden_changes(code: SampleCode) -> Iterator[Trace]:
         source = code.sources[path]
         for assign in source.every(cst.Assign, made):
             kept = any(isinstance(each.target, cst.Attribute) for each in assign.targets)
-            if kept and _is_bound_change(assign.value):
+            if kept and changed_where_called(source, assign.value) is not None:
                 yield _trace(source, path, assign.value)
     for node, path in code.sampling.items():
         source = code.sources[path]
@@ -47,7 +47,7 @@ def hidden_changes(code: SampleCode) -> Iterator[Trace]:
                     yield _trace(source, path, each)
             elif isinstance(each, cst.Name) and is_read(source, each):
                 bound = code.values(path, each)
-                if any(_is_bound_change(value) for _, value in bound):
+                if any(changed_where_called(code.sources[file], value) is not None for file, value in bound):
                     yield _trace(source, path, each)
 
 
@@ -103,11 +103,6 @@ def _drawn_by_training(code: SampleCode) -> set[str]:
                 ):
                     found.add(module)
     return found
-
-
-def _is_bound_change(node: cst.BaseExpression) -> bool:
-    """Whether an expression is a method that changes its object, taken as a value: `seen.append`."""
-    return isinstance(node, cst.Attribute) and node.attr.value in CHANGES | {"__next__", "__setitem__"}
 
 
 def _counts_keys(code: SampleCode, path: str, value: cst.BaseExpression) -> bool:
