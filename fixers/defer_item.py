@@ -169,8 +169,10 @@ def _plan_read(plan: Deferred, read: cst.Call, steps: set[Loop], done: set[tuple
     shown = on_progress_bar(source, read)
     if batch is not None and not rare and shown is not None:
         _show_less_often(plan, shown, batch)
-    elif batch is not None and puts_off(source, read):
-        if not rare:
+    elif batch is not None and (filled := puts_off(source, read)):
+        key = (scope_of(source, read), f"{filled} {source.lines_of(read)[0]}")
+        if not rare and key not in done:
+            done.add(key)  # it may read its value more than once
             put_off(plan, read, batch)
     elif inner and (batch is None or inner[-1] is not batch):
         read_at_once(plan, read, inner[-1])
@@ -339,6 +341,14 @@ FIXER = Fixer(
             ),
         ),
         _deferred(
+            ("best = 9.0", "best = min(best, loss.item())", "print(best)\n"),
+            (
+                "best = 9.0\nbest_pending = []",
+                "best_pending.append(loss.detach().clone())",
+                "for tensor in best_pending:\n    best = min(best, tensor.item())\nbest_pending.clear()\nprint(best)\n",
+            ),
+        ),
+        _deferred(
             (
                 "norms = {}",
                 "for n, p in model.named_parameters():\n    if p.grad is None:\n        continue\n"
@@ -358,7 +368,6 @@ FIXER = Fixer(
         ),
         _left_alone("history = {0: []}", "history[0].append(loss.item())\nprint(history[0][-1])"),
         _left_alone("", "if loss.item() > 10:\n    break"),
-        _left_alone("best = 9.0", "best = min(best, loss.item())", "print(best)\n"),
         _left_alone("", "print(i, loss.item())"),
         _left_alone("", "if i % 5 == 0:\n    print(loss.item())"),
         _left_alone("running = 0.0", "running += loss.item()\nif running > 3:\n    break"),

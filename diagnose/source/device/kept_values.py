@@ -33,7 +33,9 @@ _EXACT = cst.Add | cst.Subtract | cst.Multiply
 _MPS = re.compile(r"""["']mps\b|\.mps\b|torch\.accelerator\b""")
 _CONSUMES = frozenset(
     {"print", "sum", "min", "max", "len", "sorted", "str", "float", "mean", "std", "median", "tensor"}
+    | {"array", "dump", "dumps"}
 )
+"""Functions that keep nothing of a list they are given."""
 
 
 def keep_sum(plan: Deferred, name: str, uses: Uses, batch: Loop) -> None:
@@ -199,8 +201,6 @@ def _is_passed(source: Source, uses: Uses, batch: Loop) -> bool:
 def keep_list(plan: Deferred, name: str, uses: Uses, batch: Loop) -> None:
     """A list of values: it holds tensors, and each use reads those that it needs."""
     source = plan.source
-    if "." in name:
-        raise LeftAlone(f"`{name}` is a list of the object's, which is not followed")
     added = [each.value for _, statement in uses.augmented for each in _added(statement)]
     grows = all(isinstance(value, cst.List) and not value.elements for _, value in uses.assigned)
     if not grows or not all(any(_added(statement)) for _, statement in uses.augmented):
@@ -233,7 +233,7 @@ def _read_whole(plan: Deferred, name: str, uses: Uses, batch: Loop, whole: Seque
     each = "value" if name != "value" else "each"
     numbers = f"[{each}.item() for {each} in {name}]"
     outer = loops_around(source, batch)
-    fresh = any(within(source, target, outer[0]) for target, _ in uses.assigned) if outer else True
+    fresh = any(within(source, target, outer[0]) for target, _ in uses.assigned) if outer else "." not in name
     for use in whole:
         if not _is_consumed(source, use) and (within(source, use, batch) or not fresh):
             raise LeftAlone(f"`{name}` may be kept and grow further, in line {source.lines_of(use)[0]}")
