@@ -21,6 +21,7 @@ from diagnose.source.dataflow.flow import (
     updates,
     within,
 )
+from diagnose.source.dataflow.iteration import OF_ONE_PASS
 from diagnose.source.device.deferral import Deferred, LeftAlone
 from diagnose.source.device.device_reads import is_read, tensor_of, tensor_read
 from diagnose.source.device.value_kinds import Kind, is_number, is_reduced, kind_of, number_kind
@@ -33,7 +34,7 @@ _EXACT = cst.Add | cst.Subtract | cst.Multiply
 _MPS = re.compile(r"""["']mps\b|\.mps\b|torch\.accelerator\b""")
 _CONSUMES = frozenset(
     {"print", "sum", "min", "max", "len", "sorted", "str", "float", "mean", "std", "median", "tensor"}
-    | {"array", "dump", "dumps"}
+    | {"array", "dump", "dumps", "list", "tuple", "set"}
 )
 """Functions that keep nothing of a list they are given."""
 
@@ -247,12 +248,13 @@ def _read_whole(plan: Deferred, name: str, uses: Uses, batch: Loop, whole: Seque
     plan.splices += [replace(source, use, numbers) for use in whole]
 
 
-def _is_consumed(source: Source, use: Variable) -> bool:
+def _is_consumed(source: Source, use: cst.BaseExpression) -> bool:
     """Whether nothing keeps the list itself after a use."""
     parent = source.parent(use)
     if isinstance(parent, cst.Arg):
         call = source.parent(parent)
-        return isinstance(call, cst.Call) and call_name(call) in _CONSUMES
+        through = isinstance(call, cst.Call) and call_name(call) in OF_ONE_PASS
+        return isinstance(call, cst.Call) and (call_name(call) in _CONSUMES or (through and _is_consumed(source, call)))
     return isinstance(parent, cst.FormattedStringExpression | cst.BinaryOperation | cst.For | cst.CompFor | cst.If)
 
 

@@ -157,3 +157,11 @@ def test_a_list_of_an_object_that_others_may_see_is_left_alone(old: str, new: st
     answer = fixed(HISTORY.replace(old, new))
     assert isinstance(answer, Advice)
     assert why in answer.text
+
+
+@pytest.mark.parametrize("used", ["[f'{i} {v}' for i, v in enumerate(self.history)]", "list(self.history)"])
+def test_a_list_of_an_object_is_read_where_it_is_gone_through_or_copied(used: str) -> None:
+    text = HISTORY.replace("json.dumps(self.history)", used)
+    answer = fixed(text)
+    assert isinstance(answer, Edits)
+    assert outcome(answer.files["train.py"]) == outcome(text)
