@@ -8,7 +8,7 @@ import pytest
 from dataset_programs import DATASET, MAIN, NOISY, TOP, asked, program, refused
 
 import diagnose.cli
-from diagnose.fixer import Edits
+from diagnose.fixer import Edits, Gate
 
 STORED = "self.x = torch.zeros(9, 16)"
 LAZY = """
@@ -275,6 +275,20 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
 )  # fmt: skip
 def test_no_workers_are_given_where_a_worker_would_not_see_or_show_what_the_program_does(text: str, mark: str) -> None:
     refused("loader-workers", text, mark)
+
+
+@pytest.mark.parametrize(
+    ("sample", "gate"),
+    [
+        ("return nn.functional.interpolate(self.x[i][None, None], size=8)[0], i", Gate.ROUNDING),
+        ("return torch.fft.rfft(self.x[i]).abs(), i", Gate.ROUNDING),
+        ("return self.x[i] - self.x[i].mean(), i", None),
+    ],
+)
+def test_samples_that_threads_share_out_are_promised_up_to_rounding(sample: str, gate: Gate | None) -> None:
+    answer = asked("loader-workers", program(sample, STORED))
+    assert isinstance(answer, Edits)
+    assert answer.gate is gate
 
 
 def test_batches_are_not_pinned_where_training_writes_into_the_dataset_by_them() -> None:
