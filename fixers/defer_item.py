@@ -4,8 +4,9 @@ What it changes
     Values that a training loop reads from the device in every step, only to log them, stay on the device until they
     are logged. `running += loss.item()` becomes `running += loss.detach().double()`, and `float(running)` stands
     where the program uses it, in its own `if step % n == 0:` or after the loop; `self.running` is treated alike. A
-    list of losses holds tensors until it is used. A statement that fills a dictionary, or a meter of the program's
-    own, is put off until somebody looks at what it fills; so is a sum whose arithmetic a device may round otherwise.
+    list of losses, `self.losses` too, holds tensors until it is used. A statement that fills a dictionary, or a meter
+    of the program's own, is put off until somebody looks at what it fills; so is a choice, `best = min(best,
+    loss.item())`, and a sum whose arithmetic a device may round otherwise.
     A progress bar shows every tenth value, and the last of each loop. A loop that calls `.item()` for every parameter
     collects its tensors and reads them in one go, in the log branch if that is where the result is used, and ahead of
     the loop where it is used in the same turn. What a Lightning module logs goes to its `log` as a tensor.

@@ -42,6 +42,7 @@ _CHANGE_THE_FIRST = frozenset(
     {"builtins.setattr", "builtins.delattr", "builtins.next", "operator.setitem", "operator.delitem"}
 )
 """Functions that change the first of their arguments."""
+_CLASSES = frozenset({"builtins.object", "builtins.dict", "builtins.list", "builtins.set"})
 _LAST_OF_THESE = frozenset(name.rpartition(".")[2] for name in _CHANGE_THE_FIRST)
 _STATEMENTS = (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr, cst.Del, cst.WithItem, cst.Call)
 _TELLS = ("warnings.warn", "logging.", "sys.stdout.", "sys.stderr.", "shutil.", "os.remove", "os.rename", "os.replace")
@@ -150,7 +151,8 @@ def changed_by(source: Source, below: cst.CSTNode) -> Iterator[cst.BaseExpressio
         elif isinstance(node, cst.Call):
             name = call_name(node)
             if isinstance(node.func, cst.Attribute) and name in CHANGES and not _is_module(source, node.func.value):
-                targets = [node.func.value]
+                unbound = node.args and source.names(node.func.value) & _CLASSES  # `object.__setattr__(x, "size", 8)`
+                targets = [node.args[0].value if unbound else node.func.value]
             elif name in _LAST_OF_THESE and node.args and source.names(node.func) & _CHANGE_THE_FIRST:
                 targets = [node.args[0].value]
             elif name in {"heappush", "heappop", "shuffle", "insort"} and node.args:

@@ -93,6 +93,8 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program("return self.transform(i), i", dataset="Images(paths, nn.Flatten())", end="Log()", top=LOG),
         program("return i * CFG['s'], i", top="CFG = {'s': 1}\nput = CFG.update\nput({'s': 2})\nexec('SIZE = 1')\n"),
         program("return self.x[i], i", STORED, step="model.weight.requires_grad_()"),
+        program("return self.paths[i], i", step="for paths, y in loader:\n    paths.requires_grad = True"),
+        program("return Box(i).i, i", top="class Box:\n    def __init__(self, i):\n        object.__setattr__(self, 'i', i)\n"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alone(text: str) -> None:

@@ -15,7 +15,7 @@ from diagnose.source.samples.object_identity import is_own, root_of
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, changed_by
 from diagnose.source.samples.sharing.shared_objects import SharedObjects
-from diagnose.source.samples.sharing.statement_order import StatementOrder
+from diagnose.source.samples.sharing.statement_order import StatementOrder, When
 from diagnose.source.samples.temporary_objects import is_temporary
 from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.edits import call_name
@@ -168,8 +168,8 @@ class MainProcess:
             for word in (*source.named("requires_grad"), *source.named("requires_grad_")):
                 above = source.parent(word)
                 makes = any(each in self.code.sampling or each in self.code.building for each in source.ancestors(word))
-                if isinstance(above, cst.Attribute) and not makes:
-                    makes = self.shared.is_shared(path, above.value)
+                if isinstance(above, cst.Attribute) and not makes and self.shared.is_shared(path, above.value):
+                    makes = self.order.when(path, word) is When.BEFORE  # later it is a batch, by the same name
                 if makes and _is_switched_on(source, word):
                     yield Trace("has samples that require gradients", path, source.lines_of(word)[0])
 
