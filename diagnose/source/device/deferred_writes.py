@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.dataflow.exit_paths import seen_after_failure, seen_elsewhere
 from diagnose.source.dataflow.flow import (
     Loop,
@@ -289,10 +290,34 @@ def _take(source: Source, part: cst.BaseExpression, call: _Call, batch: Loop, na
         written = any(is_written(source, each.value, batch) for each in source.every(cst.Name, part))
         if written and not is_number(source, part):
             raise NotPending(f"`{source.code(part)}` may be changed before it is used")
+        if _is_chosen(source, part) and not _is_there(source, part, batch):
+            raise NotPending(f"`{source.code(part)}` is computed in some turns only")
         name_then = f"{part.value}_then" if isinstance(part, cst.Name) else "argument"
         kept = free_name(source, name_then, {taken for _, taken in call.replaced})
         call.kept.append(part)
         call.replaced.append((part, kept))
+
+
+def _is_chosen(source: Source, part: cst.BaseExpression) -> bool:
+    """Whether a condition beside a read decides whether a part of its statement is computed."""
+    below: cst.CSTNode = part
+    for above in source.ancestors(part):
+        if isinstance(above, cst.IfExp) and above.test is not below:
+            return True
+        if isinstance(above, cst.BaseSmallStatement):
+            break
+        below = above
+    return False
+
+
+def _is_there(source: Source, part: cst.BaseExpression, batch: Loop) -> bool:
+    """Whether an expression can be computed in each turn: sums and products of what is bound before the loop."""
+    if isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.Add | cst.Subtract | cst.Multiply):
+        return _is_there(source, part.left, batch) and _is_there(source, part.right, batch)
+    if not isinstance(part, cst.Name):
+        return isinstance(part, cst.Integer | cst.Float)
+    values = bound_to(source, part)
+    return not values or not all(within(source, value, batch) for value in values)
 
 
 def _computed_from(source: Source, part: cst.BaseExpression) -> Sequence[cst.BaseExpression]:

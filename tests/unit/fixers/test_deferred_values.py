@@ -99,6 +99,19 @@ def test_a_value_that_is_chosen_from_itself_and_a_read_one_waits_for_whoever_loo
     assert outcome(answer.files["train.py"]) == outcome(text)
 
 
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        "loss.item() if i == 0 else value + (1 / i) * loss.item()",
+        "loss.item() if value is None else note(rates) * value + loss.item()",
+        "loss.item() if i == 0 else before * loss.item(); before = i",
+    ],
+)
+def test_a_value_is_left_alone_whose_choice_decides_what_is_computed_at_all(chosen: str) -> None:
+    text = CHOSEN.format(start="None", chosen=chosen.replace("; ", "\n        "))
+    assert isinstance(fixed(text.replace("decay, value = 0.9, ", "value = ")), Advice)
+
+
 @pytest.mark.parametrize("chosen", ["max([value, loss.item()])", "note(value, loss.item())"])
 def test_a_value_is_left_alone_that_a_call_of_anything_else_chooses(chosen: str) -> None:
     text = CHOSEN.format(start="0.0", chosen=chosen).replace("decay, value = 0.9, ", "value = ")
