@@ -4,8 +4,9 @@ What it changes
     Values that a training loop reads from the device in every step, only to log them, stay on the device until they
     are logged. `running += loss.item()` becomes `running += loss.detach().double()`, and `float(running)` stands
     where the program uses it, in its own `if step % n == 0:` or after the loop; `self.running` is treated alike. A
-    list of losses holds tensors until it is used. A statement that fills a dictionary, or a meter of the program's
-    own, is put off until somebody looks at what it fills; so is a sum whose arithmetic a device may round otherwise.
+    list of losses, `self.losses` too, holds tensors until it is used. A statement that fills a dictionary, or a meter
+    of the program's own, is put off until somebody looks at what it fills; so is a choice, `best = min(best,
+    loss.item())`, and a sum whose arithmetic a device may round otherwise.
     A progress bar shows every tenth value, and the last of each loop. A loop that calls `.item()` for every parameter
     collects its tensors and reads them in one go, in the log branch if that is where the result is used, and ahead of
     the loop where it is used in the same turn. What a Lightning module logs goes to its `log` as a tensor.
@@ -173,8 +174,10 @@ def _plan_read(plan: Deferred, read: cst.Call, steps: set[Loop], done: set[tuple
     shown = on_progress_bar(source, read)
     if batch is not None and not rare and shown is not None:
         _show_less_often(plan, shown, batch)
-    elif batch is not None and puts_off(source, read):
-        if not rare:
+    elif batch is not None and (filled := puts_off(source, read)):
+        key = (scope_of(source, read), f"{filled} {source.lines_of(read)[0]}")
+        if not rare and key not in done:
+            done.add(key)  # it may read its value more than once
             put_off(plan, read, batch)
     elif inner and (batch is None or inner[-1] is not batch):
         read_at_once(plan, read, inner[-1])
@@ -343,6 +346,14 @@ FIXER = Fixer(
             ),
         ),
         _deferred(
+            ("best = 9.0", "best = min(best, loss.item())", "print(best)\n"),
+            (
+                "best = 9.0\nbest_pending = []",
+                "best_pending.append(loss.detach().clone())",
+                "for tensor in best_pending:\n    best = min(best, tensor.item())\nbest_pending.clear()\nprint(best)\n",
+            ),
+        ),
+        _deferred(
             (
                 "norms = {}",
                 "for n, p in model.named_parameters():\n    if p.grad is None:\n        continue\n"
@@ -362,7 +373,6 @@ FIXER = Fixer(
         ),
         _left_alone("history = {0: []}", "history[0].append(loss.item())\nprint(history[0][-1])"),
         _left_alone("", "if loss.item() > 10:\n    break"),
-        _left_alone("best = 9.0", "best = min(best, loss.item())", "print(best)\n"),
         _left_alone("", "print(i, loss.item())"),
         _left_alone("", "if i % 5 == 0:\n    print(loss.item())"),
         _left_alone("running = 0.0", "running += loss.item()\nif running > 3:\n    break"),

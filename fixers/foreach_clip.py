@@ -4,7 +4,8 @@ What it changes
     A loop that adds up the norms of the gradients parameter by parameter gives way to
     `torch.nn.utils.clip_grad_norm_`: to the call that the program makes anyway after it, whose result is the norm; or,
     where the program clips by hand with the same outcome, to a new one in the place of all of that. Else the norm comes
-    from `torch.nn.utils.get_total_norm`. `foreach=False` in such calls goes.
+    from `torch.nn.utils.get_total_norm`, and so does one that `sum(p.grad.norm().item() ** 2 for …)` computes.
+    `foreach=False` in such calls goes.
 
 Why it helps
     One norm for each parameter is a launch or two for each, and with `.item()` a wait for each as well. The functions
@@ -15,7 +16,8 @@ Fix safety
     norm that was a number stays one, and is read once; one that was a tensor stays a tensor. A norm that is NaN makes
     all gradients NaN in `clip_grad_norm_`: hand-written clipping that then leaves them as they are, `if factor < 1`,
     is kept, with its norm taken at once.
-    Left alone: another formula than torch's (another norm, another epsilon), and loops that do more than that.
+    Left alone: another formula than torch's (another norm, another epsilon), loops that do more than that, and norms
+    that are differentiated, `loss.backward(create_graph=True)`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
 from diagnose.source.dataflow.flow import scope_of, uses_of, within
-from diagnose.source.optimizers.gradient_norms import NormLoop, clipped_by_hand, norm_loops
+from diagnose.source.optimizers.gradient_norms import NormLoop, clipped_by_hand, norm_loops, norm_sums
 from diagnose.source.rewrite.removal import remove_statements
 from diagnose.source.rewrite.with_blocks import block_of
 from diagnose.source.tree.arguments import argument, remove_argument
@@ -54,12 +56,17 @@ def rewrite(request: Request) -> Answer:
             if given is not None and source.code(given.value) == "False" and not _is_for_another_device(source, call):
                 edits.append((path, [remove_argument(source, call, given)]))
         for loop in norm_loops(source, parsed):
-            found = _edit(source, loop)
+            differentiates = not loop.is_number and any("create_graph" in each.words for each in parsed.values())
+            found = _edit(source, loop) if not differentiates else None  # those of torch have no graph
             if found is None:
                 line = source.lines_of(loop.statements[0])[0]
                 reasons.append(f"{path}:{line} takes a norm for each parameter, in a way that is not followed further")
                 continue
             edits.append((path, found))
+        torch, imports = ensure_import(source, "torch")
+        for each in norm_sums(source):
+            code = f"{torch}.nn.utils.get_total_norm({each.gradients}).item()"
+            edits.append((path, [*imports, replace(source, each.node, code if each.is_root else f"({code} ** 2)")]))
     files = request.edited(edits)
     if files:
         return Edits(files, "take the norm of all gradients in a few launches")

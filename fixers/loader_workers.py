@@ -32,8 +32,9 @@ Fix safety
     program reads `num_workers`; a program with a handler of a signal that prints or saves, as Ctrl-C reaches workers
     too. Workers are started anew in each epoch; `persistent-workers` keeps them, which changes
     the order of samples, and so does a program's own `persistent_workers=workers > 0`: it then changes the training.
-    A worker computes with one thread: where torch sums tens of thousands of elements for a sample (`x.mean()`), the
-    last bits may differ from those that several threads give, and the checks then refuse the edit.
+    A worker computes with one thread. Where `interpolate` resizes samples, or `torch.fft` transforms them, the last
+    bits may differ from those that several threads give: the samples are then equal up to rounding. So may those of
+    sums over tens of thousands of elements (`x.mean()`), where the checks refuse the edit.
     Each worker holds batches of its own: `num_workers × prefetch_factor` of them in host memory. Where processes are
     spawned and not forked, the script needs its main guard.
 """
@@ -163,6 +164,9 @@ def rewrite(request: Request) -> Answer:
             return Edits(
                 files, summary, Gate.TRAINING, f"workers of {kept[0]} live on, so that epochs draw other orders"
             )
+        split = next((code for loader in found.loaders if (code := loader.split_over_threads)), None)
+        if not draws and split is not None:
+            return Edits(files, summary, Gate.ROUNDING, f"a worker computes `{split}` with one thread")
         if not draws:
             return Edits(files, summary)
         return Edits(files, summary, Gate.TRAINING, _because(draws[0].code))

@@ -35,6 +35,8 @@ _SPAWNS = re.compile(
 )
 """How a program says that its processes are no copies of it."""
 _GUARD = re.compile(r"__name__\s*==|==\s*__name__")
+_SPLIT_OVER_THREADS = ("torch.nn.functional.interpolate", "torch.fft.")
+"""Functions that share out a sample of ordinary size among threads, in parts that round otherwise."""
 _WATCHES = re.compile(
     r"\b(?:active_children|active_count|setprofile|settrace|threading\.enumerate|os\.wait3?|os\.waitpid\(-1)\b|\bSIGCHLD\b"
     r"|\bRUSAGE_CHILDREN\b|\bpsutil\.Process\([^)]*\)\.children\b"
@@ -89,6 +91,18 @@ class Loader:
         its = self._dataset()
         called = its is not None and _DEVICE.search(its[0].code(its[1])) is not None
         return "uses the CUDA device" if called else None
+
+    @property
+    def split_over_threads(self) -> str | None:
+        """Code of a call by which samples are computed otherwise, up to rounding, with one thread than with several."""
+        if self.shared is None or self.workers > 0:
+            return None
+        code = self.shared.code
+        for node, path in code.sampling.items():
+            for call in code.calls(path, node):
+                if code.sources[path].is_called(call.func, *_SPLIT_OVER_THREADS):
+                    return code.sources[path].code(call.func)
+        return None
 
     @property
     def made_in_a_loop(self) -> bool:
@@ -173,7 +187,7 @@ class Loader:
             return None
         order = shared_state(self.options.sources, self.options.path, self.options.node, made_by, (), None, False)
         reads = (found for name in sorted(self._generators(order)) for found in order.reads(name, When.DURING))
-        found = next(reads, None) or order.change(When.DURING) or order.trace or next(order.late_draws(), None)
+        found = next(reads, None) or order.change(When.DURING) or order.trace or next(order.late(), None)
         if found is None and self.workers == 0 and self._is_asked_itself:
             found = next(order.draws_at_once(), None)
         if found is None:

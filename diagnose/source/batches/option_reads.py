@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Set
 import libcst as cst
 
 from diagnose.source.batches.loader_lifetime import names_holding
-from diagnose.source.dataflow.bindings import binding_of, bound_to, passed_to
+from diagnose.source.dataflow.bindings import binding_of, bound_to, passed_to, values_of
 from diagnose.source.settings.other_readers import parameters_for
 from diagnose.source.tree.arguments import argument
 from diagnose.source.tree.edits import call_name
@@ -37,6 +37,8 @@ def option_read(sources: Mapping[str, str], source: Source, node: cst.CSTNode, o
         for call in its.calls_named(*_ON_TENSORS.get(option, ())):
             if not _is_of_own_tensor(its, call) and not _is_harmless(its, call, option):
                 return f"{path}:{its.lines_of(call)[0]}"
+        for asked_of in _iterators_told_apart(its) if option == "num_workers" else ():
+            return f"{path}:{its.lines_of(asked_of)[0]}"
     given = _given(parsed, source, node, option)
     asked = [
         (path, *each) for path, its in parsed.items() for each in _reads(its, option) if its.code(each[1]) not in given
@@ -59,6 +61,16 @@ def _reads(source: Source, option: str) -> Iterator[tuple[cst.BaseExpression, cs
         name = string(call.args[1].value) if len(call.args) > 1 else None
         if call.args and name in {None, option, _ALL}:
             yield call.args[0].value, call, name != option
+
+
+def _iterators_told_apart(source: Source) -> Iterator[cst.BaseExpression]:
+    """Yield iterators whose class the program asks for, which is another for a loader with workers."""
+    asked = [call.args[0].value for call in source.calls_named("type") if len(call.args) == 1]
+    asked += [each.value for each in source.attributes_named("__class__")]
+    for each in asked:
+        made = (each, *values_of(source, each))
+        if any(isinstance(value, cst.Call) and call_name(value) == "iter" for value in made):
+            yield each
 
 
 def _given(parsed: Mapping[str, Source], source: Source, node: cst.CSTNode, option: str) -> set[str]:

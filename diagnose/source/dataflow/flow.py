@@ -230,12 +230,12 @@ def is_without_gradients(source: Source, node: cst.CSTNode) -> bool:
 
 
 def is_append(node: cst.CSTNode) -> bool:
-    """Whether a node is `name.append(value)`."""
+    """Whether a node is `name.append(value)`, or `self.name.append(value)`."""
     return (
         isinstance(node, cst.Call)
         and isinstance(node.func, cst.Attribute)
         and node.func.attr.value == "append"
-        and isinstance(node.func.value, cst.Name)
+        and isinstance(node.func.value, Variable)
         and len(node.args) == 1
     )
 

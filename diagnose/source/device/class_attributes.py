@@ -87,6 +87,7 @@ def _seen_outside(source: Source, one: Source, around: cst.ClassDef, name: str) 
         if any(one.code(base.value).rpartition(".")[2] == around.name.value for base in made.bases):
             return "is inherited by another class"
     for call in one.every(cst.Call):
-        if call_name(call) in _WHOLE and any(isinstance(arg.value, cst.Name) for arg in call.args):
+        given = call.args[0].value if call.args else None
+        if call_name(call) in _WHOLE and isinstance(given, cst.Name):
             return "may be seen with all that an object holds"
     return None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.dataflow.exit_paths import seen_after_failure, seen_elsewhere
 from diagnose.source.dataflow.flow import (
     Loop,
@@ -22,10 +23,12 @@ from diagnose.source.dataflow.flow import (
     is_after,
     is_variable,
     scope_of,
+    updates,
     uses_of,
     within,
 )
 from diagnose.source.dataflow.mutations import is_written
+from diagnose.source.dataflow.reaching_definitions import names_in
 from diagnose.source.device.device_reads import is_read, tensor_of
 from diagnose.source.device.meter_updates import does_more_than_fill, hands_itself_on
 from diagnose.source.device.value_kinds import is_number
@@ -37,6 +40,7 @@ _FILLS = frozenset({"append", "update", "add"})
 _MOST_ALIASES = 8
 _CONTAINERS = frozenset({"list", "dict", "set", "defaultdict", "OrderedDict", "deque", "Counter"})
 _NAMES_PARTS = frozenset({"len", "range", "format", "zip", "enumerate", "str", "int", "float"})
+_OF_NUMBERS = frozenset({"builtins.max", "builtins.min", "builtins.abs", "builtins.round", "builtins.float"})
 
 
 class NotPending(Exception):
@@ -48,6 +52,8 @@ class _Call:
     """The statement taken apart: what is to be kept of the moment, and its code with names in the place of that."""
 
     read: cst.Call
+    tensor: str
+    """The name of the tensor in the place of each such read."""
     kept: list[cst.BaseExpression] = field(default_factory=list)
     replaced: list[tuple[cst.BaseExpression, str]] = field(default_factory=list)
 
@@ -58,6 +64,10 @@ def puts_off(source: Source, read: cst.Call, sums: bool = False) -> str | None:
     `sums`: also that of `total += …`, which could stay on the device where its arithmetic is exact there.
     """
     statement = _statement(source, read)
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+        name = statement.targets[0].target
+        if isinstance(name, cst.Name) and any(each.value == name.value for each in names_in(source, statement.value)):
+            return name.value if sums or updates(source, read) is None else None
     if isinstance(statement, cst.AugAssign):
         target: cst.BaseExpression = statement.target
         return _root(target) if sums or isinstance(target, cst.Subscript) else None
@@ -76,11 +86,11 @@ def put_off_statement(source: Source, others: Sequence[Source], read: cst.Call, 
     line = source.parent(statement) if statement is not None else None
     if statement is None or name is None or not isinstance(line, cst.SimpleStatementLine) or len(line.body) > 1:
         raise NotPending("its statement cannot be moved")
-    if sum(map(is_read, source.every(cst.Call, statement))) > 1:
+    if len({source.code(each) for each in source.every(cst.Call, statement) if is_read(each)}) > 1:
         raise NotPending("its statement reads several values")
     branches, after = _looks(source, statement, batch, name)
     _check_filled(source, others, statement, batch, name)
-    call = _Call(read)
+    call = _Call(read, free_name(source, "tensor"))
     for part in _parts(statement):
         _take(source, part, call, batch, name)
     key = _part_filled(statement)
@@ -116,7 +126,7 @@ def _check_filled(
     method = ""
     if isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
         method = call_name(statement.value)
-    made = [value for _, value in uses_of(source, scope, name).assigned]
+    made = [value for _, value in uses_of(source, scope, name).assigned if not within(source, value, statement)]
     if not made:
         raise NotPending(f"`{name}` is not made in this function, and others may look at it")
     classes = {each.name.value: each for one in others for each in one.every(cst.ClassDef)}
@@ -253,6 +263,8 @@ def _parts(statement: cst.BaseSmallStatement) -> Iterator[cst.BaseExpression]:
     if isinstance(statement, cst.AugAssign):
         filled = statement.target
         yield statement.value
+    elif isinstance(statement, cst.Assign):
+        yield statement.value
     elif isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
         yield from (arg.value for arg in statement.value.args)
         filled = statement.value.func.value if isinstance(statement.value.func, cst.Attribute) else None
@@ -265,23 +277,58 @@ def _parts(statement: cst.BaseSmallStatement) -> Iterator[cst.BaseExpression]:
 
 
 def _take(source: Source, part: cst.BaseExpression, call: _Call, batch: Loop, name: str) -> None:
-    if part is call.read:
-        call.replaced.append((part, free_name(source, "tensor")))
-    elif any(node is call.read for node in source.walk(part)):
-        if not isinstance(part, cst.BinaryOperation):
-            raise NotPending("where its value goes is not understood")
-        _take(source, part.left, call, batch, name)
-        _take(source, part.right, call, batch, name)
+    """Note what of an expression is kept of the moment; what it reads of the variable itself is there in its turn."""
+    names = {each.value for each in names_in(source, part)} - {"None", "True", "False"}
+    if isinstance(part, cst.Call) and is_read(part):
+        call.replaced.append((part, call.tensor))
+    elif names == {name} and not any(map(is_read, source.every(cst.Call, part))):
+        return
+    elif name in names or any(map(is_read, source.every(cst.Call, part))):
+        for inner in _computed_from(source, part):
+            _take(source, inner, call, batch, name)
     elif not isinstance(part, cst.Integer | cst.Float | cst.SimpleString):
-        if any(each.value == name for each in source.every(cst.Name, part)):
-            raise NotPending(f"it depends on `{name}` itself")
         written = any(is_written(source, each.value, batch) for each in source.every(cst.Name, part))
         if written and not is_number(source, part):
             raise NotPending(f"`{source.code(part)}` may be changed before it is used")
+        if _is_chosen(source, part) and not _is_there(source, part, batch):
+            raise NotPending(f"`{source.code(part)}` is computed in some turns only")
         name_then = f"{part.value}_then" if isinstance(part, cst.Name) else "argument"
         kept = free_name(source, name_then, {taken for _, taken in call.replaced})
         call.kept.append(part)
         call.replaced.append((part, kept))
+
+
+def _is_chosen(source: Source, part: cst.BaseExpression) -> bool:
+    """Whether a condition beside a read decides whether a part of its statement is computed."""
+    below: cst.CSTNode = part
+    for above in source.ancestors(part):
+        if isinstance(above, cst.IfExp) and above.test is not below:
+            return True
+        if isinstance(above, cst.BaseSmallStatement):
+            break
+        below = above
+    return False
+
+
+def _is_there(source: Source, part: cst.BaseExpression, batch: Loop) -> bool:
+    """Whether an expression can be computed in each turn: sums and products of what is bound before the loop."""
+    if isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.Add | cst.Subtract | cst.Multiply):
+        return _is_there(source, part.left, batch) and _is_there(source, part.right, batch)
+    if not isinstance(part, cst.Name):
+        return isinstance(part, cst.Integer | cst.Float)
+    values = bound_to(source, part)
+    return not values or not all(within(source, value, batch) for value in values)
+
+
+def _computed_from(source: Source, part: cst.BaseExpression) -> Sequence[cst.BaseExpression]:
+    """What an expression computes its value from, which is the same later. Raises NotPending."""
+    if isinstance(part, cst.BinaryOperation):
+        return part.left, part.right
+    if isinstance(part, cst.IfExp):
+        return part.test, part.body, part.orelse
+    if isinstance(part, cst.Call) and source.names(part.func) & _OF_NUMBERS:
+        return [arg.value for arg in part.args]
+    raise NotPending("where its value goes is not understood")
 
 
 def _flush(source: Source, statement: cst.CSTNode, call: _Call, pending: str) -> list[str]:
@@ -290,9 +337,8 @@ def _flush(source: Source, statement: cst.CSTNode, call: _Call, pending: str) ->
     code, at = "", start
     for part, name in sorted(call.replaced, key=lambda each: source.wide_span(each[0])[0]):
         begin, finish = source.wide_span(part)
-        code += source.text[at:begin] + (f"{name}.item()" if part is call.read else name)
+        code += source.text[at:begin] + (f"{name}.item()" if name == call.tensor else name)
         at = finish
     code += source.text[at:end]
-    tensor = next(name for part, name in call.replaced if part is call.read)
-    names = [tensor, *(name for part, name in call.replaced if part is not call.read)]
+    names = [call.tensor, *(name for _, name in call.replaced if name != call.tensor)]
     return [f"for {', '.join(names)} in {pending}:", f"{source.indentation}{code}", f"{pending}.clear()"]

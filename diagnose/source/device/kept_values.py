@@ -21,6 +21,7 @@ from diagnose.source.dataflow.flow import (
     updates,
     within,
 )
+from diagnose.source.dataflow.iteration import OF_ONE_PASS
 from diagnose.source.device.deferral import Deferred, LeftAlone
 from diagnose.source.device.device_reads import is_read, tensor_of, tensor_read
 from diagnose.source.device.value_kinds import Kind, is_number, is_reduced, kind_of, number_kind
@@ -33,7 +34,9 @@ _EXACT = cst.Add | cst.Subtract | cst.Multiply
 _MPS = re.compile(r"""["']mps\b|\.mps\b|torch\.accelerator\b""")
 _CONSUMES = frozenset(
     {"print", "sum", "min", "max", "len", "sorted", "str", "float", "mean", "std", "median", "tensor"}
+    | {"array", "dump", "dumps", "list", "tuple", "set"}
 )
+"""Functions that keep nothing of a list they are given."""
 
 
 def keep_sum(plan: Deferred, name: str, uses: Uses, batch: Loop) -> None:
@@ -200,8 +203,6 @@ def _is_passed(source: Source, uses: Uses, batch: Loop) -> bool:
 def keep_list(plan: Deferred, name: str, uses: Uses, batch: Loop) -> None:
     """A list of values: it holds tensors, and each use reads those that it needs."""
     source = plan.source
-    if "." in name:
-        raise LeftAlone(f"`{name}` is a list of the object's, which is not followed")
     added = [each.value for _, statement in uses.augmented for each in _added(statement)]
     grows = all(isinstance(value, cst.List) and not value.elements for _, value in uses.assigned)
     if not grows or not all(any(_added(statement)) for _, statement in uses.augmented):
@@ -236,7 +237,7 @@ def _read_whole(plan: Deferred, name: str, uses: Uses, batch: Loop, whole: Seque
     each = "value" if name != "value" else "each"
     numbers = f"[{each}.item() for {each} in {name}]"
     outer = loops_around(source, batch)
-    fresh = any(within(source, target, outer[0]) for target, _ in uses.assigned) if outer else True
+    fresh = any(within(source, target, outer[0]) for target, _ in uses.assigned) if outer else "." not in name
     for use in whole:
         if not _is_consumed(source, use) and (within(source, use, batch) or not fresh):
             raise LeftAlone(f"`{name}` may be kept and grow further, in line {source.lines_of(use)[0]}")
@@ -250,12 +251,13 @@ def _read_whole(plan: Deferred, name: str, uses: Uses, batch: Loop, whole: Seque
     plan.splices += [replace(source, use, numbers) for use in whole]
 
 
-def _is_consumed(source: Source, use: Variable) -> bool:
+def _is_consumed(source: Source, use: cst.BaseExpression) -> bool:
     """Whether nothing keeps the list itself after a use."""
     parent = source.parent(use)
     if isinstance(parent, cst.Arg):
         call = source.parent(parent)
-        return isinstance(call, cst.Call) and call_name(call) in _CONSUMES
+        through = isinstance(call, cst.Call) and call_name(call) in OF_ONE_PASS
+        return isinstance(call, cst.Call) and (call_name(call) in _CONSUMES or (through and _is_consumed(source, call)))
     return isinstance(parent, cst.FormattedStringExpression | cst.BinaryOperation | cst.For | cst.CompFor | cst.If)
 
 

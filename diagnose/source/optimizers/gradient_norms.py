@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -51,6 +51,42 @@ def norm_loops(source: Source, sources: Mapping[str, Source]) -> list[NormLoop]:
         return []
     found = [_norm_loop(source, sources, loop) for loop in source.every(cst.For)]
     return [each for each in found if each is not None]
+
+
+@dataclass(frozen=True)
+class NormSum:
+    """An expression such as `sum(p.grad.norm().item() ** 2 for p in model.parameters()) ** 0.5`, which is a number."""
+
+    node: cst.BaseExpression
+    gradients: str
+    """The code of a list of the gradients that it goes through."""
+    is_root: bool
+
+
+def norm_sums(source: Source) -> Iterator[NormSum]:
+    """All of a file, in the order of the text."""
+    for call in source.calls_named("sum") if "grad" in source.words else ():
+        each = call.args[0].value if len(call.args) == 1 else None
+        if not isinstance(each, cst.GeneratorExp | cst.ListComp) or "builtins.sum" not in source.names(call.func):
+            continue
+        over, name = each.for_in, source.code(each.for_in.target)
+        if over.inner_for_in is not None or not _matches(_SQUARE, _compact(source.code(each.elt)), p=name):
+            continue
+        if all(_has_gradient(_compact(source.code(only.test)), name) for only in over.ifs):
+            root = _root_of(source, call)
+            if _NUMBER.search(source.code(root or call)):  # a tensor may be a part of another graph
+                yield NormSum(root or call, f"[{name}.grad {source.code(over).strip()}]", root is not None)
+
+
+def _root_of(source: Source, call: cst.Call) -> cst.BaseExpression | None:
+    """The expression that takes the root of a sum at once; not by NumPy, which returns numbers of its own kind."""
+    above = source.parent(call)
+    taken = source.parent(above) if isinstance(above, cst.Arg) else above
+    if not isinstance(taken, cst.BinaryOperation | cst.Call):
+        return None
+    acc = _compact(source.code(call))
+    by_numpy = re.match(r"(?:np|numpy)\.", source.code(taken))
+    return taken if by_numpy is None and _matches(_ROOT, _compact(source.code(taken)), acc=acc) else None
 
 
 def _may_add_squares(loop: ast.For | ast.AsyncFor) -> bool:
@@ -127,10 +163,15 @@ def _guarded(source: Source, body: list[cst.CSTNode], name: str) -> list[cst.CST
     if not isinstance(first, cst.If) or first.orelse is not None:
         return body
     test = _compact(source.code(first.test))
-    if len(body) == 1 and re.fullmatch(rf"{name}\.grad(isnotNone)?(and{name}\.requires_grad)?", test):
+    if len(body) == 1 and _has_gradient(test, name):
         return list(first.body.body)
     jumps = _compact(source.code(first.body)) == "continue"
     return body[1:] if jumps and re.fullmatch(rf"{name}\.gradisNone|not{name}\.grad", test) else body
+
+
+def _has_gradient(test: str, name: str) -> bool:
+    """Whether a condition asks for nothing but a gradient: `p.grad is not None`."""
+    return re.fullmatch(rf"{name}\.grad(isnotNone)?(and{name}\.requires_grad)?", test) is not None
 
 
 def _assigned(source: Source, statement: cst.CSTNode | None) -> tuple[str, str] | None:

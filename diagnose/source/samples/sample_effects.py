@@ -35,8 +35,15 @@ CHANGES = frozenset(
     {"append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "update", "add", "discard"}
     | {"setdefault", "popitem", "sort", "reverse", "put", "put_nowait", "rotate", "move_to_end", "subtract", "fill"}
     | {"load_state_dict", "paste", "putpixel", "putalpha", "set", "thumbnail"}
+    | {"__setattr__", "__delattr__", "__setitem__", "__delitem__", "__next__"}
 )
 """Methods of lists, dictionaries, sets, queues, arrays, images, events and context variables that change them."""
+_CHANGE_THE_FIRST = frozenset(
+    {"builtins.setattr", "builtins.delattr", "builtins.next", "operator.setitem", "operator.delitem"}
+)
+"""Functions that change the first of their arguments."""
+_CLASSES = frozenset({"builtins.object", "builtins.dict", "builtins.list", "builtins.set"})
+_LAST_OF_THESE = frozenset(name.rpartition(".")[2] for name in _CHANGE_THE_FIRST)
 _STATEMENTS = (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr, cst.Del, cst.WithItem, cst.Call)
 _TELLS = ("warnings.warn", "logging.", "sys.stdout.", "sys.stderr.", "shutil.", "os.remove", "os.rename", "os.replace")
 _SAVES = frozenset(
@@ -144,14 +151,28 @@ def changed_by(source: Source, below: cst.CSTNode) -> Iterator[cst.BaseExpressio
         elif isinstance(node, cst.Call):
             name = call_name(node)
             if isinstance(node.func, cst.Attribute) and name in CHANGES and not _is_module(source, node.func.value):
-                targets = [node.func.value]
-            elif name in {"setattr", "delattr", "next"} and isinstance(node.func, cst.Name) and node.args:
-                targets = [_attribute(node)]
+                unbound = node.args and source.names(node.func.value) & _CLASSES  # `object.__setattr__(x, "size", 8)`
+                targets = [node.args[0].value if unbound else node.func.value]
+            elif name in _LAST_OF_THESE and node.args and source.names(node.func) & _CHANGE_THE_FIRST:
+                targets = [node.args[0].value]
             elif name in {"heappush", "heappop", "shuffle", "insort"} and node.args:
                 targets = [node.args[-1 if name == "shuffle" else 0].value]
         for target in targets:
             yield from leaves(target)
     yield from (each for each in written_in_place(source, below) if not isinstance(source.parent(each), cst.AugAssign))
+
+
+def changed_where_called(source: Source, value: cst.BaseExpression) -> cst.BaseExpression | None:
+    """Return what a function changes that an expression stands for: `seen` of `seen.append`, `data` of
+    `partial(setattr, data, "strength")`; None where nothing shows that.
+    """
+    if isinstance(value, cst.Attribute):
+        return value.value if value.attr.value in CHANGES else None
+    if not isinstance(value, cst.Call) or not source.is_called(value.func, "functools.partial") or not value.args:
+        return None
+    if len(value.args) > 1 and source.names(value.args[0].value) & _CHANGE_THE_FIRST:
+        return value.args[1].value
+    return changed_where_called(source, value.args[0].value)
 
 
 def _is_module(source: Source, node: cst.BaseExpression) -> bool:
@@ -167,11 +188,6 @@ def _imported(source: Source) -> frozenset[str]:
     imported = (alias for each in source.every(cst.Import) for alias in each.names)
     known = {(each.asname.name if each.asname is not None else each.name) for each in imported}
     return frozenset(each.value for each in known if isinstance(each, cst.Name))
-
-
-def _attribute(call: cst.Call) -> cst.BaseExpression:
-    """Return what `setattr(x, "name", value)` changes, as `x.name` where it is in the text, else `x`."""
-    return call.args[0].value
 
 
 def is_read_only(source: Source, target: cst.BaseExpression, node: cst.CSTNode) -> bool:

@@ -97,3 +97,122 @@ def test_a_sum_is_no_float64_tensor_where_the_program_may_run_on_a_device_withou
     assert isinstance(plain, Edits) and "total += loss.detach().double()" in plain.files["train.py"]
     answer = fixed(text)
     assert isinstance(answer, Edits) and "double" not in answer.files["train.py"]
+
+
+CHOSEN = """\
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(2, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+decay, value = 0.9, {start}
+for epoch in range(3):
+    for i in range(5):
+        loss = model(torch.ones(1, 2)).square().sum()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        value = {chosen}
+        if i % 3 == 0:
+            print(i, value)
+    print(epoch, value)
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "chosen"),
+    [
+        ("None", "loss.item() if value is None else decay * value + (1 - decay) * loss.item()"),
+        ("0.0", "max(value, round(loss.item(), 2))"),
+        ("1e9", "min(loss.item() * 0.5, value)"),
+    ],
+)
+def test_a_value_that_is_chosen_from_itself_and_a_read_one_waits_for_whoever_looks_at_it(
+    start: str, chosen: str
+) -> None:
+    text = CHOSEN.format(start=start, chosen=chosen).replace("decay, value = 0.9, ", "decay = 0.9\nvalue = ")
+    answer = fixed(text)
+    assert isinstance(answer, Edits)
+    assert answer.files["train.py"].count("loss.detach().clone()") == 1
+    assert outcome(answer.files["train.py"]) == outcome(text)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        "loss.item() if i == 0 else value + (1 / i) * loss.item()",
+        "loss.item() if value is None else note(rates) * value + loss.item()",
+        "loss.item() if i == 0 else before * loss.item(); before = i",
+    ],
+)
+def test_a_value_is_left_alone_whose_choice_decides_what_is_computed_at_all(chosen: str) -> None:
+    text = CHOSEN.format(start="None", chosen=chosen.replace("; ", "\n        "))
+    assert isinstance(fixed(text.replace("decay, value = 0.9, ", "value = ")), Advice)
+
+
+@pytest.mark.parametrize("chosen", ["max([value, loss.item()])", "note(value, loss.item())"])
+def test_a_value_is_left_alone_that_a_call_of_anything_else_chooses(chosen: str) -> None:
+    text = CHOSEN.format(start="0.0", chosen=chosen).replace("decay, value = 0.9, ", "value = ")
+    assert isinstance(fixed("note = max\n" + text), Advice)
+
+
+HISTORY = """\
+import json
+import torch
+
+class Trainer:
+    def __init__(self):
+        torch.manual_seed(0)
+        self.model = torch.nn.Linear(2, 2)
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.history = []
+
+    def epoch(self):
+        for i in range(5):
+            loss = self.model(torch.ones(1, 2)).square().sum()
+            self.opt.zero_grad()
+            loss.backward()
+            self.opt.step()
+            self.history.append(loss.item())
+        print(self.history[-1], sum(self.history[-2:]), len(self.history))
+
+    def report(self):
+        return json.dumps(self.history)
+
+trainer = Trainer()
+model = trainer.model
+for _ in range(2):
+    trainer.epoch()
+print(trainer.report())
+"""
+
+
+def test_a_list_of_an_object_is_followed_through_its_class() -> None:
+    answer = fixed(HISTORY)
+    assert isinstance(answer, Edits)
+    text = answer.files["train.py"]
+    assert "self.history.append(loss.detach().clone())" in text
+    assert "json.dumps([value.item() for value in self.history])" in text
+    assert outcome(text) == outcome(HISTORY)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("json.dumps(self.history)", "self.history", "may be kept and grow further"),
+        ("print(trainer.report())", "print(trainer.history)", "is used from outside of its class"),
+        ("self.history = []", "self.history = torch.load('history.pt')", "gets a value from elsewhere"),
+    ],
+)
+def test_a_list_of_an_object_that_others_may_see_is_left_alone(old: str, new: str, why: str) -> None:
+    answer = fixed(HISTORY.replace(old, new))
+    assert isinstance(answer, Advice)
+    assert why in answer.text
+
+
+@pytest.mark.parametrize("used", ["[f'{i} {v}' for i, v in enumerate(self.history)]", "list(self.history)"])
+def test_a_list_of_an_object_is_read_where_it_is_gone_through_or_copied(used: str) -> None:
+    text = HISTORY.replace("json.dumps(self.history)", used)
+    answer = fixed(text)
+    assert isinstance(answer, Edits)
+    assert outcome(answer.files["train.py"]) == outcome(text)

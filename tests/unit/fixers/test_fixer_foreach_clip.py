@@ -228,3 +228,58 @@ def test_a_norm_that_is_a_tensor_stays_one(start: str, log: str) -> None:
     assert isinstance(answer, Edits) is (start != "torch.zeros(1)")
     if isinstance(answer, Edits):
         assert outcome(answer.files["train.py"])[0] == outcome(text)[0]
+
+
+def test_a_norm_that_is_differentiated_keeps_its_graph() -> None:
+    text = KEPT.replace("norm += p.grad.norm().item()", "norm += p.grad.norm()").format(clipping="pass", broken=-1)
+    assert isinstance(FIXER.rewrite(example_request("host-sync", text)), Edits)
+    differentiated = text.replace(".backward()", ".backward(create_graph=True)")
+    assert isinstance(FIXER.rewrite(example_request("host-sync", differentiated)), Advice)
+
+
+SUMMED = """
+import math
+import torch
+
+
+def gradient_norm(model):
+    return {norm}
+
+
+model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
+model[1].bias.requires_grad_(False)
+for _ in range(2):
+    model(torch.randn(5, 3)).square().mean().backward()
+    print(f"{{gradient_norm(model):.3f}}")
+"""
+GRADIENTS = "for p in model.parameters() if p.grad is not None"
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        f"sum(p.grad.norm().item() ** 2 {GRADIENTS}) ** 0.5",
+        f"math.sqrt(sum([p.grad.detach().pow(2).sum() {GRADIENTS}]))",
+        f"1 - sum(p.grad.norm(2).item() ** 2 {GRADIENTS})",
+    ],
+)
+def test_norms_that_an_expression_adds_up_are_taken_at_once(norm: str) -> None:
+    text = SUMMED.format(norm=norm)
+    answer = FIXER.rewrite(example_request("host-sync", text))
+    assert isinstance(answer, Edits)
+    assert f"torch.nn.utils.get_total_norm([p.grad {GRADIENTS}]).item()" in answer.files["train.py"]
+    assert outcome(answer.files["train.py"]) == outcome(text)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        f"sum(p.grad.norm(1).item() ** 2 {GRADIENTS})",
+        f"sum(p.grad.norm() ** 2 {GRADIENTS})",
+        f"sum(p.grad.norm().item() ** 2 {GRADIENTS} and p.dim() > 1)",
+        f"sum((p.grad.norm().item() ** 2 {GRADIENTS}), 1e-12)",
+        "np.sqrt(sum(p.grad.norm().item() for p in model.parameters()))",
+    ],
+)
+def test_sums_of_another_kind_are_left_as_they_are(norm: str) -> None:
+    assert not isinstance(FIXER.rewrite(example_request("host-sync", SUMMED.format(norm=norm))), Edits)

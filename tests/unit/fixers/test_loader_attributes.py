@@ -18,6 +18,8 @@ TOP = "from torch.utils.data import DataLoader\n\nrows = list(range(64))\n"
         ("print(loader.prefetch_factor)", {"loader-pin"}),
         ("print(f'{loader.pin_memory}')", {"loader-workers"}),
         ("print(getattr(loader, 'pin_memory', None))", {"loader-workers"}),
+        ("print(type(iter(loader)).__name__)", {"loader-pin"}),
+        ("batches = iter(loader)\nprint(batches.__class__)", {"loader-pin"}),
         ("for name in NAMES:\n    print(name, getattr(loader, name))", set()),
         ("for name, value in loader.__dict__.items():\n    print(name, value)", set()),
         ("described = vars(loader)", set()),

@@ -1,4 +1,4 @@
-"""A loader with workers asks its batch sampler for an iterator twice: what draws there and then draws twice as much."""
+"""A loader with workers asks its sampler for an order ahead, and a batch sampler for its iterator twice."""
 
 from __future__ import annotations
 
@@ -46,3 +46,33 @@ def test_workers_are_given_where_the_iterator_draws_by_a_generator_of_its_own(op
 )
 def test_workers_are_given_where_the_draws_wait_for_the_first_sample(body: str, options: str) -> None:
     assert isinstance(asked("loader-workers", sampled(body, options)), Edits)
+
+
+STREAM = """class Endless:
+    def __init__(self, n):
+        self.stream = {made}
+    def __iter__(self):
+        return {used}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "used", "sampler"),
+    [
+        ("itertools.cycle(range(n))  # !", "self.stream", "Endless(9)"),
+        ("iter(range(n))  # !", "itertools.islice(self.stream, 4)", "Endless(9)"),
+        ("range(n)", "iter(self.stream)", "itertools.count()  # !\n    "),
+    ],
+    ids=["an iterator it returns", "an iterator it takes values of", "an iterator itself"],
+)
+def test_workers_are_refused_where_a_pass_takes_what_the_last_one_left(made: str, used: str, sampler: str) -> None:
+    text = program(
+        top=STREAM.format(made=made, used=used), options=f", sampler={sampler}", step="if step > 3:\n    break"
+    )
+    refused("loader-workers", text.replace("shuffle=True, ", ""), "# !")
+
+
+@pytest.mark.parametrize("used", ["iter(self.stream)", "itertools.cycle(self.stream)"])
+def test_workers_are_given_where_each_pass_begins_anew(used: str) -> None:
+    text = program(top=STREAM.format(made="range(n)", used=used), options=", sampler=Endless(9)")
+    assert isinstance(asked("loader-workers", text.replace("shuffle=True, ", "")), Edits)

@@ -8,7 +8,7 @@ import pytest
 from dataset_programs import DATASET, MAIN, NOISY, TOP, asked, program, refused
 
 import diagnose.cli
-from diagnose.fixer import Edits
+from diagnose.fixer import Edits, Gate
 
 STORED = "self.x = torch.zeros(9, 16)"
 LAZY = """
@@ -97,6 +97,10 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
                 top="from collections import defaultdict\n"),
         program(NOISY, "self.strength = 0.0", epoch="data.strength = turn", step="turn += 1").replace("loader =", "turn = 0\n    loader ="),  # noqa: E501
         program("return self.transform(i), i", dataset="Images(paths, nn.Flatten())", end="Log()", top=LOG),
+        program("return i * CFG['s'], i", top="CFG = {'s': 1}\nput = CFG.update\nput({'s': 2})\nexec('SIZE = 1')\n"),
+        program("return self.x[i], i", STORED, step="model.weight.requires_grad_()"),
+        program("return self.paths[i], i", step="for paths, y in loader:\n    paths.requires_grad = True"),
+        program("return Box(i).i, i", top="class Box:\n    def __init__(self, i):\n        object.__setattr__(self, 'i', i)\n"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alone(text: str) -> None:
@@ -129,6 +133,15 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("return self.transform(i), i", dataset="Images(paths, model)"), "model.parameters()"),
         (program("return self.transform(i), i", dataset="Images(paths, teacher)", step="teacher.weight.lerp_(model.weight, 0.1)  # !")  # noqa: E501
          .replace("    paths = s", "    teacher = nn.Linear(16, 1)\n    paths = s"), "# !"),
+        # By a function that changes what it is given, or that is taken as a value.
+        (program("return i * CFG['s'], i", top="import operator\nCFG = {'s': 1}\n", step="operator.setitem(CFG, 's', 2)  # !"), "# !"),  # noqa: E501
+        (program("return i * CFG['s'], i", top="CFG = {'s': 1}\n", step="CFG.__setitem__('s', 2)  # !"), "# !"),
+        (program("return i * CFG['s'], i", top="CFG = {'s': 1}\nput = CFG.update\n", step="put({'s': 2})  # !"), "# !"),
+        (program(NOISY, "self.strength = 0.0", step="anneal(0.5)  # !", top="from functools import partial\n")
+         .replace("loader =", "anneal = partial(setattr, data, 'strength')\n    loader ="), "# !"),
+        (program("return i * self.transform['s'], i", dataset="Images(paths, CFG)", top="CFG = {'s': 1}\n",
+                 step="[each.update(s=2) for each in (CFG,)]  # !"), "# !"),
+        (program(NOISY, "self.strength = 0.0", step="exec('data.strength = 0.5')  # !"), "# !"),
         # By another name.
         (program("return self.x[i], i", STORED, step="table[step] = 0  # !").replace("loader =", "table = data.x\n    loader ="), "# !"),  # noqa: E501
         (program("return self.x[i], i", STORED, step="table += 1  # !").replace("loader =", "table = data.x[:4].view(-1)\n    loader ="), "# !"),  # noqa: E501
@@ -239,6 +252,10 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("torch.manual_seed(i)  # !\nreturn torch.rand(3), i"), "# !"),
         (program("random.seed(i)  # !\nreturn random.random(), i", step="noise = random.random()"), "# !"),
         (program(options=", collate_fn=drawn", step="np.random.rand()", top="def drawn(rows):\n    np.random.seed(0)  # !\n    return rows\n"), "# !"),  # noqa: E501
+        # Gradients of samples, which no worker can send.
+        (program("return self.x[i].clone().requires_grad_(), i  # !", STORED), "# !"),
+        (program("return self.x[i], i", "self.x = torch.zeros(9, 16, requires_grad=True)  # !"), "# !"),
+        (program("return self.paths[i], i", step="x.sum()").replace("data =", "paths.requires_grad = True  # !\n    data ="), "# !"),  # noqa: E501
         # Handles.
         (program(RECORDS, "self.file = open('x.bin', 'rb')  # !"), "# !"),
         (program(RECORDS, "self.file = zipfile.ZipFile('x.zip').open('x')  # !"), "# !"),
@@ -268,6 +285,20 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
 )  # fmt: skip
 def test_no_workers_are_given_where_a_worker_would_not_see_or_show_what_the_program_does(text: str, mark: str) -> None:
     refused("loader-workers", text, mark)
+
+
+@pytest.mark.parametrize(
+    ("sample", "gate"),
+    [
+        ("return nn.functional.interpolate(self.x[i][None, None], size=8)[0], i", Gate.ROUNDING),
+        ("return torch.fft.rfft(self.x[i]).abs(), i", Gate.ROUNDING),
+        ("return self.x[i] - self.x[i].mean(), i", None),
+    ],
+)
+def test_samples_that_threads_share_out_are_promised_up_to_rounding(sample: str, gate: Gate | None) -> None:
+    answer = asked("loader-workers", program(sample, STORED))
+    assert isinstance(answer, Edits)
+    assert answer.gate is gate
 
 
 def test_batches_are_not_pinned_where_training_writes_into_the_dataset_by_them() -> None:

@@ -1,17 +1,18 @@
 """Changes of what a dataset keeps by code that looks like a read of it.
 
 A method that is taken as a value changes its object where the value is called; a dictionary with a default that counts
-gets another entry where a key is looked up; a seed for one sample seeds what training draws after it.
+gets another entry where a key is looked up; a seed for one sample seeds what training draws after it; an iterator that
+two passes share goes on in the second where the first has left it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from diagnose.source.samples.sample_code import SampleCode
-from diagnose.source.samples.sample_effects import CHANGES, Trace
+from diagnose.source.samples.sample_effects import Trace, changed_where_called
 from diagnose.source.samples.sample_names import is_read
 from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.syntax import Source
@@ -24,6 +25,11 @@ _STATES = frozenset({"torch.get_rng_state", "random.getstate", "numpy.random.get
 """Calls by which a function goes back to the state from before."""
 _NO_CALLS = (cst.AssignTarget, cst.BinaryOperation, cst.UnaryOperation)
 """What neither calls a method nor hands it on: `angle = self.rotate`, where that is a number, and `2 * angle`."""
+_ITERATORS = (
+    *(f"builtins.{name}" for name in ("iter", "map", "filter", "zip", "enumerate", "reversed")),
+    "itertools.",
+)
+"""Calls whose result can be gone through once."""
 _COUNTS = frozenset({"len", "next", "__len__", "__next__"})
 
 
@@ -33,7 +39,7 @@ def hidden_changes(code: SampleCode) -> Iterator[Trace]:
         source = code.sources[path]
         for assign in source.every(cst.Assign, made):
             kept = any(isinstance(each.target, cst.Attribute) for each in assign.targets)
-            if kept and _is_bound_change(assign.value):
+            if kept and changed_where_called(source, assign.value) is not None:
                 yield _trace(source, path, assign.value)
     for node, path in code.sampling.items():
         source = code.sources[path]
@@ -43,8 +49,33 @@ def hidden_changes(code: SampleCode) -> Iterator[Trace]:
                     yield _trace(source, path, each)
             elif isinstance(each, cst.Name) and is_read(source, each):
                 bound = () if isinstance(source.parent(each), _NO_CALLS) else code.values(path, each)
-                if any(_is_bound_change(value) for _, value in bound):
+                if any(changed_where_called(code.sources[file], value) is not None for file, value in bound):
                     yield _trace(source, path, each)
+
+
+def lasting_iterators(code: SampleCode, path: str, made_by: Iterable[cst.BaseExpression]) -> Iterator[Trace]:
+    """Iterators that code takes values of and that no pass makes anew: each goes on where the one before stopped."""
+    found = [(path, each) for node in made_by for each in (node, *(value for _, value in _values(code, path, node)))]
+    for node, file in code.sampling.items():
+        for each in code.sources[file].walk(node, cst.Attribute, cst.Name):
+            if isinstance(each, cst.Attribute) or (isinstance(each, cst.Name) and is_read(code.sources[file], each)):
+                found += _values(code, file, each)
+    for file, value in dict.fromkeys(found):
+        source = code.sources[file]
+        if _is_iterator(code, source, value) and source.inside(value, cst.FunctionDef) not in code.sampling:
+            words = f"goes on in each pass where the last one stopped (`{source.code(value)}`)"
+            yield Trace(words, file, source.lines_of(value)[0])
+
+
+def _is_iterator(code: SampleCode, source: Source, value: cst.BaseExpression) -> bool:
+    """Whether an expression makes an iterator, which can be gone through once."""
+    if not isinstance(value, cst.Call):
+        return isinstance(value, cst.GeneratorExp)
+    generates = any(
+        isinstance(node, cst.FunctionDef) and any(code.sources[file].every(cst.Yield, node))
+        for file, node in code.named(source, value.func)
+    )
+    return generates or source.is_called(value.func, *_ITERATORS)
 
 
 def seeds(code: SampleCode) -> Iterator[Trace]:
@@ -74,11 +105,6 @@ def _drawn_by_training(code: SampleCode) -> set[str]:
                 ):
                     found.add(module)
     return found
-
-
-def _is_bound_change(node: cst.BaseExpression) -> bool:
-    """Whether an expression is a method that changes its object, taken as a value: `seen.append`."""
-    return isinstance(node, cst.Attribute) and node.attr.value in CHANGES | {"__next__", "__setitem__"}
 
 
 def _counts_keys(code: SampleCode, path: str, value: cst.BaseExpression) -> bool:

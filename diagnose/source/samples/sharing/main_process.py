@@ -15,7 +15,7 @@ from diagnose.source.samples.object_identity import is_own, root_of
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace, changed_by
 from diagnose.source.samples.sharing.shared_objects import SharedObjects
-from diagnose.source.samples.sharing.statement_order import StatementOrder
+from diagnose.source.samples.sharing.statement_order import StatementOrder, When
 from diagnose.source.samples.temporary_objects import is_temporary
 from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.edits import call_name
@@ -162,6 +162,17 @@ class MainProcess:
                 at = source.lines_of(catcher.handlers[0] if isinstance(catcher, cst.Try) and of_try else catcher)[0]
                 yield Trace("raises exceptions that the program catches, which come as others from a worker", path, at)
 
+    def differentiated(self) -> Iterator[Trace]:
+        """Samples, or what they are made of, that gradients are asked of: no worker can send those."""
+        for path, source in self.code.sources.items():
+            for word in (*source.named("requires_grad"), *source.named("requires_grad_")):
+                above = source.parent(word)
+                makes = any(each in self.code.sampling or each in self.code.building for each in source.ancestors(word))
+                if isinstance(above, cst.Attribute) and not makes and self.shared.is_shared(path, above.value):
+                    makes = self.order.when(path, word) is When.BEFORE  # later it is a batch, by the same name
+                if makes and _is_switched_on(source, word):
+                    yield Trace("has samples that require gradients", path, source.lines_of(word)[0])
+
     def _raised(self) -> Iterator[str]:
         """The names of the exceptions that samples raise, and of those that they are kinds of."""
         for node, path in self.code.sampling.items():
@@ -186,6 +197,17 @@ class MainProcess:
             if not own and call_name(call) not in _ASKS and any(source.code(arg.value) in targets for arg in call.args):
                 return True
         return False
+
+
+def _is_switched_on(source: Source, word: cst.Name) -> bool:
+    """Whether code sets `requires_grad` to True, as a keyword, by a method or in an assignment."""
+    above = source.parent(word)
+    user = source.parent(above) if isinstance(above, cst.Attribute) else above
+    if isinstance(user, cst.AssignTarget):
+        user = source.parent(user)
+    if isinstance(user, cst.Call):
+        return word.value == "requires_grad_" and not any(source.code(arg.value) == "False" for arg in user.args)
+    return isinstance(user, cst.Arg | cst.Assign) and source.code(user.value) == "True"
 
 
 def _only_freezes(source: Source, call: cst.Call) -> bool:

@@ -375,11 +375,9 @@ def _is_called(source: Source, node: cst.CSTNode) -> bool:
 
 def _gone_through(source: Source, name: cst.Name) -> list[cst.BaseExpression]:
     """Return what the loops around go through that a name is the variable of."""
-    return [
-        above.iter
-        for above in source.ancestors(name)
-        if isinstance(above, cst.For) and any(each.value == name.value for each in source.every(cst.Name, above.target))
-    ]
+    around = (above for above in source.ancestors(name) if isinstance(above, cst.For))
+    loops = [each for each in around if any(one.value == name.value for one in source.every(cst.Name, each.target))]
+    return [each.iter for each in loops] + [each.iter for each in _comprehensions_of(source, name)]
 
 
 def _is_namespace(source: Source, node: cst.BaseExpression) -> bool:

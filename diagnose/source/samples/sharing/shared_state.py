@@ -18,7 +18,7 @@ from diagnose.source.samples.dataset_rng import draws_of_order, makes_generator
 from diagnose.source.samples.given_attributes import follow_given
 from diagnose.source.samples.object_identity import hands_on, root_of
 from diagnose.source.samples.sample_code import SampleCode
-from diagnose.source.samples.sample_effects import Trace, changed_by, told, traces
+from diagnose.source.samples.sample_effects import Trace, changed_by, changed_where_called, told, traces
 from diagnose.source.samples.sharing.batch_aliases import (
     Function,
     changed_on_the_way,
@@ -27,7 +27,7 @@ from diagnose.source.samples.sharing.batch_aliases import (
     takes_single_samples,
     written_batches,
 )
-from diagnose.source.samples.sharing.hidden_changes import hidden_changes, seeds
+from diagnose.source.samples.sharing.hidden_changes import hidden_changes, lasting_iterators, seeds
 from diagnose.source.samples.sharing.main_process import MainProcess
 from diagnose.source.samples.sharing.open_handles import held_handles
 from diagnose.source.samples.sharing.process_memory import stays_in_process
@@ -45,7 +45,7 @@ from diagnose.source.tree.syntax import Source
 __all__ = ["SharedState", "When", "shared_state"]
 
 _SETS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__"})
-_NAMED_IN_SUCH_CALLS = _SETS | {"dataset"}
+_NAMED_IN_SUCH_CALLS = _SETS | {"dataset", "exec"}
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ class SharedState:
         yield from around.opened()
         yield from around.caught()
         yield from around.trained()
+        yield from around.differentiated()
         yield from hidden_changes(self.code)
         yield from seeds(self.code) if self.is_dataset else ()
         yield from around.asked_of_caches()
@@ -159,8 +160,10 @@ class SharedState:
         owner = self.code.sources[path].inside(function, cst.ClassDef)
         return owner.name.value if owner is not None and function.name.value == "__call__" else function.name.value
 
-    def late_draws(self) -> Iterator[Trace]:
-        """Random numbers that a sampler draws between two samples, where training draws its own."""
+    def late(self) -> Iterator[Trace]:
+        """What a sampler takes between two samples: random numbers, where training draws its own, and values of an
+        iterator that the next pass goes on with."""
+        yield from lasting_iterators(self.code, self.path, self.made_by)
         yield from self._draws_within(_between_samples, "draws random numbers from turn to turn")
 
     def draws_at_once(self) -> Iterator[Trace]:
@@ -222,15 +225,15 @@ class SharedState:
 
     def _changes(self, at_least: When, *, copied: bool) -> Iterator[Trace]:
         for path, source in self.code.sources.items():
-            for target in _changes(source):
-                if any(each in self.code.sampling or each in self._inits for each in source.ancestors(target)):
+            for target, place in _changes(source):
+                if any(each in self.code.sampling or each in self._inits for each in source.ancestors(place)):
                     continue
                 if not self._shared.is_shared(path, target) or self._is_made_there(path, target):
                     continue
-                when = self._order.when(path, target)
+                when = self._order.when(path, place)
                 if when >= at_least and not (copied and stays_in_process(self.code.sources.values(), source, target)):
-                    at = source.lines_of(target)[0]
-                    yield Trace(f"reads what the program changes (`{_line(source, target)}`)", path, at)
+                    at = source.lines_of(place)[0]
+                    yield Trace(f"reads what the program changes (`{_line(source, place)}`)", path, at)
             yield from self._called(path, source, at_least)
         for path, call, trace in rewritten_files(self.code):
             if self._order.when(path, call) >= at_least:
@@ -284,6 +287,8 @@ class SharedState:
         for call in source.every(cst.Call):
             statement = isinstance(source.parent(call), cst.Expr)
             if isinstance(call.func, cst.Name) or source.code(call.func).startswith("object."):
+                if call_name(call) == "exec":  # it may change anything
+                    yield from self._if_then(path, source, call, at_least)
                 if call_name(call) in _SETS and call.args and self._is_set(path, call):
                     around = source.inside(call, cst.FunctionDef)
                     own = source.code(call.args[0].value) == "self"
@@ -333,9 +338,16 @@ def shared_state(
 
 
 @per_source
-def _changes(source: Source) -> Sequence[cst.BaseExpression]:
-    """Return what the statements of a file change."""
-    return tuple(changed_by(source, source.module))
+def _changes(source: Source) -> Sequence[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Return what the code of a file changes, each with where it does so: `note(i)` after `note = seen.append`."""
+    found = [(target, target) for target in changed_by(source, source.module)]
+    for assign in source.every(cst.Assign):
+        changed = changed_where_called(source, assign.value)
+        for target in (each.target for each in assign.targets if changed is not None):
+            name = target.attr if isinstance(target, cst.Attribute) else target
+            calls = source.calls_named(name.value) if isinstance(name, cst.Name) else ()
+            found += [(changed, call) for call in calls if isinstance(call.func, type(target)) and changed is not None]
+    return tuple(found)
 
 
 def _line(source: Source, node: cst.CSTNode) -> str:
