@@ -76,13 +76,12 @@ def _stands_alone(site: Site, order: dict[fx.Node, int]) -> bool:
 
 
 def _disturbed(site: Site, graph: fx.Graph, order: dict[fx.Node, int]) -> bool:
-    """Whether something is written in place, or gradients are switched, while the site is under way.
+    """Whether gradients are switched while the site is under way, or something is written in place since its beginning.
 
-    An output that is written into later would write into what the operator keeps for its backward pass.
+    What is written later may share memory with an input, and the operator keeps its inputs for the backward pass,
+    which torch's own operators need not: torch would raise there.
     """
-    if any(writes_in_place(reader) for output in site.outputs for reader in output.users):
-        return True
     places = [order[node] for node in site.removed]
     first, last = min(places), max(places)
-    between = (node for node in graph.nodes if first <= order[node] <= last)
-    return any(writes_in_place(node) or spelling(node) in GRADIENT_MODES for node in between)
+    since = [node for node in graph.nodes if first <= order[node]]
+    return any(writes_in_place(node) or (order[node] <= last and spelling(node) in GRADIENT_MODES) for node in since)

@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,22 @@ def test_what_is_written_into_later_is_left_alone() -> None:
     found, graphs = new_graphs(lambda: compile_all(program)(*inputs))
     assert rewritten(graphs) == []
     torch.testing.assert_close(found, program(*inputs), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("view", [lambda logits: logits, lambda logits: logits[1:]], ids=["whole", "a view"])
+def test_logits_that_are_written_into_later_are_left_alone(view: Callable[[Tensor], Tensor]) -> None:
+    """The operator keeps them for its backward pass; torch's own keeps the probabilities."""
+
+    def program(x: Tensor, target: Tensor) -> Tensor:
+        logits = x.sin()
+        loss = functional.cross_entropy(logits, target)
+        view(logits).mul_(2.0)
+        return loss + logits.sum()
+
+    x, target = torch.randn(4, 8, requires_grad=True), torch.arange(4)
+    found, graphs = new_graphs(lambda: torch.autograd.grad(compile_all(program)(x, target), x))
+    assert rewritten(graphs) == []
+    torch.testing.assert_close(found, torch.autograd.grad(program(x, target), x))
 
 
 def test_copies_pickles_and_a_second_compilation() -> None:
