@@ -17,8 +17,8 @@ What proves it
     Copies within the device are its own work.
 
 What fixes it
-    Copying on a stream of its own, one batch or layer ahead (`prefetch-to-device`); `non_blocking=True`
-    (`nonblocking-copies`); offloading less (`state-on-device`).
+    `non_blocking=True` (`nonblocking-copies`); offloading less (`state-on-device`); by hand, copying on a stream of its
+    own, one batch or layer ahead.
 
 Thresholds
     UNTOLD (2 %): a share of the step in copies of unknown direction from which on the recording cannot tell; below it,
@@ -182,7 +182,7 @@ _SILENT = (
 RULE = Rule(
     "exposed-copies",
     check,
-    fixers=("nonblocking-copies", "prefetch-to-device", "state-on-device"),
+    fixers=("nonblocking-copies", "state-on-device"),
     fires=_FIRES,
     silent=_SILENT,
     nearness=45,

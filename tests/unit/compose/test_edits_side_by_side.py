@@ -75,11 +75,8 @@ def test_workers_are_given_beside_all_that_other_fixers_write_for_a_loader(tmp_p
     program = Program.parse(["train.py"], cwd=tmp_path)
     facts = Facts(cpu_count=16, device_name="NVIDIA H200", torch_version="2.13.0")
     stack = Stack.of(program, RunContext({str(file): PROGRAM}, (site,), facts))
-    found = [
-        finding("input-bound", file, line, *LOADING),
-        finding("exposed-copies", file, lines_with(PROGRAM, "image.to(")[0], "prefetch-to-device"),
-    ]
+    found = [finding("input-bound", file, line, *LOADING)]
     bundle = gather(stack, list(candidates(program, found, load())), frozenset(Gate))
     assert bundle.trains, "what draws random numbers comes last, on top of all other edits"
-    assert set(bundle.names) == {*LOADING, "prefetch-to-device"}
+    assert set(bundle.names) == {*LOADING}
     compile(bundle.stack.texts[str(file)], "train.py", "exec")
