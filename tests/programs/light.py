@@ -2,7 +2,9 @@
 
 The garbage collector does not walk over torch, neither while it is imported nor when Python ends. And the compiler is
 left unloaded: optimizers, profilers and process groups load all of it, as much again as the rest of torch, only to be
-told that there is nothing to compile. Stand-ins tell them so; whoever asks them for anything else gets the compiler.
+told that there is nothing to compile. Stand-ins tell them so; whoever asks them for anything else gets the compiler. So
+it is with what torch itself loads for the compiler alone: `torch.export`, and how operators act on tensors without
+values.
 
 `python light.py PROGRAM [ARGS]` runs a program that does not import this.
 """
@@ -30,6 +32,7 @@ class _Unloaded(ModuleType):
         for module in _UNLOADED:
             if sys.modules.get(module.__name__) is module:
                 del sys.modules[module.__name__]
+        importlib.import_module("torch._meta_registrations")
         return getattr(importlib.import_module(self.__name__), name)
 
 
@@ -47,12 +50,17 @@ _UNLOADED = (
     _Unloaded("torch._inductor", config=_CONFIG),
     _EVAL_FRAME,
     _CONFIG,
+    _Unloaded("torch.export"),
+    _Unloaded("torch._meta_registrations"),
 )
 sys.modules.update((module.__name__, module) for module in _UNLOADED)
 
 gc.disable()
 
-import torch  # noqa: E402, F401
+import torch  # noqa: E402
+
+if hasattr(torch._C, "_set_generator_metaclass"):  # torch 2.13 loads it with what is left out
+    torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
 
 gc.enable()
 gc.freeze()
