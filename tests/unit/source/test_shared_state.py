@@ -141,6 +141,8 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
          .replace("loader =", "anneal = partial(setattr, data, 'strength')\n    loader ="), "# !"),
         (program("return i * self.transform['s'], i", dataset="Images(paths, CFG)", top="CFG = {'s': 1}\n",
                  step="[each.update(s=2) for each in (CFG,)]  # !"), "# !"),
+        (program("return i * self.transform['s'], i", dataset="Images(paths, CFG)", top="CFG = {'s': 1}\n",
+                 step="list(map(lambda each: each.update(s=2), [CFG]))  # !"), "# !"),
         (program(NOISY, "self.strength = 0.0", step="exec('data.strength = 0.5')  # !"), "# !"),
         # By another name.
         (program("return self.x[i], i", STORED, step="table[step] = 0  # !").replace("loader =", "table = data.x\n    loader ="), "# !"),  # noqa: E501

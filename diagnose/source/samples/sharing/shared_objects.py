@@ -88,7 +88,7 @@ class SharedObjects:
             source = self.code.sources[path]
             for each in source.walk(node, cst.Attribute, cst.Name):
                 root = each.value if isinstance(each, cst.Attribute) else each
-                if isinstance(root, cst.Name) and _is_given_to_lambda(source, root):
+                if isinstance(root, cst.Name) and _lambdas_of(source, root):
                     continue
                 loops = _comprehensions_of(source, each) if isinstance(each, cst.Name) else []
                 found |= {
@@ -361,10 +361,10 @@ def _comprehensions_of(source: Source, name: cst.Name) -> list[cst.CompFor]:
     ]
 
 
-def _is_given_to_lambda(source: Source, name: cst.Name) -> bool:
-    """Whether a name is that of a parameter of a lambda around it, and no variable of the program's."""
+def _lambdas_of(source: Source, name: cst.Name) -> list[cst.Lambda]:
+    """The lambdas around of which a name is a parameter, and no variable of the program's."""
     around = (above for above in source.ancestors(name) if isinstance(above, cst.Lambda))
-    return any(parameter_of(each, name.value) is not None and within(source, name, each.body) for each in around)
+    return [each for each in around if parameter_of(each, name.value) is not None and within(source, name, each.body)]
 
 
 def _is_called(source: Source, node: cst.CSTNode) -> bool:
@@ -374,10 +374,12 @@ def _is_called(source: Source, node: cst.CSTNode) -> bool:
 
 
 def _gone_through(source: Source, name: cst.Name) -> list[cst.BaseExpression]:
-    """Return what the loops around go through that a name is the variable of."""
+    """Return what the loops around go through that a name is the variable of, and `map` with a lambda."""
     around = (above for above in source.ancestors(name) if isinstance(above, cst.For))
     loops = [each for each in around if any(one.value == name.value for one in source.every(cst.Name, each.target))]
-    return [each.iter for each in loops] + [each.iter for each in _comprehensions_of(source, name)]
+    calls = [(each, source.inside(each, cst.Call)) for each in _lambdas_of(source, name)]
+    beside = [arg.value for each, call in calls if call is not None for arg in call.args if arg.value is not each]
+    return [*(each.iter for each in loops), *(each.iter for each in _comprehensions_of(source, name)), *beside]
 
 
 def _is_namespace(source: Source, node: cst.BaseExpression) -> bool:
