@@ -148,7 +148,7 @@ def test_forward_only_takes_backward_passes_and_updates_away(tmp_path: Path) -> 
 def test_forward_only_of_a_program_that_reads_gradients_tells_its_error(tmp_path: Path) -> None:
     loop = LOOP.replace("optimizer.step()", "model.weight.grad.norm()\n        optimizer.step()")
     found = probed(tmp_path, "forward-only", loop)
-    assert "with the probe the program crashed" in found.refused
+    assert "the program with the probe crashed" in found.refused
     assert "'NoneType' object has no attribute 'norm'" in found.refused
 
 

@@ -336,6 +336,12 @@ def test_state_is_found_across_the_files_of_a_program() -> None:
     refused("loader-workers", TOP + "from images import Images\n" + main, "# !", images=data)
 
 
+def test_a_file_of_settings_that_is_executed_is_read_before_there_are_samples() -> None:
+    settings = "import sys\nfor name in sys.argv[1:]:\n    exec(open(name).read())\n"
+    text = program("return i, i", top="exec(open('settings.py').read())\n")
+    assert isinstance(asked("loader-workers", text, settings=settings), Edits)
+
+
 def test_a_base_class_is_read_too() -> None:
     text = program("return i, i").replace("class Images(Dataset):", "class Images(Kept):")
     base = (

@@ -287,7 +287,7 @@ class SharedState:
         for call in source.every(cst.Call):
             statement = isinstance(source.parent(call), cst.Expr)
             if isinstance(call.func, cst.Name) or source.code(call.func).startswith("object."):
-                if call_name(call) == "exec":  # it may change anything
+                if call_name(call) == "exec" and not _sets_up(source, call):  # it may change anything
                     yield from self._if_then(path, source, call, at_least)
                 if call_name(call) in _SETS and call.args and self._is_set(path, call):
                     around = source.inside(call, cst.FunctionDef)
@@ -335,6 +335,11 @@ def shared_state(
 ) -> SharedState:
     """The one of a loader, for all who ask: what it finds is kept."""
     return SharedState(texts, path, loader, made_by, names, init, is_dataset)
+
+
+def _sets_up(source: Source, call: cst.Call) -> bool:
+    """Whether a call is no function's and its file trains nothing: it reads settings, before there are samples."""
+    return source.inside(call, cst.FunctionDef) is None and "backward" not in source.words
 
 
 @per_source
