@@ -67,12 +67,13 @@ def check(
     record: Record,
     folder: Path,
     setting: Mapping[str, str] | None = None,
-    budget_ns: int | None = None,
+    deadline: Deadline | None = None,
     cancelled: Callable[[], bool] = never,
 ) -> Iterator[EditCheck]:
     """Yield the edits of these fixers and the gates' answers. The copies below `folder` are removed at the end.
 
-    `setting` chooses among a fixer's settings. Raises UsageError where none of them has it, and Cancelled.
+    Those whose gates take least come first, as none may begin after the deadline. `setting` chooses among a fixer's
+    settings. Raises UsageError where none of them has it, and Cancelled.
     """
     known = knowledge(program, diagnosis, traces)
     stack, journal = Stack.of(program, known), Journal(record)
@@ -87,13 +88,13 @@ def check(
             program,
             trials,
             Schedule(),
-            Deadline.within(budget_ns),
+            deadline or Deadline(),
             WatchedProgram.of(traces, compiles=compiles, narrow=multiplies_in_narrow_formats(diagnosis)),
             on_phase=journal.phase,
             cancelled=cancelled,
         ) as bench:
             original = bench.copy({}, "original")
-            for one in asked:
+            for one in sorted(asked, key=least_first):
                 if one.variants:
                     yield _checked(bench, journal, stack, original, one, chosen[one.fixer.name])
                 else:
@@ -101,6 +102,12 @@ def check(
     finally:
         with undisturbed():
             shutil.rmtree(trials, ignore_errors=True)
+
+
+def least_first(asked: AskedFixer) -> tuple[bool, int]:
+    """Order what has no edit before edits, and of those what promises most before what takes longest to show."""
+    boldest = max((variant.fixer.gate.boldness for variant in asked.variants), default=-1)
+    return asked.fixer.compiles and bool(asked.variants), boldest
 
 
 def _checked(

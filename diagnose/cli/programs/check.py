@@ -38,7 +38,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="NAME=VALUE",
         help="check the edit with this setting of the fixer's knob; else the first that leads to an edit",
     )
-    parser.add_argument("--budget", metavar="TIME", help="begin no further check after this long, for example 2m")
+    parser.add_argument(
+        "--budget", metavar="TIME", help="begin no further check after this long in all, for example 2m"
+    )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object; the program's own output goes to stderr"
     )
@@ -80,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
     except Cancelled:
         raise KeyboardInterrupt from None  # said and answered as a Ctrl-C
     finally:
+        found.sort(key=lambda one: one.fixer)
         if found and args.json:
             result(as_json(found, whole=args.all))
         elif found:
@@ -106,7 +109,9 @@ def _checked(
     from diagnose.observe import observe
     from diagnose.session import CHECKS, Session
     from diagnose.trial.process.process_group import undisturbed
+    from diagnose.trial.schedule import Deadline
 
+    deadline = Deadline.within(budget_ns)
     session = Session.create(program.name, plain_lines(), below=CHECKS)
     stop = threading.Event()
     try:
@@ -126,7 +131,7 @@ def _checked(
                 session.record,
                 session.path,
                 setting,
-                budget_ns,
+                deadline,
                 stop.is_set,
             )
     finally:
