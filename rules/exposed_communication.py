@@ -35,7 +35,6 @@ from functools import partial
 import numpy as np
 
 from diagnose.measure.comm.collective_lines import places_by_cost
-from diagnose.measure.comm.communication_waste import FAR
 from diagnose.measure.comm.ddp.least_exposure import least_exposed
 from diagnose.measure.comm.faster_collectives import shortened
 from diagnose.measure.steps.step_share import of_traced_step
@@ -137,7 +136,7 @@ def _rate(measures: Measures) -> tuple[list[Evidence], tuple[str, ...]]:
     if rate is None or link is None:
         return [], ()
     reached, whole = round(rate / _GB, 2), link.bytes_per_s / _GB
-    if rate >= FAR * link.bytes_per_s:
+    if measures.exchange.uses_link:
         return [], (f"a slow link: the fastest large collective moves {reached:g} GB/s over the bus, {link.name} "
                     f"{whole:g}",)  # fmt: skip
     return [

@@ -31,7 +31,7 @@ _TAIL = 0.25
 15 % at 355 M. They are reduced when nothing is left to compute."""
 
 _ALIKE = 0.01
-FAR = 0.1
+_FAR = 0.1
 """A share of a link's rate. Two H200 reach 48 to 66 % of it; a network of 400 Gb/s is 11 % of what NVLink moves
 there."""
 
@@ -106,10 +106,16 @@ class CommunicationWaste:
         return float(rates.max()) if len(rates) and rates.max() > 0 else None
 
     @cached_property
+    def uses_link(self) -> bool | None:
+        """Whether the fastest large collective comes near what the link can do; None where one of them is unknown."""
+        rate = self.bus_bytes_per_s
+        return None if self.link is None or rate is None else rate >= _FAR * self.link.bytes_per_s
+
+    @cached_property
     def slow(self) -> bool:
         """Whether even the fastest large collective is far below what the link can do."""
         rate = self.bus_bytes_per_s
-        if self.link is None or rate is None or rate >= FAR * self.link.bytes_per_s:
+        if rate is None or self.uses_link is not False:
             return False
         # Waiting differs from one to the next, and is no longer for more bytes; a rate is the same for all.
         large = self.communication.size_bytes >= _LARGE_BYTES
@@ -241,7 +247,7 @@ class CommunicationWaste:
             inherent[first_first] = self._up_to_tail(first_first)
             inherent[first_first[0]] = self.needed_ns[first_first[0]]
         if self.link is not None:
-            at_most = comm.size_bytes * self._wire_share / (FAR * self.link.bytes_per_s) * 1e9
+            at_most = comm.size_bytes * self._wire_share / (_FAR * self.link.bytes_per_s) * 1e9
             large = (comm.size_bytes >= _LARGE_BYTES) & (at_most > 0)
             inherent[large] = np.minimum(inherent, at_most)[large]
         return inherent
