@@ -48,6 +48,7 @@ def rewrite(request: Request) -> Answer:
     edits: list[tuple[str, list[Splice]]] = []
     reasons: list[str] = []
     parsed = parse_all(request.sources)
+    differentiates = any("create_graph" in each.words for each in parsed.values())
     for path, source in parsed.items():
         if not source.mentions("grad") or source.words.isdisjoint(_WORDS):
             continue
@@ -56,15 +57,14 @@ def rewrite(request: Request) -> Answer:
             if given is not None and source.code(given.value) == "False" and not _is_for_another_device(source, call):
                 edits.append((path, [remove_argument(source, call, given)]))
         for loop in norm_loops(source, parsed):
-            differentiates = not loop.is_number and any("create_graph" in each.words for each in parsed.values())
-            found = _edit(source, loop) if not differentiates else None  # those of torch have no graph
+            found = _edit(source, loop) if loop.is_number or not differentiates else None  # torch's have no graph
             if found is None:
                 line = source.lines_of(loop.statements[0])[0]
                 reasons.append(f"{path}:{line} takes a norm for each parameter, in a way that is not followed further")
                 continue
             edits.append((path, found))
-        torch, imports = ensure_import(source, "torch")
         for each in norm_sums(source):
+            torch, imports = ensure_import(source, "torch")
             code = f"{torch}.nn.utils.get_total_norm({each.gradients}).item()"
             edits.append((path, [*imports, replace(source, each.node, code if each.is_root else f"({code} ** 2)")]))
     files = request.edited(edits)

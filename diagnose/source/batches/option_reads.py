@@ -37,8 +37,9 @@ def option_read(sources: Mapping[str, str], source: Source, node: cst.CSTNode, o
         for call in its.calls_named(*_ON_TENSORS.get(option, ())):
             if not _is_of_own_tensor(its, call) and not _is_harmless(its, call, option):
                 return f"{path}:{its.lines_of(call)[0]}"
-        for asked_of in _iterators_told_apart(its) if option == "num_workers" else ():
-            return f"{path}:{its.lines_of(asked_of)[0]}"
+        told_apart = next(_iterators_told_apart(its), None) if option == "num_workers" else None
+        if told_apart is not None:
+            return f"{path}:{its.lines_of(told_apart)[0]}"
     given = _given(parsed, source, node, option)
     asked = [
         (path, *each) for path, its in parsed.items() for each in _reads(its, option) if its.code(each[1]) not in given

@@ -51,9 +51,8 @@ class NotPending(Exception):
 class _Call:
     """The statement taken apart: what is to be kept of the moment, and its code with names in the place of that."""
 
-    read: cst.Call
     tensor: str
-    """The name of the tensor in the place of each such read."""
+    """The name of the tensor in the place of each read."""
     kept: list[cst.BaseExpression] = field(default_factory=list)
     replaced: list[tuple[cst.BaseExpression, str]] = field(default_factory=list)
 
@@ -90,7 +89,7 @@ def put_off_statement(source: Source, others: Sequence[Source], read: cst.Call, 
         raise NotPending("its statement reads several values")
     branches, after = _looks(source, statement, batch, name)
     _check_filled(source, others, statement, batch, name)
-    call = _Call(read, free_name(source, "tensor"))
+    call = _Call(free_name(source, "tensor"))
     for part in _parts(statement):
         _take(source, part, call, batch, name)
     key = _part_filled(statement)
@@ -321,7 +320,7 @@ def _is_there(source: Source, part: cst.BaseExpression, batch: Loop) -> bool:
 
 
 def _computed_from(source: Source, part: cst.BaseExpression) -> Sequence[cst.BaseExpression]:
-    """What an expression computes its value from, which is the same later. Raises NotPending."""
+    """Return the operands of an expression that gives the same value of them later. Raises NotPending for another."""
     if isinstance(part, cst.BinaryOperation):
         return part.left, part.right
     if isinstance(part, cst.IfExp):

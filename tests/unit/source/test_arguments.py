@@ -10,6 +10,14 @@ from diagnose.source.tree.edits import parse, splice
 LONGEST = 120
 
 
+def with_keywords(text: str, name: str, **keywords: str) -> str:
+    """Return a text with these arguments in its one call of a function."""
+    source = parse(text)
+    assert source is not None
+    (call,) = source.calls_named(name)
+    return splice(text, set_keywords(source, call, keywords))
+
+
 @pytest.mark.parametrize(
     ("line", "in_a_row"),
     [
@@ -25,10 +33,7 @@ LONGEST = 120
 def test_a_call_between_others_keeps_its_line(line: str, in_a_row: bool) -> None:
     comment = "#" * LONGEST
     text = f"{comment}\n{line.format('x' * (LONGEST + len('{}') - len(line)))}\n"
-    source = parse(text)
-    assert source is not None
-    (call,) = source.calls_named("to")
-    edited = splice(text, set_keywords(source, call, {"non_blocking": "True"}))
+    edited = with_keywords(text, "to", non_blocking="True")
     assert (edited.count("\n") == text.count("\n")) is in_a_row, edited
     assert ("(device, non_blocking=True)" in edited) is in_a_row
 
@@ -43,8 +48,5 @@ def test_a_call_between_others_keeps_its_line(line: str, in_a_row: bool) -> None
 def test_arguments_move_to_one_line_below_where_that_takes_them_all(width: int, below: str) -> None:
     name = "x" * width
     text = f"{'#' * LONGEST}\nloader = DataLoader({name}, shuffle=True, num_workers=0)\n"
-    source = parse(text)
-    assert source is not None
-    (call,) = source.calls_named("DataLoader")
-    edited = splice(text, set_keywords(source, call, {"num_workers": "2", "pin_memory": "True"}))
+    edited = with_keywords(text, "DataLoader", num_workers="2", pin_memory="True")
     assert edited.partition("\n")[2] == f"loader = DataLoader(\n{below.format(name)})\n"
