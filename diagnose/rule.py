@@ -101,7 +101,7 @@ class Claim:
     least_step_ns: int = 0
     """The shortest step possible while the cause of a claim about what is to come stands, whatever else is treated."""
     ruled_out: Sequence[str] = ()
-    """What looks alike and is not so, each with the value that says so: `a slow link: 217 of 450 GB/s are reached`."""
+    """Other causes that look like this one and are ruled out, each with the value: `a slow link: 217 of 450 GB/s`."""
 
 
 @dataclass(frozen=True)

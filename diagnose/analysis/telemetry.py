@@ -1,4 +1,4 @@
-"""What telemetry says of devices where nothing else was recorded.
+"""The counters of devices in words, for telemetry beside which nothing else was recorded.
 
 readings_in_words(trace)   # 8 devices: memory used 4.00 MiB, power 71.9 … 74.3 W, temperature 32.0 … 36.0 °C
 """

@@ -105,7 +105,7 @@ def check(
 
 
 def least_first(asked: AskedFixer) -> tuple[bool, int]:
-    """Order what has no edit before edits, and of those what promises most before what takes longest to show."""
+    """The sort key of fixers: those without an edit first, then by how long their gates take, compilers last."""
     boldest = max((variant.fixer.gate.boldness for variant in asked.variants), default=-1)
     return asked.fixer.compiles and bool(asked.variants), boldest
 

@@ -141,7 +141,7 @@ class Finding:
     possible_share: float | None = None
     """`possible_ns` over `Diagnosis.step_ns`."""
     ruled_out: tuple[str, ...] = ()
-    """What looks alike and is not so, each with the value that says so."""
+    """Other causes that look like this one and are ruled out, each with the value that does so."""
 
     @property
     def asks_for_time(self) -> bool:

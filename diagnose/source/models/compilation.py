@@ -48,7 +48,7 @@ class Compiled:
 _COMPILE = re.compile(r"(?<!\bre\.)\bcompile\b")
 """What a file holds that compiles more than regular expressions."""
 _OF_KERAS = frozenset({"optimizer", "loss", "metrics"})
-"""What the `compile` of a Keras model is told, and none of torch's."""
+"""Keyword arguments by which `compile` is that of a Keras model, and not torch's."""
 _MODULES = re.compile(
     r"torch\.nn\.(?:modules\.(?:\w+\.)?|parallel\.)?(?!(?:Uninitialized)?Parameter$|Buffer$)[A-Z]\w*"
     r"|torchvision\.models\.(?:[a-z]\w*\.)*(?!get_(?!model$)|list_)\w+(?<!_Weights)"

@@ -314,7 +314,7 @@ def hands_on(
 
 
 def _results(node: cst.BaseExpression, at: int | None) -> list[cst.BaseExpression]:
-    """What a function returns, or the part `at` of a tuple that it returns."""
+    """Return the expression as a list, or of a tuple its element `at`, as far as that is known."""
     if not isinstance(node, cst.Tuple) or at is None:
         return [node]
     starred = any(isinstance(each, cst.StarredElement) for each in node.elements)

@@ -63,7 +63,7 @@ def bits(program: Program) -> CaptureRequest:
 
 
 def bits_again(program: Program) -> CaptureRequest:
-    """The same of another process of the program, which shows whether it gives the same bits again."""
+    """All tensors of the first steps as hashes, by another process: whether a program gives the same bits twice."""
     return replace(bits(program), name="bits-again", spare=True)
 
 

@@ -24,7 +24,7 @@ _SEEDS = frozenset(
 _STATES = frozenset({"torch.get_rng_state", "random.getstate", "numpy.random.get_state", "torch.random.fork_rng"})
 """Calls by which a function goes back to the state from before."""
 _NO_CALLS = (cst.AssignTarget, cst.BinaryOperation, cst.UnaryOperation)
-"""What neither calls a method nor hands it on: `angle = self.rotate`, where that is a number, and `2 * angle`."""
+"""Nodes that neither call a method in them nor hand it on: the targets of `angle = self.rotate`, and `2 * angle`."""
 _ITERATORS = (
     *(f"builtins.{name}" for name in ("iter", "map", "filter", "zip", "enumerate", "reversed")),
     "itertools.",

@@ -161,7 +161,7 @@ class SharedState:
         return owner.name.value if owner is not None and function.name.value == "__call__" else function.name.value
 
     def late(self) -> Iterator[Trace]:
-        """What a sampler takes between two samples: random numbers, where training draws its own, and values of an
+        """Yield where a sampler draws random numbers between two samples, as training does, or takes values of an
         iterator that the next pass goes on with."""
         yield from lasting_iterators(self.code, self.path, self.made_by)
         yield from self._draws_within(_between_samples, "draws random numbers from turn to turn")
