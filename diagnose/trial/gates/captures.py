@@ -47,6 +47,8 @@ class Capture:
     """Sampled elements, float64, flat; empty where only hashes were kept."""
     states: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     """Per rank, step by step: random generators, optimizers, memory (`diagnose.collect.inside.modes.step_state`)."""
+    nondeterministic: frozenset[str] = frozenset()
+    """The operators called of which torch has no deterministic implementation: they may give other bits each time."""
 
     @property
     def steps(self) -> int:
@@ -66,10 +68,12 @@ def read_capture(folder: Path) -> Capture | None:
     tensors: dict[tuple[int, int, str, str], Tensor] = {}
     values: dict[tuple[int, int, str, str], Float64] = {}
     states: dict[int, list[dict[str, Any]]] = {}
+    nondeterministic: set[str] = set()
     for index in sorted(folder.glob(f"rank*/{NUMBERS}")):
         rank = int(index.parent.name.removeprefix("rank"))
-        state = index.parent / STATE
-        states[rank] = json.loads(state.read_bytes())["steps"] if state.exists() else []
+        state = json.loads((index.parent / STATE).read_bytes()) if (index.parent / STATE).exists() else {}
+        states[rank] = state.get("steps", [])
+        nondeterministic.update(state.get("nondeterministic", ()))
         stored = np.fromfile(index.parent / VALUES, np.float64)
         at = 0
         for line in index.read_bytes().splitlines():
@@ -79,4 +83,4 @@ def read_capture(folder: Path) -> Capture | None:
             if not tensor.sha256:
                 values[key] = stored[at : at + tensor.elements]
                 at += tensor.elements
-    return Capture(tensors, values, states) if tensors else None
+    return Capture(tensors, values, states, frozenset(nondeterministic)) if tensors else None

@@ -2,7 +2,8 @@
 
 *Bitwise*: loss, gradients, parameters and buffers of the first steps are equal bit for bit under deterministic
 settings, and so is what the optimizers keep; the random generators advance alike, perhaps some steps ahead. Where the
-original does not even equal itself, the rounding gate decides instead, and says so.
+original does not even equal itself, or calls what torch has in no deterministic form, other bits are no refusal: the
+rounding gate decides instead, and says so.
 
 *Rounding*: with C the same steps in float64 (`diagnose.collect.inside.modes.reference`), for every tensor
 

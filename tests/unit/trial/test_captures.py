@@ -41,11 +41,12 @@ def test_each_tensor_has_its_own_values_and_one_of_which_a_hash_was_kept_has_non
 def test_ranks_are_told_apart_and_have_the_states_that_they_left(tmp_path: Path) -> None:
     rank(tmp_path, 0, [tensor(0, "a", 1)], [1.0])
     other = rank(tmp_path, 11, [tensor(0, "a", 1)], [2.0])
-    (other / STATE).write_text(json.dumps({"steps": [{"random": {}}]}))
+    (other / STATE).write_text(json.dumps({"steps": [{"random": {}}], "nondeterministic": ["put_"]}))
     found = read_capture(tmp_path)
     assert found is not None
     assert {key[0]: value.tolist() for key, value in found.values.items()} == {0: [1.0], 11: [2.0]}
     assert found.states == {0: [], 11: [{"random": {}}]}
+    assert found.nondeterministic == {"put_"}
 
 
 def test_a_capture_that_did_not_come_to_its_end_is_none(tmp_path: Path) -> None:

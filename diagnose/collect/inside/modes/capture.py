@@ -33,6 +33,7 @@ from ..imports import after_import
 from ..probes.compilation import Compiling
 from ..process.cudnn_search import leave_out
 from ..process.garbage_collection import pass_over_torch
+from ..process.nondeterminism import NondeterminismWarnings
 from ..process.rendezvous import meet_apart
 from ..process.write_protection import protect
 from ..transparency import unseen
@@ -71,6 +72,7 @@ class _Capture:
         self._optimizers: list[Any] = []
         self._modules: Modules | None = None
         self._state: State | None = None
+        self._warnings = NondeterminismWarnings()
         self._losses: list[Any] = []
         self._gradients: list[tuple[str, Any]] = []
         self._updates: dict[int, int] = {}
@@ -109,6 +111,7 @@ class _Capture:
         if index + 1 >= self._steps:
             self.write()
             leave(0)
+        self._warnings.listen()
         stand_still(self._hub)
 
     def clear(self) -> None:
@@ -123,7 +126,7 @@ class _Capture:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / VALUES).write_bytes(b"".join(self._values))
         if self._state is not None:
-            self._state.write(folder)
+            self._state.write(folder, sorted(self._warnings.operators))
         write_whole(folder / NUMBERS, "".join(json.dumps(line) + "\n" for line in self._lines))
 
     def _watch(self, torch: Any) -> None:

@@ -1,14 +1,16 @@
 """The state that a captured step leaves besides tensors: random generators, optimizers, held memory, and the contents
 of a checkpoint.
 
-`state.json` in `rank<k>/` has an entry a step. Generators are told by a hash of their states: two programs that draw
-the same numbers in the same order have the same hashes, and go on to shuffle their next epoch alike.
+`state.json` in `rank<k>/` has an entry a step, and the operators that torch has in no deterministic form. Generators
+are told by a hash of their states: two programs that draw the same numbers in the same order have the same hashes, and
+go on to shuffle their next epoch alike.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +49,9 @@ class State:
         """None of the steps so far were steps."""
         self._steps = []
 
-    def write(self, folder: Path) -> None:
-        """Leave `state.json` there."""
-        (folder / STATE).write_text(json.dumps({"steps": self._steps}))
+    def write(self, folder: Path, nondeterministic: Sequence[str]) -> None:
+        """Leave `state.json` there, with the operators that give other bits from run to run."""
+        (folder / STATE).write_text(json.dumps({"steps": self._steps, "nondeterministic": nondeterministic}))
 
     def _random(self, on_device: bool) -> dict[str, str]:
         found = {_TITLES.get(name, name): _hash(state) for name, state in states(self._torch).items()}
