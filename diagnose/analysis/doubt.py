@@ -5,8 +5,8 @@ single step has.
     hidden_ns(claim, measures)       # may be saved besides: the profiler may have made the host that hid it
     recurring(claim, measures)       # the part of its time that comes in more than one step
 
-A live run watches steps without a profiler, and leaves nothing in doubt; a recording alone knows the cost of its
-records to a factor (`diagnose.measure.replay.overhead`).
+A recording alone knows the cost of its records to a factor (`diagnose.measure.replay.overhead`). A live run watches
+steps without a profiler: how late the host is altogether is not in doubt there, but where it is late may be.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def unreplayed(claim: Claim, measures: Measures) -> bool:
 
 def doubtful_ns(claim: Claim, measures: Measures) -> int:
     """Return how many ns of a claim to time in which the device idles the profiler itself may have cost."""
-    if not _is_doubted(claim, measures) or _is_of_device(claim, measures):
+    if claim.recoverable_ns == 0 or not replayed(measures) or _is_of_device(claim, measures):
         return 0
     claims = claim.claims & measures.counted
     return measures.replay.doubtful_of(claim.cut if claim.cut is not None else cut_intervals(measures, claims))
@@ -49,16 +49,12 @@ def doubtful_ns(claim: Claim, measures: Measures) -> int:
 def hidden_ns(claim: Claim, measures: Measures) -> int:
     """Return by how much more a claim to time in which the device works may save: a host that is no faster than the
     recorded one limits what faster kernels bring, and without a profiler it is faster. 0 where that is little."""
-    if not _is_doubted(claim, measures) or not _is_of_device(claim, measures):
-        return 0
     if claim.cut is None or claim.cut.scale is None:
+        return 0
+    if not replayed(measures) or not _is_of_device(claim, measures):
         return 0
     more = measures.replay.hidden_of(claim.cut)
     return more if more > MUCH * claim.recoverable_ns else 0
-
-
-def _is_doubted(claim: Claim, measures: Measures) -> bool:
-    return claim.recoverable_ns > 0 and replayed(measures) and measures.replay.doubtful_ns > 0
 
 
 def _is_of_device(claim: Claim, measures: Measures) -> bool:

@@ -197,10 +197,11 @@ def counts(one: AttributedClaim, measures: Measures) -> bool:
     if one.claim.confidence is Confidence.HINT and one.claim.recoverable_ns == 0:
         return True
     noise = _noise_ns(measures) or 0.0
-    share = _share(one.recoverable_ns, one, measures)
+    possible_ns = one.recoverable_ns + _hidden_ns(one, measures)
+    share = _share(possible_ns, one, measures)
     if share < SMALLEST_SHARE:
         return False
-    return share >= _LOW or one.recoverable_ns >= noise * measures.step_count
+    return share >= _LOW or possible_ns >= noise * measures.step_count
 
 
 def _noise_ns(measures: Measures) -> float | None:
@@ -265,7 +266,8 @@ def _share(part_ns: int, one: AttributedClaim, measures: Measures) -> float:
 
 def _hidden_ns(one: AttributedClaim, measures: Measures) -> int:
     """Return what the counted steps may save besides; of a claim that shares its time with others, as much less."""
-    return hidden_ns(one.claim, measures) * one.recoverable_ns // max(one.alone_ns, 1)
+    hidden = hidden_ns(one.claim, measures)
+    return hidden * one.recoverable_ns // one.alone_ns if one.alone_ns else hidden
 
 
 def _length_ns(one: AttributedClaim, measures: Measures) -> int:
@@ -301,7 +303,8 @@ def _confirm(one: AttributedClaim, measures: Measures) -> str | None:
     said = [one.claim.confirm] if one.claim.confirm else []
     if one.claim.confidence is Confidence.MEASURED and unreplayed(one.claim, measures):
         said.append(f"a trial: a replay of what was recorded misses the steps by {format_share(measures.replay.off)}")
-    if doubtful_ns(one.claim, measures) > MUCH * one.claim.recoverable_ns or hidden_ns(one.claim, measures):
+    hidden = measures.replay.watched_ns is None and hidden_ns(one.claim, measures)
+    if doubtful_ns(one.claim, measures) > MUCH * one.claim.recoverable_ns or hidden:
         said.append("a live run (diagnose run) knows the steps without the profiler, which slowed the host here")
     if recurring(one.claim, measures) < 1:
         said.append(f"one of the {measures.step_count} counted steps has most of this time: trace more steps")

@@ -133,16 +133,15 @@ class Replay:
         return min(max(self.saved_ns(cut) - saved_at_least, 0), self.doubtful_ns)
 
     def hidden_of(self, cut: Cut) -> int:
-        """Return by how much more a cut of the device's work may save for the same reason: a host that is faster than
-        the recorded one holds back less of it."""
-        if self.doubtful_ns == 0:
+        """Return by how much more a cut of the device's work may save for the same reason, in a live run too: a host
+        that is faster than the recorded one holds back less of it."""
+        if self.recording_scale == 0:
             return 0
-        saved_at_most = self.base_ns - self.doubtful_ns - self._cheapest_ns(cut)
-        return max(saved_at_most - self.saved_ns(cut), 0)
+        return max(self._cheapest_ns(Cut()) - self._cheapest_ns(cut) - self.saved_ns(cut), 0)
 
     def _cheapest_ns(self, cut: Cut) -> int:
         """The length of all steps under a cut if the records cost as much as they may at most."""
-        return self._length_ns(cut, spread_of(self.records))
+        return self._length_ns(cut, spread_of(self.records, watched=self.watched_ns is not None))
 
     @cached_property
     def watched_ns(self) -> int | None:

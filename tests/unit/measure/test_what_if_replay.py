@@ -227,6 +227,19 @@ def test_steps_shorter_than_the_work_of_the_device_do_not_tell_what_the_profiler
     assert (replay.recording_scale, replay.base_ns) == (0, 5 * 90_000)
 
 
+def test_a_live_run_knows_how_late_the_host_is_and_not_where() -> None:
+    """Records that cost more where the device waits, and less elsewhere, leave more for faster kernels to save."""
+    picture = """
+        host: ol ol ol ol ol
+        gpu :   kk kk kk kk kk
+        step:                 |
+    """
+    measures = Measures(drawn(picture, repeat=6, unit_ns=8_000, facts=Facts(step_ns_watched=90_000)))
+    halved, unchanged = (Cut(scale=np.full(len(measures.trace.device), left)) for left in (0.5, 1.0))
+    assert measures.replay.doubtful_ns == measures.replay.saved_ns(halved) == 0
+    assert measures.replay.hidden_of(unchanged) == 0 < measures.replay.hidden_of(halved) <= measures.busy.total_ns / 2
+
+
 def test_the_same_change_is_replayed_once() -> None:
     measures = measured(WAITING)
     every = np.ones(len(measures.trace.calls), np.bool_)
