@@ -12,9 +12,11 @@ What proves it
     Idle gaps cut at the launch of the work that ends them, whose host side is dispatch or launch; queue depth at the
     launches; kernels shorter, on average, than the host's time to issue one. Where issuing takes less time than the
     device's work, the host could be ahead, something else holds it up (`host-sync`, `input-bound`), and this rule says
-    nothing. Time in which the host stands still or computes is no part of issuing, nor is time in which a graph is
-    captured, nor what the profiler's own records cost it (diagnose.measure.replay.profiler_overhead); a host that came
-    round faster than the device works, while a live run watched it without a profiler, was ahead.
+    nothing; but a live run knows steps without a profiler: where those take longer than the device's work, the device
+    waits in them, whatever the profiler's records are said to cost. Time in which the host stands still or computes is
+    no part of issuing, nor is time in which a graph is captured, nor what the profiler's own records cost it
+    (diagnose.measure.replay.profiler_overhead); a host that came round faster than the device works, while a live run
+    watched it without a profiler, was ahead.
 
 What fixes it
     Fewer, larger launches: `compile-model`, `cuda-graphs`, a bigger batch; `fused-optimizer` for the launches of the
@@ -92,12 +94,15 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     held_up_ns = held_up.covered(measures.steps.host_start_ns, measures.steps.host_end_ns)
     host = int((measures.issuing_ns - measures.recording_ns - held_up_ns).sum())
     device = int(measures.busy_ns.sum())
-    if host < device or measures.replay.ran_ahead:
+    untraced_ns = measures.replay.watched_ns
+    if measures.replay.ran_ahead or (untraced_ns is None and host < device):
         return
-    ahead = (
-        f"a host ahead of its device: it issues work for {format_ns(host / measures.step_count)} per step, the device "
-        f"works for {format_ns(device / measures.step_count)}"
+    took = (
+        f"it issues work for {format_ns(host / measures.step_count)} per step"
+        if untraced_ns is None
+        else f"steps take {format_ns(untraced_ns / measures.step_count)} without a profiler"
     )
+    ahead = f"a host ahead of its device: {took}, the device works for {format_ns(device / measures.step_count)}"
     of_optimizer = measures.classes[rows] == KernelClass.OPTIMIZER
     if measures.lacks_optimizer or not of_optimizer.any():
         yield from _claim(measures, gaps, rows, "", host, _fixers(measures), ahead)
@@ -134,12 +139,13 @@ def _claim(
     if gain == 0 or len(rows) == 0:
         return
     lengths = (measures.trace.device.end_ns - measures.trace.device.start_ns)[rows]
-    per_launch_ns = host_ns // len(rows)
+    # What the profiler's records cost is known to a factor: a host that is late is not said to be fast.
+    per_launch_ns = host_ns // len(rows) if host_ns >= lengths.sum() else None
     kernel_ns = float(np.median(lengths))
     # Where single kernels take longer, the host is late for them from what it issued before.
     pace = (
         f"the host needs {format_ns(per_launch_ns)} per kernel, the median kernel takes {format_ns(kernel_ns)}"
-        if per_launch_ns > kernel_ns
+        if per_launch_ns is not None and per_launch_ns > kernel_ns
         else "the host is late when it issues them"
     )
     shallow = float((measures.queue_depth[rows] <= 1).mean())
@@ -149,7 +155,7 @@ def _claim(
         claims=gaps,
         evidence=[
             Evidence("kernels per step", len(rows) / measures.step_count, "count"),
-            Evidence("host time per kernel", per_launch_ns, "ns"),
+            *([Evidence("host time per kernel", per_launch_ns, "ns")] if per_launch_ns is not None else []),
             Evidence("launch call", measures.launch_cost_ns or 0, "ns"),
             Evidence("median kernel", int(np.median(lengths)), "ns", tuple(rows.tolist())),
             Evidence("launches into an empty queue", shallow, "share"),
@@ -199,6 +205,18 @@ _FIRES = (
     _drawn(_LATE),
     # The same where a live run watched the host to be as slow without a profiler.
     _drawn(_LATE, facts=Facts(step_ns_watched=150_000)),
+    # One that is ahead for part of a step and late in the rest of it: steps are longer than the device's work without a
+    # profiler, too.
+    drawn(
+        """
+        host: olololol             ol   ol   ol
+        gpu :   kkkkk kkkk kkkk kkk  k    k    k
+        step:                                   |
+        """,
+        repeat=4,
+        unit_ns=8_000,
+        facts=Facts(step_ns_watched=220_000),
+    ),
 )
 
 _SILENT = (
