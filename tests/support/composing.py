@@ -65,6 +65,8 @@ class FakeBench(Bench):
     """For each setting."""
     training_takes_ns: int = 0
     """More, where a fix changes the training."""
+    compiling_takes_ns: int = 0
+    """More, where a fix brings a compiler."""
     check_takes_ns: int = 0
     final_takes_ns: int = 0
     numbers_take_ns: int = 0
@@ -202,6 +204,7 @@ class FakeBench(Bench):
 
     def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
         more_ns = self.training_takes_ns if plan.fixer.gate is Gate.TRAINING else 0
+        more_ns += self.compiling_takes_ns if plan.fixer.brings_compiler else 0
         return plan.settings * self.trial_takes_ns + more_ns
 
     def least_ns(self, _plan: Plan) -> int:

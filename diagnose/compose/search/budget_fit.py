@@ -19,10 +19,15 @@ LITTLE = 0.1
 
 
 def affordable(
-    bundle: Bundle, stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate], budget: Budget
+    bundle: Bundle,
+    stack: Stack,
+    queue: Sequence[Candidate],
+    allow: Collection[Gate],
+    budget: Budget,
+    tried: Collection[frozenset[str]] = (),
 ) -> Bundle | None:
-    """Return the part of a bundle to try on a stack; None where its fixes are to be tried one by one: no part has the
-    time, or the one to try has a single fix.
+    """Return the part of a bundle to try on a stack, none of those `tried`; None where its fixes are to be tried one by
+    one: no part has the time, or the one to try has a single fix.
 
     Trajectories take longest. Beside kept fixes, what changes no bit needs no more than its own gate. Where there is
     time for none, the part that saves most for its time is worth the risk of being cut short; but not where one fix has
@@ -34,7 +39,7 @@ def affordable(
         parts += [_without_compiler(part, stack, queue, allow) for part in parts if _brings_compiler(part)]
     if stack.kept:
         parts.append(gather(stack, _of(queue, bundle.names), frozenset(allow) & {Gate.BITWISE}))
-    ways = _in_order([part for part in parts if part.members], budget)
+    ways = _in_order([part for part in parts if part.members and frozenset(part.names) not in tried], budget)
     fitting = next((way for way in ways if budget.refused_plan(way.plan) is None), None)
     if fitting is not None:
         return fitting if len(fitting.members) > 1 else None
@@ -75,18 +80,17 @@ def _brings_compiler(bundle: Bundle) -> bool:
 def _in_order(parts: Sequence[Bundle], budget: Budget) -> list[Bundle]:
     """The whole, which is the first, and parts of it as they are to be considered.
 
-    A part goes first where it saves more for its time, or compiles nothing and promises a sure saving, and a trial of
-    the others still fits behind it, or they promise next to nothing: a fix is then kept sooner, and does not fall with
-    them. Where time is shorter, all at once is what ends in it, and a part is what remains if not.
+    A part goes first where it saves more for its time, and a trial of the others still fits behind it, or they promise
+    next to nothing: a fix is then kept sooner, and does not fall with them. Where time is shorter, all at once is what
+    ends in it, and a part is what remains if not.
     """
-    whole = parts[0]
-    if not budget.bounded:
+    if not budget.bounded or not parts:
         return list(parts)
+    whole = parts[0]
 
     def goes_first(part: Bundle) -> bool:
         others = [fixer for fixer in whole.fixers if fixer.name not in part.names]
-        at_once = _brings_compiler(whole) and not _brings_compiler(part) and part.share >= SURE_SAVING
-        if not others or not (at_once or _rate(part, budget) > _rate(whole, budget)):
+        if not others or _rate(part, budget) <= _rate(whole, budget):
             return False
         needless = part.predicted_ns >= (1 - LITTLE) * whole.predicted_ns
         return needless or budget.has_time_for_each([part.plan, Plan(as_one(others))])

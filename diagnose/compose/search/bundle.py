@@ -32,6 +32,8 @@ from diagnose.trial.planning.numerics_check import PartialStack
 LEAST = 3
 """Fewer are tried one by one, if there is time for that: it says more of each."""
 _BY_TIME = frozenset({Decision.NO_CHANGE, Decision.SLOWER, Decision.UNEXPLAINED})
+SAVES_LITTLE = frozenset({Decision.NO_CHANGE, Decision.SLOWER})
+"""The decisions on what may save more beside other fixes: a device that works faster waits for its host."""
 _COARSEST_FIRST = ("bf16", "fp16", "tf32")
 
 

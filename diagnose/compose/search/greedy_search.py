@@ -26,7 +26,7 @@ from diagnose.compose.proposals.proposals import Proposal, next_up
 from diagnose.compose.proposals.proposed_edits import ProposedEdits, ask
 from diagnose.compose.search.budget import OUT_OF_BUDGET, Budget
 from diagnose.compose.search.budget_fit import affordable, better_apart, outbids
-from diagnose.compose.search.bundle import LEAST, Bundle, as_one, gather, parts_left, try_bundle
+from diagnose.compose.search.bundle import LEAST, SAVES_LITTLE, Bundle, as_one, gather, parts_left, try_bundle
 from diagnose.compose.search.copies import Copies
 from diagnose.compose.search.final_check import FinalCheck
 from diagnose.compose.search.latent_findings import in_words, with_foreseen
@@ -71,8 +71,7 @@ class GreedySearch:
         deadline: Deadline,
         allow: frozenset[Gate] = WITHOUT_ASKING,
     ) -> None:
-        self._program = program
-        self._catalogue = catalogue
+        self._program, self._catalogue = program, catalogue
         self._journal = Journal(record)
         self._bench = bench
         self._copy = Copies(bench).of
@@ -82,10 +81,10 @@ class GreedySearch:
         self._sound: Stack | None = None
         """The newest state of which the numbers as a whole were held against the original's."""
         self._allow = allow
-        self._queue = list(candidates(program, diagnosis.findings, catalogue))
         self._stack = Stack.of(program, known)
-        more = list(unnamed(diagnosis, known.facts, catalogue, {one.fixer.name for one in self._queue}))
-        self._queue += more
+        named = list(candidates(program, diagnosis.findings, catalogue))
+        more = list(unnamed(diagnosis, known.facts, catalogue, {one.fixer.name for one in named}))
+        self._queue = [*named, *more]
         self._done: set[str] = set()
         self._advised: set[str] = set()
         self._no_time: list[Proposal] = []
@@ -99,6 +98,10 @@ class GreedySearch:
         """Parts of a bundle that broke down, still to be tried: the next one last."""
         self._part = False
         """Whether the bundle that is due is one of them."""
+        self._leaves_some = False
+        """Whether it leaves out some that go together with it."""
+        self._saved_little: list[frozenset[str]] = []
+        """Bundles that did, and saved too little: they are tried again together with the others."""
 
     def run(self) -> Outcome:
         """Try everything that is worth it and allowed, then judge what was kept as a whole."""
@@ -130,6 +133,7 @@ class GreedySearch:
             if part is None:
                 self._apart.update(bundle.names)  # each says for itself why it is not tried
                 return None
+            self._leaves_some = len(part.members) < len(bundle.members)
             if self._part or not self._is_outbid(part):
                 return part
         alone = self._alone()
@@ -138,7 +142,7 @@ class GreedySearch:
     def _affordable(self, bundle: Bundle) -> Bundle | None:
         if not self._part and better_apart(bundle, self._budget):
             return None
-        return affordable(bundle, self._stack, self._queue, self._allow, self._budget)
+        return affordable(bundle, self._stack, self._queue, self._allow, self._budget, self._saved_little)
 
     def _is_outbid(self, part: Bundle) -> bool:
         """Whether one fix saves more for its time than a part of a bundle."""
@@ -167,11 +171,8 @@ class GreedySearch:
     def _bundle(self) -> Bundle | None:
         """Return what may be tried at once; None where that is too little."""
         group = self._groups.pop() if self._groups else None
-        some = [
-            one
-            for one in self._queue
-            if one.fixer.name not in self._apart and (group is None or one.fixer.name in group)
-        ]
+        some = [one for one in self._queue if one.fixer.name not in self._apart]
+        some = [one for one in some if group is None or one.fixer.name in group]
         self._part = group is not None
         # Where time is short, two may have to go together.
         least = LEAST if group is None and self._deadline.at_ns is None else 2
@@ -247,13 +248,11 @@ class GreedySearch:
         if self._next(self._alone()).fixer.name != fixer.name:
             return None  # it treats less than it was proposed for, and others promise more now
         self._settle(fixer)
-        reason = None
+        reason = OUT_OF_BUDGET if self._deadline.passed else None
         if rival is not None:
             reason = f"it excludes {rival}, which is kept"
         elif not allowed:
             reason = not_allowed(found.variants)
-        elif self._deadline.passed:
-            reason = OUT_OF_BUDGET
         if reason is not None:
             self._give_up(found, reason, no_time=reason == OUT_OF_BUDGET)
             return None
@@ -302,6 +301,10 @@ class GreedySearch:
             self._accept_all(bundle, trial.verdict)
             self._look_again(whole, trial.traces, trial.patched_ns)
             return patched
+        if self._leaves_some and trial.verdict.decision in SAVES_LITTLE:
+            self._saved_little.append(frozenset(bundle.names) - bundle.foreseen)
+            self._looked_ahead = False
+            return None
         groups = parts_left(bundle, trial.verdict.decision)
         self._groups += reversed(groups)
         if not groups:
@@ -385,13 +388,13 @@ class GreedySearch:
         for candidate, fate in seen.gone:
             if candidate.fixer.name not in self._done:
                 self._settle(candidate.fixer)
-                since = "the others were kept" if fixer.name == TOGETHER else f"{fixer.name} was kept"
-                reason = f"{fate} since {since}"
+                since = "the others were" if fixer.name == TOGETHER else f"{fixer.name} was"
+                reason = f"{fate} since {since} kept"
                 self._give_up(ProposedEdits(Proposal(candidate.fixer, (candidate.finding,))), reason)
 
     def _give_up(self, found: ProposedEdits, reason: str, *, no_time: bool = False) -> None:
         if no_time:
             self._no_time.append(found.proposal)
-        verdict = Verdict(found.proposal.fixer.name, Decision.NOT_TRIED, reason)
         diff = self._stack.diff(found.variants[0].answer) if found.variants else ""
-        self._journal.tell_of(replace(verdict, diff=diff), found.proposal)
+        verdict = Verdict(found.proposal.fixer.name, Decision.NOT_TRIED, reason, diff=diff)
+        self._journal.tell_of(verdict, found.proposal)

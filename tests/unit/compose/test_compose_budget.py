@@ -153,12 +153,11 @@ def test_nothing_that_promises_much_is_given_up_with_a_third_of_the_budget_left(
         (180, 1, {"exact", "rounds"}),  # nearly all that is promised, a little sooner; the other fits behind it
         (130, 1, {"exact", "rounds"}),  # the other does not, and promises next to nothing
         (80, 1, {"exact", "rounds"}),
-        (180, 5, {"exact", "rounds"}),  # a sure saving is kept sooner, and the minutes of compiling fit behind it
-        (130, 5, {"exact", "rounds", "compiles"}),  # they do not, and are worth it
+        (180, 5, {"exact", "rounds", "compiles"}),  # the minutes of compiling are worth it
         (None, 1, {"exact", "rounds", "compiles"}),  # time is not counted
     ],
 )
-def test_what_compiles_nothing_goes_first_where_it_saves_more_for_its_time_or_is_kept_sooner(
+def test_what_compiles_nothing_goes_first_where_it_saves_more_for_its_time(
     left_ns: int | None, compiled_ns: int, tried: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Slow(Costly):
@@ -177,7 +176,13 @@ def test_what_compiles_nothing_goes_first_where_it_saves_more_for_its_time_or_is
     queue = [Candidate(one.proposal.findings[0], one.proposal.fixer) for one in members]
     made = Budget(cast("Bench", Slow()), Deadline(left_ns, lambda: 0))
     found = affordable(Bundle(tuple(members), stack, stack), stack, queue, frozenset(Gate), made)
-    assert found is not None and set(found.names) == tried
+    assert found is not None
+    found_names = frozenset(found.names)
+    assert found_names == tried
+    # What saved too little without the compiler has another trial with it.
+    if "compiles" not in tried:
+        again = affordable(Bundle(tuple(members), stack, stack), stack, queue, frozenset(Gate), made, [found_names])
+        assert again is not None and "compiles" in again.names
 
 
 @pytest.mark.parametrize(("left_ns", "begun"), [(16, True), (12, False)])

@@ -72,6 +72,19 @@ def test_where_the_compiler_may_have_taken_the_time_the_others_are_tried_at_once
     assert kept_text(outcome) == ALL
 
 
+def test_what_saved_too_little_without_the_compiler_is_tried_again_with_it(tmp_path: Path) -> None:
+    """A slow host hides what faster kernels save."""
+    compiler = fixer("compile-model", replacing("import torch", "import torch  # compiled"), Gate.ROUNDING, order=60)
+    made = together(tmp_path, LOADER, ITEM, MODEL, compiler, budget=Deadline(1000, lambda: 0))
+    made.bench.trial_takes_ns, made.bench.compiling_takes_ns = 10, 60
+    compiled = ALL.replace("torch", "torch  # compiled")
+    made.bench.decisions = {**made.bench.decisions, TOGETHER: Decision.NO_CHANGE}
+    made.bench.by_text = {"# compiled": Decision.KEPT}
+    outcome = made.run()
+    assert [(name, patched) for name, _, patched in made.bench.attempts] == [(TOGETHER, ALL), (TOGETHER, compiled)]
+    assert kept_text(outcome) == compiled
+
+
 def test_where_their_numbers_cannot_be_checked_those_that_change_no_bit_are_tried_at_once(tmp_path: Path) -> None:
     assert [one.gate for one in (LOADER, ITEM, MODEL)] == [Gate.BITWISE, Gate.BITWISE, Gate.ROUNDING]
     made = together(tmp_path, LOADER, ITEM, MODEL)
