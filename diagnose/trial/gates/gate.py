@@ -107,13 +107,29 @@ class Gatekeeper(CaptureRunner):
             return answer
         return replace(answer, detail=f"{answer.detail}; as captured of a program that it equals bit for bit")
 
-    def foresee(self, original: Program, part: Part, patched: Program, rounds_to: str | None) -> None:
+    def foresee(self, original: Program, part: Part, patched: Program, rounds_to: str | None) -> str | None:
         """Take all that two checks need at once: the part against `original`, then the training of `patched`.
 
-        What cannot be had is told by the checks.
+        Where no reference can be held against the part, and the user allows no less than its promise, one check of the
+        training of `patched` against that of `original` says as much: what that needs is taken, and the reason is
+        returned. What cannot be had is told by the checks.
         """
-        self._trajectory_steps()
-        self._take_all(self._missing(self.needed(Gate.TRAINING, original, patched, rounds_to, part)))
+        steps, why = self._trajectory_steps(), self._strays(original, part)
+        both = luck([original, patched], SEEDS, steps)
+        needed = both if why else self.needed(Gate.TRAINING, original, patched, rounds_to, part)
+        self._take_all(self._missing(needed))
+        return why
+
+    def _strays(self, original: Program, part: Part) -> str | None:
+        """Return why no reference of the original can be held against a part that declares a number format, as far as
+        what tells was captured early; None where it can, or that is not known yet."""
+        if not self.allows_training or part.gate is not Gate.ROUNDING or part.rounds_to is None:
+            return None
+        first, _, reference = rounding(original, part.program, None, self.precision)
+        before, exactly = (self._taken.get(self._key(one)) for one in (first, reference))
+        if not isinstance(before, Capture) or not isinstance(exactly, Capture):
+            return None
+        return numerics.strays(before, exactly)
 
     def needed(
         self,
@@ -226,7 +242,7 @@ class Gatekeeper(CaptureRunner):
                 self.precision = "float64"
                 return self._rounding(original, patched, rounds_to, fell_back=fell_back)
             answer = numerics.rounding(before, after, reference, *rounded)
-            if answer.passed is None and numerics.has_strayed(before, reference):
+            if answer.passed is None and numerics.strays(before, reference):
                 why = answer.detail
                 if not rounded:
                     answer = self._in_float64(before, after, original, patched) or answer

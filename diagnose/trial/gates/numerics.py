@@ -107,10 +107,7 @@ def rounding(original: Capture, patched: Capture, reference: Capture, rounded: C
         return GateResult(Gate.ROUNDING, False, different)
     typical = max(_typical(original, reference), _typical(rounded, reference) if rounded else 0.0)
     if not typical < _STRAYED:
-        return _unverified(
-            f"the reference does not follow the program (its gradients differ by {typical:.1%}): "
-            "rounding grows too fast in it, or its random numbers depend on the number format"
-        )
+        return _unverified(_strays_by(typical))
     errors = list(_errors(original, patched, reference, rounded, typical))
     worst = max(errors, key=lambda error: error.excess)
     factor = f"{worst.title}: error {worst.patched:.2g} against the reference, allowed {worst.allowed:.2g}"
@@ -119,9 +116,18 @@ def rounding(original: Capture, patched: Capture, reference: Capture, rounded: C
     return GateResult(Gate.ROUNDING, True, f"{len(errors)} tensors of {_steps(original)} within the bound; {factor}")
 
 
-def has_strayed(original: Capture, reference: Capture) -> bool:
-    """Whether a program's rounding moves its gradients so far from float64 that no error can be held against it."""
-    return not _typical(original, reference) < _STRAYED
+def strays(original: Capture, reference: Capture) -> str | None:
+    """Return why no error can be held against a reference: the program's rounding moves its gradients too far from it.
+    None where it does not."""
+    typical = _typical(original, reference)
+    return None if typical < _STRAYED else _strays_by(typical)
+
+
+def _strays_by(typical: float) -> str:
+    return (
+        f"the reference does not follow the program (its gradients differ by {typical:.1%}): "
+        "rounding grows too fast in it, or its random numbers depend on the number format"
+    )
 
 
 def rounds_finely(original: Capture, reference: Capture) -> bool:

@@ -86,18 +86,24 @@ class NumericsChecks:
         verdict = explained(verdict, fixer, found)
         if verdict.decision is Decision.UNEXPLAINED:
             return verdict
-        parts = [(fixer, original, patched)]
+        whole = (fixer, original, patched)
+        parts, unheld = [whole], None
         if halfway is not None:
             self.on_phase(f"capturing first steps and losses of {fixer.name}", fixer.gate.value)
             with self._timed(fixer.gate):
-                self.gatekeeper.foresee(original, halfway.part, patched, fixer.rounds_to)
+                unheld = self.gatekeeper.foresee(original, halfway.part, patched, fixer.rounds_to)
             parts = [(halfway.fixer, original, halfway.program), (fixer, halfway.program, patched)]
         answers: list[GateResult] = []
-        for part, before, after in parts:
+        for part, before, after in [whole] if unheld else parts:
             self.on_phase(f"checking the numbers of {part.name}", part.gate.value)
-            answers.append(self.numbers(part.gate, before, after, part.rounds_to))
+            answers.append(self.numbers(part.gate, before, after, None if unheld else part.rounds_to))
             if answers[-1].passed is not True:
                 return ruled(verdict, found, answers[-1])
+        if unheld:  # what follows runs the part whole, and nothing else
+            answers = [
+                replace(one, detail=f"{one.detail}; its first steps were not compared: {unheld}") for one in answers
+            ]
+            parts = parts[:1]
         sure = ruled(verdict, found, _joined(answers))
         if sure.decision is not Decision.KEPT:
             return sure

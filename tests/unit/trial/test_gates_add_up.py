@@ -12,6 +12,7 @@ import pytest
 
 from diagnose.model import Gate
 from diagnose.program import Program
+from diagnose.trial.gates.capture_plan import Part
 from diagnose.trial.gates.captures import Capture, Tensor
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.gates.trajectory import LEAST_SEEDS, Curve
@@ -181,6 +182,23 @@ def test_the_training_stands_in_for_a_reference_that_rounding_leads_away_from(ro
     assert keeper({}, strays=True).check(Gate.ROUNDING, FOUND, STACK, rounds_to).passed is None
     astray = keeper({}, strays=True, allows_training=True, drifts=frozenset({"stack"}))
     assert astray.check(Gate.ROUNDING, FOUND, STACK, rounds_to).passed is False
+
+
+def test_where_no_reference_follows_a_program_the_training_of_all_stands_in_for_that_of_its_parts() -> None:
+    part = Part(STACK, Gate.ROUNDING, "tf32")
+    made = keeper({}, strays=True, allows_training=True)
+    assert made.foresee(FOUND, part, NEXT, "bf16") is None, "nothing tells before the first captures"
+    made = keeper({}, strays=True, allows_training=True)
+    made.check(Gate.ROUNDING, FOUND, LAST, "tf32")
+    made.took.clear()
+    why = made.foresee(FOUND, part, NEXT, "bf16")
+    assert why is not None and "the reference does not follow the program" in why
+    assert made.took == [("next", seed) for seed in SEEDS], "of the part nothing is captured"
+    assert made.check(Gate.TRAINING, FOUND, NEXT).passed
+    for kind in ({"strays": False, "allows_training": True}, {"strays": True, "allows_training": False}):
+        other = keeper({}, **kind)
+        other.check(Gate.ROUNDING, FOUND, LAST, "tf32")
+        assert other.foresee(FOUND, part, NEXT, "bf16") is None
 
 
 @pytest.mark.parametrize("missing", ["float64", "values"])

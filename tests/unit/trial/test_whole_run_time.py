@@ -15,7 +15,7 @@ from diagnose.trial.ab.result import Comparison, Ending
 from diagnose.trial.decision import measured
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.planning.cost_model import CostModel
-from diagnose.trial.planning.numerics_check import NumericsChecks
+from diagnose.trial.planning.numerics_check import NumericsChecks, PartialStack
 from diagnose.trial.process.arm import Workplace
 from diagnose.trial.process.workspace import Workspace
 from diagnose.trial.schedule import Deadline, Schedule
@@ -149,6 +149,32 @@ def test_whole_runs_of_one_fix_wait_for_the_last_check_where_they_would_take_mos
     looks.check(Gate.BITWISE, ORIGINAL, PATCHED)  # of all kept fixes
     assert runner.now_ns != [0]
     assert (looks.costs.final_ns(held=True) < last_ns) is not runs  # time is set aside for what was put off
+
+
+def test_a_part_runs_whole_where_the_training_of_all_stood_in_for_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, _runner = checks(1000)
+    asked: list[tuple[Gate, Program, Program]] = []
+
+    def check(gate: Gate, before: Program, after: Program, *_given: Any, **_more: Any) -> GateResult:
+        asked.append((gate, before, after))
+        return GateResult(gate, True, "as gated")
+
+    monkeypatch.setattr(looks.gatekeeper, "check", check)
+    monkeypatch.setattr(looks.gatekeeper, "foresee", lambda *_given: "rounding grows too fast in it")
+    whole, part = (
+        Fixer(gate.value, lambda _request: None, gate, "idle.input") for gate in (Gate.TRAINING, Gate.ROUNDING)
+    )
+    pairs = [Pair(0, 2e7, 1e7) for _ in range(4)]
+    found = Comparison(pairs, generations=1, ending=Ending.SURE, step_ns=20_000_000, input_ns=(1e7, 0.0))
+    halfway = PartialStack(program("part"), part)
+    verdict = looks.judged(measured(whole, found, 0.01), whole, found, ORIGINAL, PATCHED, halfway)
+    assert asked == [(Gate.TRAINING, ORIGINAL, PATCHED)]
+    assert verdict.decision is Decision.KEPT
+    assert verdict.gate is not None
+    assert "its first steps were not compared: rounding grows too fast in it" in verdict.gate.detail
+    assert [check.name for check in verdict.gate.checks] == [WHOLE]
+    assert looks.whole is not None
+    assert looks.whole.knows(Gate.ROUNDING, ORIGINAL, halfway.program, loading=False)
 
 
 @pytest.mark.parametrize(("promise", "runs"), [(Gate.ROUNDING, True), (Gate.TRAINING, False)])
