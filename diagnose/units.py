@@ -14,6 +14,13 @@ _MOST_PARTS = 8
 _TIME_UNITS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"))
 _BYTE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _FLOP_UNITS = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+_COUNTER_UNITS = {
+    "watts": "W",
+    "celsius": "°C",
+    "mhz": "MHz",
+    "s": "MiB/s",  # `_mib_s` are the only ones that end in `s`
+    **dict.fromkeys(("utilization", "activity", "occupancy", "percent"), "%"),
+}
 _SPACE = re.compile(r"[\t\n\v\f\r\u2028\u2029]+")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _NUMBER = r"\s*(\d+(?:\.\d+)?)\s*"
@@ -99,6 +106,11 @@ def format_value(value: float, unit: str) -> str:
         return format_share(value)
     number = f"{value:,}" if isinstance(value, int) else _three_digits(value)
     return f"{number} {unit}".rstrip()
+
+
+def counter_unit(name: str) -> str:
+    """Return the unit of a counter by the last word of its name, of `gpu.power_watts` W; "" where that tells none."""
+    return _COUNTER_UNITS.get(name.rpartition(".")[2].rpartition("_")[2], "")
 
 
 def printable(text: str) -> str:

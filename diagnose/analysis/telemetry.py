@@ -9,10 +9,8 @@ import numpy as np
 
 from diagnose.trace import Trace
 from diagnose.trace.schema import MISSING
-from diagnose.units import format_bytes, format_value
+from diagnose.units import counter_unit, format_bytes, format_value
 
-_UNITS = {"watts": "W", "celsius": "°C", "mhz": "MHz", "utilization": "%", "activity": "%", "occupancy": "%"}
-"""Units by the last word of a counter's name."""
 _BITS = frozenset({"gpu.throttle_reasons"})
 """Counters whose value is a set of bits, which has no range."""
 
@@ -37,7 +35,7 @@ def _range(name: str, low: float, high: float) -> str:
     if last == "bytes":
         least, most = format_bytes(round(low)), format_bytes(round(high))
         return f"{' '.join(words)} {least if least == most else f'{least} … {most}'}"
-    unit = _UNITS.get(last, "")
-    title = " ".join(words if unit and unit != "%" else [*words, last])
+    unit = counter_unit(name)
+    title = " ".join([*words, last] if unit in ("", "%") else words)
     least, most = format_value(low, ""), format_value(high, unit)
     return f"{title} {most if least == format_value(high, '') else f'{least} … {most}'}"

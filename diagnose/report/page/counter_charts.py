@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diagnose.model import CounterSeries
-from diagnose.units import format_bytes, format_ns
+from diagnose.units import counter_unit, format_bytes, format_ns
 
 WIDTH, HEIGHT = 300, 60
 """The size of a chart, in its own units."""
-_UNITS = {"watts": "W", "celsius": "°C", "mhz": "MHz", "percent": "%", "s": "MiB/s"}
-"""Units by the last word of a counter's name; `_mib_s` are the only ones that end in `s`."""
 _OF_HOST = {
     "host.cpu": ("CPU of the run", "% of a core"),
     "host.process_cpu": ("CPU of the training process", "% of a core"),
@@ -75,8 +73,7 @@ def _chart(one: CounterSeries, end_ns: int, several_devices: bool) -> CounterCha
 
 
 def _shown(one: CounterSeries, value: float) -> str:
-    last = one.name.rpartition(".")[2].rpartition("_")[2]
-    if last == "bytes":
+    if one.name.endswith("_bytes"):
         return format_bytes(round(value))
-    unit = _OF_HOST[one.name][1] if one.name in _OF_HOST else _UNITS.get(last)
+    unit = _OF_HOST[one.name][1] if one.name in _OF_HOST else counter_unit(one.name)
     return f"{value:.4g} {unit}" if unit else f"{value:.4g}"
