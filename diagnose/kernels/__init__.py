@@ -6,10 +6,12 @@ under `torch.compile`, writes into none of its inputs, and keeps its sums in flo
 
 gated_unit, masked_softmax, residual_norm, residual_layer_norm, rotary, losses/
     ──▶ direct (eager), fallbacks (left to torch), layout ──▶ backend ──▶ gpu/ (Triton) ◀── launch/ (which launch)
+fp8_linear: the products of large linear layers, by torch's own scaled product
 host_memory/: what lies in the host's memory between its uses
 """
 
 from diagnose.kernels.backend import backend
+from diagnose.kernels.fp8_linear import multiply_in_fp8
 from diagnose.kernels.gated_unit import geglu, swiglu
 from diagnose.kernels.host_memory.activation_offload import offload
 from diagnose.kernels.host_memory.optimizer_offload import offload_state
@@ -27,6 +29,7 @@ __all__ = [
     "cross_entropy",
     "geglu",
     "linear_cross_entropy",
+    "multiply_in_fp8",
     "offload",
     "offload_state",
     "rotary",

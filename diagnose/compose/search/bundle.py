@@ -34,7 +34,7 @@ LEAST = 3
 _BY_TIME = frozenset({Decision.NO_CHANGE, Decision.SLOWER, Decision.UNEXPLAINED})
 SAVES_LITTLE = frozenset({Decision.NO_CHANGE, Decision.SLOWER})
 """The decisions on what may save more beside other fixes: a device that works faster waits for its host."""
-_COARSEST_FIRST = ("bf16", "fp16", "tf32")
+_COARSEST_FIRST = ("fp8", "bf16", "fp16", "tf32")
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from typing import Any
 from ..transparency import unseen
 from . import saved_on_host
 
-MANTISSA_BITS = {"tf32": 10, "fp16": 10, "bf16": 7}
-"""Explicit bits of the formats that a fix may round operands to."""
+MANTISSA_BITS = {"tf32": 10, "fp16": 10, "bf16": 7, "fp8": 2}
+"""Explicit bits of the formats that a fix may round operands to; of fp8's two, those of e5m2, which gradients take."""
 
 _OPERANDS = {
     "aten::mm": (0, 1),
