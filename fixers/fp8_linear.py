@@ -132,7 +132,6 @@ FIXER = Fixer(
     mechanism="compute",
     order=61,
     after=("autocast-bf16", "compile-model", "use-diagnose-backend"),
-    whole_step=True,
     uncounted=True,
     examples=(
         _example(_COMPILED, _ADDED),
