@@ -180,6 +180,7 @@ def _looks(source: Source, statement: cst.CSTNode, batch: Loop, name: str) -> tu
                         )
                     raise NotPending(f"`{alias}` is used in every step, in line {source.lines_of(use)[0]}")
                 branches[branch] = None
+                after = after or (_in_loop_around(source, use, batch) and not _is_made_anew(source, uses, batch))
             elif is_after(source, use, batch) or _in_loop_around(source, use, batch):
                 after = True
             elif alias == name and _is_handed_on(source, use):
@@ -241,9 +242,16 @@ def _aliases(source: Source, scope: cst.CSTNode, name: str, batch: Loop) -> list
 
 
 def _in_loop_around(source: Source, use: cst.CSTNode, batch: Loop) -> bool:
-    """Whether a use before the loop comes again after it, in the next turn of a loop around both."""
+    """Whether a use before the loop, or within it, comes again after it, in the next turn of a loop around both."""
     around = [above for above in source.ancestors(batch) if isinstance(above, cst.For | cst.While)]
     return any(within(source, use, loop) for loop in around)
+
+
+def _is_made_anew(source: Source, uses: Uses, batch: Loop) -> bool:
+    """Whether the block that holds the loop gives a variable a new value before each run of the loop."""
+    block, start = source.parent(batch), source.span(batch)[0]
+    made = [source.inside(target, cst.SimpleStatementLine) for target, _ in uses.assigned]
+    return any(line and source.parent(line) is block and source.span(line)[0] < start for line in made)
 
 
 def _is_handed_on(source: Source, use: Variable) -> bool:
