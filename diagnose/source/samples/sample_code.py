@@ -28,7 +28,7 @@ from diagnose.source.samples.sample_names import (
     reads,
 )
 from diagnose.source.tree.attributes import is_of_self, members_named
-from diagnose.source.tree.definitions import Definition, Definitions
+from diagnose.source.tree.definitions import Definition, Definitions, is_foreign
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
@@ -236,7 +236,7 @@ class SampleCode:
             last = node.attr.value
         else:
             return
-        if not self.is_foreign(source, node) and source.inside(node, cst.Annotation) is None:
+        if not is_foreign(source, node, self.sources) and source.inside(node, cst.Annotation) is None:
             found = self.defined.free(last)
             modules = {name.rpartition(".")[0].rpartition(".")[2] for name in source.imported(node)}
             for file, each in [each for each in found if module_of(each[0]) in modules] or found:
@@ -257,19 +257,6 @@ class SampleCode:
                 if isinstance(each, cst.ClassDef) and not any(each is known for _, known in classes):
                     classes.append((self.sources[file], each))
         return False
-
-    def is_foreign(self, source: Source, node: cst.CSTNode) -> bool:
-        """Whether a name is imported from a module that is none of the program's files, nor in a folder of them."""
-        imported = source.imported(node)
-        return bool(imported) and all(
-            name[:1] != "." and name.partition(".")[0] not in self._own_modules for name in imported
-        )
-
-    @cached_property
-    def _own_modules(self) -> frozenset[str]:
-        """What the first part of a module's name may be; folders above the program's are among them."""
-        parts = {part for path in self.sources for part in path.replace("\\", "/").split("/")}
-        return frozenset(part.removesuffix(".py") for part in parts)
 
     def values(
         self, path: str, name: cst.Name, attributes: frozenset[str] | None = None
