@@ -25,7 +25,9 @@ from diagnose.source.samples.sample_names import (
     is_of_object,
     is_read,
     module_of,
+    place_in,
     reads,
+    returned_at,
 )
 from diagnose.source.tree.attributes import is_of_self, members_named
 from diagnose.source.tree.definitions import Definition, Definitions, is_foreign
@@ -111,7 +113,7 @@ class SampleCode:
                 continue
             for file, value in self.values(path, name, attributes):
                 if not called or file != path or not within(source, value, node):
-                    for where, part in self._read_of(file, value, attributes):
+                    for where, part in self._returned(file, value, name) or self._read_of(file, value, attributes):
                         yield self._builds(where, part)
         for file, owner_of_it, method in self._bound_methods(source, node):
             yield self._of_class(file, owner_of_it, lasting=True)
@@ -124,6 +126,22 @@ class SampleCode:
                     yield self._builds(file, found, called=True)
                 else:
                     yield self._samples(file, found)
+
+    def _returned(
+        self, path: str, value: cst.BaseExpression, name: cst.Name
+    ) -> Sequence[tuple[str, cst.BaseExpression]]:
+        """Return what the program's functions return for a variable that is one of several: `model, data = build()`."""
+        source = self.sources[path]
+        place = place_in(source, value, name.value)
+        parts: list[tuple[str, cst.BaseExpression]] = []
+        if place is None or not isinstance(value, cst.Call):
+            return parts
+        for file, found in self.named(source, value.func):
+            returned = returned_at(self.sources[file], found, place) if isinstance(found, cst.FunctionDef) else ()
+            if not returned:
+                return []
+            parts += [(file, each) for each in returned]
+        return parts
 
     def _read_of(
         self, path: str, value: cst.BaseExpression, attributes: frozenset[str] | None
