@@ -299,9 +299,10 @@ def _take(source: Source, part: cst.BaseExpression, call: _Call, batch: Loop, na
             raise NotPending(f"`{source.code(part)}` may be changed before it is used")
         if _is_chosen(source, part) and not _is_there(source, part, batch):
             raise NotPending(f"`{source.code(part)}` is computed in some turns only")
+        known = {source.code(each): name for each, name in call.replaced}
         name_then = f"{part.value}_then" if isinstance(part, cst.Name) else "argument"
-        kept = free_name(source, name_then, {taken for _, taken in call.replaced})
-        call.kept.append(part)
+        kept = known.get(source.code(part)) or free_name(source, name_then, set(known.values()))
+        call.kept += [part] if source.code(part) not in known else []
         call.replaced.append((part, kept))
 
 
@@ -347,5 +348,12 @@ def _flush(source: Source, statement: cst.CSTNode, call: _Call, pending: str) ->
         code += source.text[at:begin] + (f"{name}.item()" if name == call.tensor else name)
         at = finish
     code += source.text[at:end]
-    names = [call.tensor, *(name for _, name in call.replaced if name != call.tensor)]
-    return [f"for {', '.join(names)} in {pending}:", f"{source.indentation}{code}", f"{pending}.clear()"]
+    names = dict.fromkeys([call.tensor, *(name for _, name in call.replaced)])
+    return [f"for {', '.join(names)} in {pending}:", f"{source.indentation}{on_one_line(code)}", f"{pending}.clear()"]
+
+
+def on_one_line(code: str) -> str:
+    """Code of a statement without the ends of lines within its parentheses; as it is where they may mean more."""
+    if any(mark in code for mark in "#\"'\\"):
+        return code
+    return re.sub(r"(?<=[(\[{]) | (?=[)\]}])", "", re.sub(r"\s*\n\s*", " ", code))
