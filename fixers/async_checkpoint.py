@@ -43,6 +43,7 @@ from diagnose.source.dataflow.flow import Loop, loops_around, scope_of, within
 from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
 from diagnose.source.training.every_step import EveryStep, Stretch
 from diagnose.source.training.pending_files import may_notice
+from diagnose.source.tree.definitions import is_foreign
 from diagnose.source.tree.edits import (
     Source,
     Splice,
@@ -161,13 +162,13 @@ def _waits_of_calls(
 def _calls_of(code: EveryStep, home: Source, function: cst.FunctionDef) -> Iterator[tuple[str, Source, cst.Call]]:
     for path, source in code.sources.items():
         for call in source.calls_named(function.name.value):
-            if _calls(source, call, home, function):
+            if _calls(code, source, call, home, function):
                 yield path, source, call
 
 
-def _calls(source: Source, call: cst.Call, home: Source, function: cst.FunctionDef) -> bool:
+def _calls(code: EveryStep, source: Source, call: cst.Call, home: Source, function: cst.FunctionDef) -> bool:
     """Whether a call may be of a function of the program's own: `model.train()` is not of the function `train`."""
-    if call_name(call) != function.name.value or any(name.startswith("torch.") for name in source.names(call.func)):
+    if call_name(call) != function.name.value or is_foreign(source, call.func, code.sources):
         return False
     method = home.inside(function, cst.ClassDef) is not None
     if not isinstance(call.func, cst.Attribute):
@@ -187,7 +188,7 @@ def _saves(code: EveryStep, stretch: Stretch, loop: Loop) -> list[tuple[str, Sou
     calls = list(stretch.source.every(cst.Call, loop))
     for path, source in code.mentioning("save(").items():
         for function in source.every(cst.FunctionDef):
-            called = any(_calls(stretch.source, call, source, function) for call in calls)
+            called = any(_calls(code, stretch.source, call, source, function) for call in calls)
             if called and not within(source, function, loop) and not within(stretch.source, loop, function):
                 found += [(path, source, call) for call in _saves_below(source, function)]
     return found
@@ -265,6 +266,7 @@ def _recorded(text: str) -> Request:
 
 _TOP = "import torch\n"
 _LOOP = "for step in range(9):\n    model(x).sum().backward()\n    optimizer.step()\n    if step % 3 == 0:\n"
+_POLICY = "class Policy:\n    def save(self, path):\n        {}(self.net.state_dict(), path)\npolicy = Policy()\n"
 _IMPORT = "from diagnose.background_saves import finish_saving, save_in_background\n"
 
 FIXER = Fixer(
@@ -287,6 +289,20 @@ FIXER = Fixer(
             after=_TOP + _IMPORT + "def keep(path):\n    save_in_background(model.state_dict(), path)\n\n"
             "def main():\n    for x in loader:\n        model(x).sum().backward()\n        keep('last.pt')\n"
             "    finish_saving()\n",
+            request=_recorded,
+        ),
+        Example(
+            before="import numpy as np\n"
+            + _TOP
+            + _POLICY.format("torch.save")
+            + _LOOP
+            + "        policy.save('last.pt')\nnp.save('losses.npy', losses)\n",
+            after="import numpy as np\n"
+            + _TOP
+            + _IMPORT
+            + _POLICY.format("save_in_background")
+            + _LOOP
+            + "        policy.save('last.pt')\nfinish_saving()\nnp.save('losses.npy', losses)\n",
             request=_recorded,
         ),
         Example(

@@ -143,12 +143,24 @@ def _plain(source: Source, call: cst.Call) -> str:
     return f"{source.code(function.value)}({', '.join(code)})"
 
 
+def _laid_out(source: Source, call: cst.Call) -> str:
+    """The same with the lines and comments of a call over several lines, whose last arguments are the checkpoint's."""
+    function, *given = call.args
+    kept = [arg for arg in given if arg.keyword is None or arg.keyword.value not in _OPTIONS]
+    left = source.text[source.wide_span(given[-1].value)[1] : source.span(call)[1]] if given else ""
+    if not kept or len(kept) == len(given) or given[: len(kept)] != kept or left.lstrip(",")[:1] not in {"\n", "\r"}:
+        return _plain(source, call)
+    start, options = source.wide_span(function.value)[1], source.span(given[len(kept)])[0]
+    arguments = source.text[start:options].lstrip().removeprefix(",").strip(" ")
+    return f"{source.code(function.value)}({arguments.rstrip()}{left.lstrip(',')}"
+
+
 def _all(source: Source) -> list[Splice]:
     splices: list[Splice] = []
     calls = list(_checkpoints(source))
     for call in calls:
         plain = _plain(source, call)
-        splices.append(_one_side(source, call, plain) or replace(source, call, plain))
+        splices.append(_one_side(source, call, plain) or replace(source, call, _laid_out(source, call)))
     asked = source.every(cst.Call) if not source.words.isdisjoint(_SWITCHES) else ()
     switches = [call for call in asked if call_name(call) in _SWITCHES]
     gone = [parent for call in switches if isinstance(parent := source.parent(call), cst.Expr)]
@@ -298,6 +310,9 @@ FIXER = Fixer(
             "model = load()\nmodel.{-gradient_checkpointing_enable()\nmodel.-}train()\n",
             "unet = load()\nunet.{-enable_gradient_checkpointing()\nunet.-}train()\n",
             "args = TrainingArguments(output, gradient_checkpointing={-True-}{+False+})\n",
+            "from torch.utils import checkpoint as cp\n"
+            "x = {-cp.checkpoint(\n    -}block{-,-}{+(+}\n    x,  # tokens\n    None,  # mask"
+            "{-\n    use_reentrant=False,-}\n)\n",
             _HEAD + _IMPORT + _FORWARD.format("        x = checkpoint(lambda y: self.a(self.b(y)), x)\n"),
             "def checkpoint(model, path):\n    pass\n\n\ncheckpoint(model, 'a.pt')\n",
         ),

@@ -19,7 +19,7 @@ Fix safety
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -74,10 +74,20 @@ def rewrite(request: Request) -> Answer:
 
 
 def _is_off(request: Request, compiled: Compiled) -> bool:
-    """Whether a switch that says no stands before it: `if compile:` with `--compile=False`."""
+    """Whether a switch that says no stands before it: `if compile and model:` with `--compile=False`."""
     if compiled.condition is None or any(site.kind == "compile" for site in request.sites):
         return False
-    test = compiled.condition.test
+    return any(_says_no(request, compiled, test) for test in _conjuncts(compiled.condition.test))
+
+
+def _conjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        yield from (*_conjuncts(test.left), *_conjuncts(test.right))
+    else:
+        yield test
+
+
+def _says_no(request: Request, compiled: Compiled, test: cst.BaseExpression) -> bool:
     word = request.told(test)
     if word is not None:
         return re.search(r"^--no|[= ](False|false|0|no|off)$", word) is not None

@@ -14,7 +14,8 @@ Fix safety
     rank until the last micro-step, which takes memory. It changes the training where batches are normalised and buffers
     are sent between ranks: the other ranks get rank 0's running statistics only with the micro-step that reduces. Left
     alone: programs that do either already, and, with advice, those whose condition is not known before the forward
-    pass, and wrappers with `static_graph`, beside which `no_sync()` fails.
+    pass, steps that call several models with gradients, of which a critic's turn trains one, and wrappers with
+    `static_graph`, beside which `no_sync()` fails.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ import libcst as cst
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
 from diagnose.source.batches.micro_step_methods import called_micro_step
 from diagnose.source.batches.micro_steps import LastMicroStep, last_micro_step
-from diagnose.source.dataflow.flow import loops_around, scope_of, within
+from diagnose.source.dataflow.flow import is_without_gradients, loops_around, scope_of, within
 from diagnose.source.distributed.data_parallel import DataParallel, wrapper_of
 from diagnose.source.distributed.fsdp import sharded_blocks
 from diagnose.source.rewrite.with_blocks import block_of, wrap_statements
 from diagnose.source.training.batch_statistics import normalises_batches
 from diagnose.source.training.forward_region import ForwardRegion, forward_region
+from diagnose.source.training.model_calls import is_model
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.edits import Splice, call_name, ensure_import, insert_above
 from diagnose.source.tree.text_lines import any_matches
@@ -66,6 +68,9 @@ def rewrite(request: Request) -> Answer:
                 f"No edit is made: {last}."
             )
             continue
+        if len(_learning(step)) > 1:
+            reasons.append(f"{where} reduces in every micro-step: use `no_sync()` of each model that learns there.")
+            continue
         if wrapper is not None and _is_static(wrapper):
             reasons.append(f"{where} reduces in every micro-step: `no_sync()` fails beside `static_graph`.")
             continue
@@ -89,6 +94,13 @@ def rewrite(request: Request) -> Answer:
     if not reasons and _is_untold(request):
         return Advice(_UNTOLD)
     return Advice(" ".join(reasons)) if reasons else None
+
+
+def _learning(step: TrainingStep) -> set[str]:
+    """The models that a step calls with gradients: which of them learn there, as a critic does, others may decide."""
+    source = step.source
+    called = [call for call in step.forward if not is_without_gradients(source, call)]
+    return {source.code(call.func) for call in called if is_model(source, source.code(call.func))}
 
 
 def _is_static(wrapper: DataParallel) -> bool:
@@ -274,6 +286,7 @@ FIXER = Fixer(
             _recorded,
         ),
         Example(_COUNTED_AFTER, None, _recorded),
+        Example(_COUNTED.format(name="_").replace("model(x)", "critic_model(model(x))"), None, _recorded),
         Example(
             _COUNTED.format(name="_").replace(
                 ".backward()\n", ".backward()\n        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"

@@ -180,12 +180,13 @@ def _check_python(path: Path, word: str) -> None:
         text = read_source(path).text
     except InputError as error:
         raise InputError(word, "is not a Python script; name the file that trains") from error
-    shell = "#!" in text[:2] and "python" not in text.split("\n", 1)[0]
+    named = path.suffix in {".py", ".pyw"}  # also `#!/usr/bin/env uv run`
+    shell = not named and "#!" in text[:2] and "python" not in text.split("\n", 1)[0]
     if shell or path.suffix in {".sh", ".bash", ".zsh", ".slurm", ".sbatch"}:
         raise InputError(
             word, f"is not a Python script; name the file that trains, or start it by its shell: `-- bash {word}`"
         )
-    if path.suffix in {".py", ".pyw"}:
+    if named:
         return  # its own interpreter reports a syntax error better than we can
     first = text.split("\n", 1)[0]
     if not (first.startswith("#!") and "python" in first):

@@ -12,6 +12,7 @@ import libcst as cst
 
 from diagnose.source.tree.arguments import argument, has_star
 from diagnose.source.tree.attributes import class_of, is_of_self, members_named
+from diagnose.source.tree.definitions import is_foreign
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
@@ -212,22 +213,29 @@ def passed_to(
     """
     listed = (*function.params.posonly_params, *function.params.params)
     position = listed.index(parameter) if parameter in listed else None
-    bound = bool(listed) and listed[0].name.value in {"self", "cls"}
-    if position is not None and bound:
-        position -= 1
-        if position < 0:
-            return None
+    first = listed[0].name.value if listed else ""
+    bound = first in {"self", "cls"}
+    if bound and position == 0:
+        return None
     name = owner or function.name.value
     found: list[tuple[str, cst.BaseExpression | None]] = []
     for path, source in sources.items():
         for call in source.calls_named(name):
-            if source.is_called(call.func, "torch."):
-                continue  # torch has one of that name too
-            given = argument(call, parameter.name.value, position)
+            if is_foreign(source, call.func, sources):
+                continue  # a library has one of that name too
+            whole = not bound or (first == "self" and owner is None and _is_of_class(call, sources))
+            at = position if whole or position is None else position - 1
+            given = argument(call, parameter.name.value, at)
             if given is None and has_star(call):
                 return None
             found.append((path, given.value if given is not None else None))
     return found
+
+
+def _is_of_class(call: cst.Call, sources: Mapping[str, Source]) -> bool:
+    """Whether a method is taken from a class of the program's, and so is given its object: `Base.build(self, x)`."""
+    named = dotted(call.func.value).rpartition(".")[2] if isinstance(call.func, cst.Attribute) else ""
+    return any(named in source.outline.classes for source in sources.values())
 
 
 def read_by_others(source: Source, scope: Scope, name: str, calls: frozenset[str]) -> bool:

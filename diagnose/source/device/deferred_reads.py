@@ -26,7 +26,7 @@ from diagnose.source.dataflow.purity import only_computes
 from diagnose.source.dataflow.reaching_definitions import names_in
 from diagnose.source.device.class_attributes import uses_of_attribute
 from diagnose.source.device.deferral import Deferred, LeftAlone
-from diagnose.source.device.deferred_writes import NotPending, put_off_statement, puts_off
+from diagnose.source.device.deferred_writes import NotPending, on_one_line, put_off_statement, puts_off
 from diagnose.source.device.device_reads import is_read, log_branch, tensor_of
 from diagnose.source.device.kept_values import keep_list, keep_sum
 from diagnose.source.tree.edits import call_name, free_name, insert_above, insert_after, insert_before, replace
@@ -172,7 +172,7 @@ def read_at_once(plan: Deferred, read: cst.Call, loop: cst.For) -> None:
     flush = [
         f"if {kept}:",
         f"{indent}for {value} in {_read_all(plan, kept)}:",
-        f"{indent}{indent}{again}",
+        f"{indent}{indent}{on_one_line(again)}",
     ]
     plan.splices.append(insert_above(source, loop, [f"{kept} = []"]))
     plan.splices.append(Splice(begin, finish, f"{kept}.append({tensor_of(source, read, 'kept')})"))

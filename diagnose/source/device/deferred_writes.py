@@ -180,6 +180,7 @@ def _looks(source: Source, statement: cst.CSTNode, batch: Loop, name: str) -> tu
                         )
                     raise NotPending(f"`{alias}` is used in every step, in line {source.lines_of(use)[0]}")
                 branches[branch] = None
+                after = after or (_in_loop_around(source, use, batch) and not _is_made_anew(source, uses, batch))
             elif is_after(source, use, batch) or _in_loop_around(source, use, batch):
                 after = True
             elif alias == name and _is_handed_on(source, use):
@@ -241,9 +242,16 @@ def _aliases(source: Source, scope: cst.CSTNode, name: str, batch: Loop) -> list
 
 
 def _in_loop_around(source: Source, use: cst.CSTNode, batch: Loop) -> bool:
-    """Whether a use before the loop comes again after it, in the next turn of a loop around both."""
+    """Whether a use before the loop, or within it, comes again after it, in the next turn of a loop around both."""
     around = [above for above in source.ancestors(batch) if isinstance(above, cst.For | cst.While)]
     return any(within(source, use, loop) for loop in around)
+
+
+def _is_made_anew(source: Source, uses: Uses, batch: Loop) -> bool:
+    """Whether the block that holds the loop gives a variable a new value before each run of the loop."""
+    block, start = source.parent(batch), source.span(batch)[0]
+    made = [source.inside(target, cst.SimpleStatementLine) for target, _ in uses.assigned]
+    return any(line and source.parent(line) is block and source.span(line)[0] < start for line in made)
 
 
 def _is_handed_on(source: Source, use: Variable) -> bool:
@@ -291,9 +299,10 @@ def _take(source: Source, part: cst.BaseExpression, call: _Call, batch: Loop, na
             raise NotPending(f"`{source.code(part)}` may be changed before it is used")
         if _is_chosen(source, part) and not _is_there(source, part, batch):
             raise NotPending(f"`{source.code(part)}` is computed in some turns only")
+        known = {source.code(each): name for each, name in call.replaced}
         name_then = f"{part.value}_then" if isinstance(part, cst.Name) else "argument"
-        kept = free_name(source, name_then, {taken for _, taken in call.replaced})
-        call.kept.append(part)
+        kept = known.get(source.code(part)) or free_name(source, name_then, set(known.values()))
+        call.kept += [part] if source.code(part) not in known else []
         call.replaced.append((part, kept))
 
 
@@ -339,5 +348,12 @@ def _flush(source: Source, statement: cst.CSTNode, call: _Call, pending: str) ->
         code += source.text[at:begin] + (f"{name}.item()" if name == call.tensor else name)
         at = finish
     code += source.text[at:end]
-    names = [call.tensor, *(name for _, name in call.replaced if name != call.tensor)]
-    return [f"for {', '.join(names)} in {pending}:", f"{source.indentation}{code}", f"{pending}.clear()"]
+    names = dict.fromkeys([call.tensor, *(name for _, name in call.replaced)])
+    return [f"for {', '.join(names)} in {pending}:", f"{source.indentation}{on_one_line(code)}", f"{pending}.clear()"]
+
+
+def on_one_line(code: str) -> str:
+    """Code of a statement without the ends of lines within its parentheses; as it is where they may mean more."""
+    if any(mark in code for mark in "#\"'\\"):
+        return code
+    return re.sub(r"(?<=[(\[{]) | (?=[)\]}])", "", re.sub(r"\s*\n\s*", " ", code))

@@ -11,17 +11,19 @@ from diagnose.source.tree.attributes import binds_whole
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
+_VALUES = frozenset({"items", "values"})
 _FEW = 16
 """Numbers whose copy takes no longer from ordinary memory than it takes to pin them."""
 _ONE_NUMBER = frozenset({"float", "int", "len", "round", "time"})
 
 
 def is_variable(transfer: Transfer) -> bool:
-    """Whether what is moved has a name of its own, and is not one value of many: `v` in `for k, v in t.items()`."""
+    """Whether what is moved has a name, and is no value of a dictionary: `v` in `for k, v in t.items()`."""
     if not isinstance(transfer.moved, cst.Name):
         return False
-    inner = (each for each in transfer.source.ancestors(transfer.moved) if isinstance(each, cst.BaseComp))
-    targets = (name for each in inner for name in transfer.source.every(cst.Name, each.for_in.target))
+    inner = (each.for_in for each in transfer.source.ancestors(transfer.moved) if isinstance(each, cst.BaseComp))
+    of_values = (each for each in inner if isinstance(each.iter, cst.Call) and call_name(each.iter) in _VALUES)
+    targets = (name for each in of_values for name in transfer.source.every(cst.Name, each.target))
     return all(name.value != transfer.moved.value for name in targets)
 
 

@@ -194,17 +194,23 @@ def inner_model(outer: ModelClass, sources: Mapping[str, str], unused: Classes =
 def models_of(step: TrainingStep, sources: Mapping[str, str]) -> Iterator[Built]:
     """Yield where the models are built whose outputs reach the loss of a step, the one that gets gradients first.
 
-    Of several, one is taken only where the program asks for its parameters, or its class is seen to be one of modules:
-    a metric or a tokenizer may be named like a model. With each come those of its class that the step calls, such as
-    the second of two critics, and their targets.
+    Of several, and where a function is given it, one is taken only where the program asks for its parameters, or its
+    class is seen to be one of modules: a metric, a tokenizer or an engine may be named like a model. With each come
+    those of its class that the step calls, such as the second of two critics, and their targets.
     """
-    called = (step.source.code(call.func) for call in step.forward)
-    names = dict.fromkeys([step.model, *(name for name in called if is_model(step.source, name))])
+    direct = (step.source.code(call.func) for call in step.forward)
+    names = dict.fromkeys([step.model, *(name for name in direct if is_model(step.source, name))])
     for name in names:
         its = replace(step, model=name)
         built = built_model(its, sources) if name is not None else None
-        if built is not None and (len(names) == 1 or _has_parameters(step, built, name) or _is_module(built, sources)):
+        called = len(names) == 1 and not _is_passed_on(step, name)
+        if built is not None and (called or _has_parameters(step, built, name) or _is_module(built, sources)):
             yield from (built, *_twins(its, built, sources))
+
+
+def _is_passed_on(step: TrainingStep, name: str | None) -> bool:
+    """Whether the step hands a model to a function, which calls it or something of it."""
+    return any(step.source.code(arg.value) == name for call in step.forward for arg in call.args)
 
 
 def _twins(step: TrainingStep, built: Built, sources: Mapping[str, str]) -> Iterator[Built]:

@@ -108,9 +108,11 @@ def sized_views(source: Source) -> Iterator[cst.Call]:
                 yield call
 
 
-def _is_contiguous(view: cst.Call) -> bool:
-    """Whether a view is of what was laid out row by row just before: `x.contiguous().view(…)`."""
+def _is_contiguous(source: Source, view: cst.Call) -> bool:
+    """Whether a view is of what was laid out row by row before, also by name: `x.contiguous().view(…)`."""
     of = view.func.value if isinstance(view.func, cst.Attribute) else None
+    if isinstance(of, cst.Name):
+        of = definition_of(source, of).assigned
     if not isinstance(of, cst.Call):
         return False
     return call_name(of) in _CONTIGUOUS or (call_name(of) == "contiguous" and not of.args)
@@ -146,7 +148,7 @@ def views_of_images(sources: Mapping[str, str], starts: Iterable[str]) -> Iterat
     everywhere = not any("Conv2d" in parsed[path].code(node) for node, path in reached.items())
     for path, source in parsed.items():
         for view in sized_views(source):
-            if _fills(source, view) or _is_contiguous(view):
+            if _fills(source, view) or _is_contiguous(source, view):
                 continue
             if everywhere or not reached.keys().isdisjoint(source.ancestors(view)):
                 yield path, source, view

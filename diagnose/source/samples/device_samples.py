@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from diagnose.source.dataflow.bindings import bound_to, parameter_of, values_in
+from diagnose.source.dataflow.bindings import bound_to, dotted, parameter_of, values_in
 from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_effects import Trace
 from diagnose.source.tree.arguments import argument
@@ -20,6 +20,7 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
 _FOR_ALL = re.compile(r"\bset_default_device\((?!\s*[\"']cpu)|\bset_default_tensor_type\([^)]*cuda")
+_CONTAINERS = ("torch.nn.DataParallel", "torch.nn.parallel.", "torch.nn.Sequential")
 _TO_HOST = frozenset({"cpu", "numpy", "tolist", "item"})
 _FORMAT = re.compile(r"^(?:torch|np|numpy)\.(?:float|double|half|bfloat|u?int|long|short|bool|complex|channels)")
 _SETTINGS = frozenset({"self", "cls", "args", "cfg", "config", "opt", "hparams", "params", "settings"})
@@ -32,27 +33,39 @@ def device_samples(code: SampleCode) -> Iterator[Trace]:
             if _FOR_ALL.search(line) is not None:
                 yield Trace(f"makes its tensors on a device by default (`{line.strip()}`)", path, at)
     for node, path in code.sampling.items():
-        yield from _puts(code.sources[path], path, node)
+        yield from _puts(code, path, node)
     for made, path in code.building.items():
         source = code.sources[path]
         if not isinstance(made, cst.FunctionDef) or source.inside(made, cst.ClassDef) in code.classes:
-            yield from _puts(source, path, made)
+            yield from _puts(code, path, made)
         else:
             for returned in source.every(cst.Return, made):
                 for each in source.every(cst.Name, returned):
                     for value in bound_to(source, each):
-                        yield from _puts(source, path, value) if isinstance(value, cst.BaseExpression) else ()
-                yield from _puts(source, path, returned)
+                        yield from _puts(code, path, value) if isinstance(value, cst.BaseExpression) else ()
+                yield from _puts(code, path, returned)
 
 
-def _puts(source: Source, path: str, below: cst.CSTNode) -> Iterator[Trace]:
+def _puts(code: SampleCode, path: str, below: cst.CSTNode) -> Iterator[Trace]:
+    source = code.sources[path]
     for call in source.every(cst.Call, below):
         device = _device_of(source, call)
         if device is None or not _may_be_accelerator(source, device, below) or _comes_back(source, call, below):
             continue
-        if _follows_another(source, call):
+        if _follows_another(source, call) or _moves_module(code, source, call):
             continue
         yield Trace(f"puts samples on a device (`{source.code(call)}`)", path, source.lines_of(call)[0])
+
+
+def _moves_module(code: SampleCode, source: Source, call: cst.Call) -> bool:
+    """Whether a call puts a new module on a device, and no sample: `Net().cuda()`; what that computes is seen there."""
+    made = call.func.value if isinstance(call.func, cst.Attribute) else None
+    if not isinstance(made, cst.Call):
+        return False
+    bases = (
+        base.value for _, each in code.named(source, made.func) if isinstance(each, cst.ClassDef) for base in each.bases
+    )
+    return source.is_called(made.func, *_CONTAINERS) or any("Module" in dotted(base) for base in bases)
 
 
 def _device_of(source: Source, call: cst.Call) -> cst.BaseExpression | None:
@@ -76,6 +89,8 @@ def _may_be_accelerator(source: Source, device: cst.BaseExpression, below: cst.C
         return False
     if isinstance(device, cst.BaseString | cst.Integer) or (isinstance(device, cst.Call) and "cpu" in code):
         return "cpu" not in code or "cuda" in code
+    if isinstance(device, cst.Attribute) and device.attr.value == "dtype":
+        return False
     if isinstance(device, cst.Attribute) and device.attr.value == "device":
         return not _is_of_a_sample(source, device.value, below)
     if isinstance(device, cst.Name) and depth:

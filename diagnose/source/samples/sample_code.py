@@ -25,10 +25,12 @@ from diagnose.source.samples.sample_names import (
     is_of_object,
     is_read,
     module_of,
+    place_in,
     reads,
+    returned_at,
 )
 from diagnose.source.tree.attributes import is_of_self, members_named
-from diagnose.source.tree.definitions import Definition, Definitions
+from diagnose.source.tree.definitions import Definition, Definitions, is_foreign
 from diagnose.source.tree.memo import per_source
 from diagnose.source.tree.syntax import Source
 
@@ -111,7 +113,7 @@ class SampleCode:
                 continue
             for file, value in self.values(path, name, attributes):
                 if not called or file != path or not within(source, value, node):
-                    for where, part in self._read_of(file, value, attributes):
+                    for where, part in self._returned(file, value, name) or self._read_of(file, value, attributes):
                         yield self._builds(where, part)
         for file, owner_of_it, method in self._bound_methods(source, node):
             yield self._of_class(file, owner_of_it, lasting=True)
@@ -124,6 +126,22 @@ class SampleCode:
                     yield self._builds(file, found, called=True)
                 else:
                     yield self._samples(file, found)
+
+    def _returned(
+        self, path: str, value: cst.BaseExpression, name: cst.Name
+    ) -> Sequence[tuple[str, cst.BaseExpression]]:
+        """Return what the program's functions return for a variable that is one of several: `model, data = build()`."""
+        source = self.sources[path]
+        place = place_in(source, value, name.value)
+        parts: list[tuple[str, cst.BaseExpression]] = []
+        if place is None or not isinstance(value, cst.Call):
+            return parts
+        for file, found in self.named(source, value.func):
+            returned = returned_at(self.sources[file], found, place) if isinstance(found, cst.FunctionDef) else ()
+            if not returned:
+                return []
+            parts += [(file, each) for each in returned]
+        return parts
 
     def _read_of(
         self, path: str, value: cst.BaseExpression, attributes: frozenset[str] | None
@@ -236,7 +254,7 @@ class SampleCode:
             last = node.attr.value
         else:
             return
-        if not self.is_foreign(source, node) and source.inside(node, cst.Annotation) is None:
+        if not is_foreign(source, node, self.sources) and source.inside(node, cst.Annotation) is None:
             found = self.defined.free(last)
             modules = {name.rpartition(".")[0].rpartition(".")[2] for name in source.imported(node)}
             for file, each in [each for each in found if module_of(each[0]) in modules] or found:
@@ -257,19 +275,6 @@ class SampleCode:
                 if isinstance(each, cst.ClassDef) and not any(each is known for _, known in classes):
                     classes.append((self.sources[file], each))
         return False
-
-    def is_foreign(self, source: Source, node: cst.CSTNode) -> bool:
-        """Whether a name is imported from a module that is none of the program's files, nor in a folder of them."""
-        imported = source.imported(node)
-        return bool(imported) and all(
-            name[:1] != "." and name.partition(".")[0] not in self._own_modules for name in imported
-        )
-
-    @cached_property
-    def _own_modules(self) -> frozenset[str]:
-        """What the first part of a module's name may be; folders above the program's are among them."""
-        parts = {part for path in self.sources for part in path.replace("\\", "/").split("/")}
-        return frozenset(part.removesuffix(".py") for part in parts)
 
     def values(
         self, path: str, name: cst.Name, attributes: frozenset[str] | None = None

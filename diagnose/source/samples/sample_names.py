@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import libcst as cst
 
 from diagnose.source.dataflow.bindings import binding_of, bound_to
@@ -53,6 +55,57 @@ def is_of_object(source: Source, node: cst.Attribute) -> bool:
     several = root is not node.value or isinstance(source.parent(node), cst.Attribute)
     bound = binding_of(source, root) if isinstance(root, cst.Name) and several else None
     return bound is not None and bound.imported is None and "import_module" not in source.words
+
+
+def place_in(source: Source, value: cst.BaseExpression, name: str) -> tuple[int, int] | None:
+    """The place at which `a, name = value` takes a variable out of a value, and how many it takes out of it."""
+    assign = source.parent(value)
+    if not isinstance(assign, cst.Assign) or assign.value is not value or len(assign.targets) != 1:
+        return None
+    target = assign.targets[0].target
+    if not isinstance(target, cst.Tuple | cst.List):
+        return None
+    elements = [each.value for each in target.elements if isinstance(each, cst.Element)]
+    at = [number for number, each in enumerate(elements) if isinstance(each, cst.Name) and each.value == name]
+    return (at[0], len(elements)) if len(at) == 1 and len(elements) == len(target.elements) else None
+
+
+def returned_at(source: Source, function: cst.FunctionDef, place: tuple[int, int]) -> Sequence[cst.BaseExpression]:
+    """What a function returns at one place of tuples of so many elements; empty where it may return something else,
+    or does more with it than to bind it, read it and hand on what it was given.
+    """
+    at, count = place
+    inner = list(source.walk(function, cst.Return, cst.Yield))
+    own = [each for each in inner if source.inside(each, (cst.FunctionDef, cst.Lambda)) is function]
+    found: list[cst.BaseExpression] = []
+    for each in own:
+        elements = each.value.elements if isinstance(each, cst.Return) and isinstance(each.value, cst.Tuple) else ()
+        part = elements[at].value if len(elements) == count else None
+        if part is None or any(isinstance(one, cst.StarredElement) for one in elements):
+            return []
+        if isinstance(part, cst.Name) and not _is_only_read(source, function, part):
+            return []
+        found.append(part)
+    return found
+
+
+def _is_only_read(source: Source, function: cst.FunctionDef, name: cst.Name) -> bool:
+    bound = binding_of(source, name)
+    if bound is None or bound.scope is not function:
+        return False
+    for each in source.named(name.value, function):
+        above = source.parent(each)
+        holder = source.parent(above) if above is not None else None
+        of_it = isinstance(above, cst.Attribute | cst.Subscript) and each is not getattr(above, "attr", None)
+        if of_it and (isinstance(holder, cst.AssignTarget | cst.AugAssign) or _is_called(holder, above)):
+            return False
+        if isinstance(above, cst.Arg) and above.value is each and bound.parameter is None:
+            return False
+    return True
+
+
+def _is_called(call: cst.CSTNode | None, function: cst.CSTNode | None) -> bool:
+    return isinstance(call, cst.Call) and call.func is function
 
 
 def is_of_library(source: Source, node: cst.BaseExpression, depth: int = 0) -> bool:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from diagnose.model import Scalar
 
+_FILES = 128
+"""Config files whose scalars are kept: each option that code reads from an object is looked for in all of them."""
 _FORMS = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml"}
 
 
@@ -31,14 +34,15 @@ def form_of(path: str) -> str | None:
     return next((form for ending, form in _FORMS.items() if path.lower().endswith(ending)), None)
 
 
-def entries(path: str, text: str) -> list[Entry]:
+@lru_cache(maxsize=_FILES)
+def entries(path: str, text: str) -> Sequence[Entry]:
     """The scalars of a config file, in the order of the text."""
     form = form_of(path)
     if form == "yaml":
-        return list(_yaml(text))
+        return tuple(_yaml(text))
     if form == "toml":
-        return list(_toml(text))
-    return list(_json(text)) if form == "json" else []
+        return tuple(_toml(text))
+    return tuple(_json(text)) if form == "json" else ()
 
 
 _YAML_LINE = re.compile(

@@ -113,6 +113,8 @@ class CallOptions:
             kept = self.setting(name)
             if kept is not None:
                 return Placed({kept.path: [kept.to(value)]} if kept.value != value else {}, kept.fixed)
+            if self._may_be_given(name):
+                return self._elsewhere(name)
             return self._added(name, python_literal(value) if code is None else code)
         layer = self._layer_with(name) if self._argument(name) is None else None
         if layer is not None and self._shows_layer(layer[0]):
@@ -127,11 +129,10 @@ class CallOptions:
 
     def place_all(self, values: Mapping[str, Scalar]) -> list[Placed]:
         """Set several; those that are nowhere yet by one edit."""
-        absent = [name for name in values if self.given(name) is None and self.setting(name) is None]
-        unsure = [name for name in absent if self._may_be_given(name)]
-        added = self.add({name: python_literal(values[name]) for name in absent if name not in unsure})
-        present = [self.place(name, values[name]) for name in values if name not in absent]
-        return [Placed(added), *present, *(self._elsewhere(name) for name in unsure)]
+        unset = [name for name in values if self.given(name) is None and self.setting(name) is None]
+        absent = [name for name in unset if not self._may_be_given(name)]
+        added = self.add({name: python_literal(values[name]) for name in absent})
+        return [Placed(added), *(self.place(name, values[name]) for name in values if name not in absent)]
 
     def _may_be_given(self, name: str) -> bool:
         """Whether one of several dictionaries that the call may take has a value from elsewhere."""

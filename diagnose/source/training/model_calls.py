@@ -45,7 +45,8 @@ def _calls(source: Source, values: Sequence[cst.BaseExpression], lines: set[int]
     if direct:
         return _surest(source, direct)
     # A function of the user's gets the model: what happens in it is a part of the forward pass.
-    return [call for call in calls if any(is_model(source, source.code(arg.value)) for arg in call.args)][:1]
+    given = [call for call in calls if any(is_model(source, source.code(arg.value)) for arg in call.args)]
+    return [call for call in given if not is_without_gradients(source, call)][:1]
 
 
 def _in_functions(source: Source, values: Sequence[cst.BaseExpression]) -> tuple[list[cst.Call], str | None]:

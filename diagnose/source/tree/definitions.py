@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import libcst as cst
 
@@ -68,6 +68,21 @@ def _definitions(source: Source) -> Mapping[str, Sequence[Definition]]:
         if isinstance(each, cst.ClassDef | cst.FunctionDef):
             found.setdefault(each.name.value, []).append(each)
     return found
+
+
+def is_foreign(source: Source, node: cst.CSTNode, paths: Iterable[str]) -> bool:
+    """Whether a name is imported from a module that is none of the files `paths`, nor in a folder of them."""
+    imported = source.imported(node)
+    return bool(imported) and all(
+        name[:1] != "." and name.partition(".")[0] not in _own_modules(tuple(paths)) for name in imported
+    )
+
+
+@lru_cache(maxsize=8)
+def _own_modules(paths: tuple[str, ...]) -> frozenset[str]:
+    """What the first part of a module's name may be; folders above the program's are among them."""
+    parts = {part for path in paths for part in path.replace("\\", "/").split("/")}
+    return frozenset(part.removesuffix(".py") for part in parts)
 
 
 def called_as(source: Source, function: cst.FunctionDef, sources: Iterable[Source]) -> frozenset[str]:

@@ -374,3 +374,22 @@ def test_a_model_that_a_step_takes_out_of_its_argument_is_not_compiled_in_each_s
     assert isinstance(FIXERS["compile-model"].rewrite(request(step)), Advice)
     built = step.replace("state['model']", "nn.Linear(8, 8)")
     assert isinstance(FIXERS["compile-model"].rewrite(request(built)), Edits)
+
+
+@pytest.mark.parametrize(
+    ("step", "compiled"),
+    [
+        ("with torch.no_grad():\n        batch = sample(engine, batch)\n    loss = policy(batch).mean()", None),
+        ("loss = (policy(batch) * rated(engine, batch)).mean()", None),
+        ("loss = cost(model, batch).mean()", "model"),
+        ("with torch.no_grad():\n        batch = sample(engine, batch)\n    loss = cost(model, batch).mean()", "model"),
+    ],
+)
+def test_what_a_step_hands_to_a_function_is_a_model_where_it_is_seen_to_be_a_module(
+    step: str, compiled: str | None
+) -> None:
+    text = FLAT.replace("loss = model(batch).square().mean()", step)
+    text = text.replace("optimizer =", "engine = build_engine(model)\npolicy = model\noptimizer =")
+    answer = FIXERS["compile-model"].rewrite(request(text))
+    edited = answer.files["train.py"] if isinstance(answer, Edits) else ""
+    assert re.findall(r"(\w+)\.compile\(\)", edited) == ([compiled] if compiled else [])

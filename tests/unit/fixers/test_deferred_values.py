@@ -137,6 +137,30 @@ def test_a_value_that_is_chosen_from_itself_and_a_read_one_waits_for_whoever_loo
     assert outcome(answer.files["train.py"]) == outcome(text)
 
 
+def test_what_a_put_off_statement_needs_twice_is_kept_once_and_it_runs_on_one_line() -> None:
+    mean = "value * i / (i + 1) + (\n            loss.item() / (i + 1)\n        )"
+    text = CHOSEN.format(start="0.0", chosen=mean).replace("decay, value = 0.9, ", "value = ")
+    answer = fixed(text)
+    assert isinstance(answer, Edits)
+    edited = answer.files["train.py"]
+    assert outcome(edited) == outcome(text)
+    assert "append((loss.detach().clone(), i, (i + 1)))" in edited
+    assert "    value = value * i_then / argument + (tensor.item() / argument)\n" in edited
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_waits_at_the_end_of_an_epoch_is_not_lost_to_the_next(anew: bool) -> None:
+    text = CHOSEN.format(start="9.0", chosen="min(value, loss.item())").replace("decay, value = 0.9, ", "value = ")
+    text = text.replace("    print(epoch, value)\n", "")
+    if anew:
+        text = text.replace("    for i in", "    value = 9.0\n    for i in")
+    answer = fixed(text)
+    assert isinstance(answer, Edits)
+    edited = answer.files["train.py"]
+    assert outcome(edited) == outcome(text)
+    assert edited.count("value_pending.clear()") == (1 if anew else 2)  # no more runs than somebody looks at
+
+
 @pytest.mark.parametrize(
     "chosen",
     [

@@ -273,6 +273,14 @@ def test_a_global_switch_is_turned_on_where_it_is_off() -> None:
     assert "\nelse:\n    model.compile()\nwhile True" in beside.files["train.py"]
 
 
+@pytest.mark.parametrize("test", ["compile", "compile and model is not None"])
+def test_graphs_are_recorded_of_what_is_compiled_and_not_of_what_a_switch_leaves_out(test: str) -> None:
+    text = GLOBAL.replace("if compile:", f"if {test}:")
+    rewrite = FIXERS["cuda-graphs"].rewrite
+    assert not isinstance(rewrite(request(text, "launch-bound")), Edits)
+    assert isinstance(rewrite(request(text.replace("compile = False", "compile = True"), "launch-bound")), Edits)
+
+
 TRAINED = """
 def epoch(model, batches, optimizer):
     for x, y in batches:

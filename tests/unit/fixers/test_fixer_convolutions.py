@@ -167,6 +167,11 @@ def test_views_that_no_copy_stands_for_keep_the_layout(line: str, asked: str) ->
         ("bank = torch.zeros(8, 9)\nbank.copy_(features.view(8, -1))", "bank.copy_(features.reshape(8, -1))"),
         ("bits = array.view(np.uint8)", "array.view(np.uint8)"),
         ("rows = features.contiguous().view(8, -1)", "features.contiguous().view(8, -1)"),
+        ("rows = features.contiguous()\nrows = rows.view(8, -1)", "rows.view(8, -1)"),
+        (
+            "rows = features.contiguous()\nif deep:\n    rows = net(rows)\nrows = rows.view(8, -1)",
+            "rows.reshape(8, -1)",
+        ),
         ("rows = features.contiguous(memory_format=kept).view(8, -1)", "(memory_format=kept).reshape(8, -1)"),
         ("rows = features.new_tensor(features).view(8, -1)", "features.new_tensor(features).reshape(8, -1)"),
         ("rows = torch.tensor(features).view(8, -1)", "torch.tensor(features).reshape(8, -1)"),

@@ -43,11 +43,15 @@ def test_the_training_loader_gets_workers_and_the_program_runs(program: str, of_
     assert program_after.test_loader.num_workers == of_test
 
 
+@pytest.mark.parametrize("device", [None, "NVIDIA H200"])  # for which batches are to be pinned as well
 @pytest.mark.parametrize(("workers", "edited"), [("count", False), ("0", True)])
-def test_a_dictionary_that_may_have_another_number_from_elsewhere_is_left_as_it_is(workers: str, edited: bool) -> None:
+def test_a_dictionary_that_may_have_another_number_from_elsewhere_is_left_as_it_is(
+    workers: str, edited: bool, device: str | None
+) -> None:
     made = f"if train:\n    kwargs = dict(num_workers={workers})\nelse:\n    kwargs = dict(num_workers=0)\n"
     site = Site("DataLoader", "train.py", 8, arguments={"num_workers": 0})
-    asked = example_request("input-bound", _TOP + made + _TRAIN, sites=[site], setting={"num_workers": 2})
+    facts = Facts(cpu_count=4, device_name=device)
+    asked = example_request("input-bound", _TOP + made + _TRAIN, sites=[site], facts=facts, setting={"num_workers": 2})
     assert isinstance(FIXER.rewrite(asked), Edits if edited else Advice)
 
 

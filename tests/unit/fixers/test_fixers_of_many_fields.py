@@ -133,6 +133,14 @@ def test_a_batch_with_a_to_of_its_own_is_not_told_what_that_does_not_take() -> N
     assert "self.tensors.to(device), self.mask.to(device)" in after
 
 
+def test_what_a_list_holds_may_be_such_a_batch() -> None:
+    listed = NESTED.replace("[{key: value.to(device) for key, value in target.items()} for", "[target.to(device) for")
+    assert listed != NESTED
+    assert isinstance(answer("nonblocking-copies", "pageable-copies", listed), Advice)
+    able = ABLE.replace("[{key: value.to(device) for key, value in target.items()} for", "[target.to(device) for")
+    assert "target.to(device, non_blocking=True) for" in edited(answer("nonblocking-copies", "pageable-copies", able))
+
+
 def test_a_batch_that_can_be_pinned_and_told_is_told() -> None:
     assert "samples = samples.to(device, non_blocking=True)" in edited(
         answer("nonblocking-copies", "pageable-copies", ABLE)

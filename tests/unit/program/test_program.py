@@ -149,6 +149,11 @@ def test_a_wrong_program_is_said_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_a_script_is_known_by_its_ending_whatever_starts_it(project: Path) -> None:
+    (project / "fit.py").write_text("#!/usr/bin/env -S uv run --script\nprint()\n")
+    assert Program.parse(["fit.py"], cwd=project).entry == project / "fit.py"
+
+
 def test_a_script_with_a_syntax_error_is_left_to_its_interpreter(project: Path) -> None:
     (project / "broken.py").write_text("def (:\n")
     assert Program.parse(["broken.py"], cwd=project).entry == project / "broken.py"

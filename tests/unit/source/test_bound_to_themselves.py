@@ -60,6 +60,34 @@ def test_the_object_of_a_method_is_no_argument_of_its_calls() -> None:
     assert [source.code(value) for _, value in passed if value is not None] == ["x"]
 
 
+INHERITED = """
+from apex import amp
+
+
+class Base:
+    def initialize(self, opt):
+        self.opt = opt
+
+
+class Model(Base):
+    def initialize(self, opt):
+        Base.initialize(self, opt)
+
+
+net = Model()
+net.initialize(options)
+net = amp.initialize(net, optimizer)
+"""
+
+
+def test_a_method_that_is_taken_from_its_class_is_given_its_object_first_and_a_librarys_is_another() -> None:
+    source = read(INHERITED)
+    initialize = next(source.every(cst.FunctionDef))
+    passed = passed_to(initialize, initialize.params.params[1], None, {"train.py": source})
+    assert passed is not None
+    assert [source.code(value) for _, value in passed if value is not None] == ["opt", "options"]
+
+
 def test_norms_are_taken_at_once_beside_a_loop_over_the_layers_of_a_module() -> None:
     assert isinstance(FIXERS["foreach-clip"].rewrite(example_request("launch-bound", LAYERS)), Edits)
 

@@ -71,6 +71,11 @@ def test_neither_workers_nor_pinned_memory_for_samples_on_a_device(fixer: str, t
         over("data = Images(paths, lambda x: x * 2)\n    x = torch.zeros(1).to(device)"),
         over("data = Images(paths)", "return torch.load(self.paths[i]).to('cpu'), i"),
         over("data = Images(paths)", top='torch.set_default_device("cpu")\n'),
+        over("data = Images(paths)", "x = torch.load(self.paths[i])\nreturn x.to(self.scale.dtype), i"),
+        over(
+            "net = Net().to(device)\n    data = Images(paths, net.size)", top=f"{PLAIN}class Net(nn.Module): size = 3\n"
+        ),
+        over("net = nn.DataParallel(nn.Linear(1, 1)).cuda()\n    data = Images(paths, net.size)"),
     ],
     ids=[
         "plain",
@@ -81,6 +86,9 @@ def test_neither_workers_nor_pinned_memory_for_samples_on_a_device(fixer: str, t
         "another of that name",
         "the host by name",
         "by default",
+        "another tensor's format",
+        "a module",
+        "a container of modules",
     ],
 )
 def test_workers_for_samples_on_the_host(text: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import libcst as cst
 
 from diagnose.source.samples.sample_code import SampleCode
+from diagnose.source.settings.configs import entries
 from diagnose.source.tree.definitions import Definitions
 from diagnose.source.tree.memo import parse_all, per_program, per_source
 from diagnose.source.tree.syntax import Source
@@ -92,3 +93,9 @@ def test_code_that_makes_samples_is_followed_deeper_than_python_lets_functions_c
     code = SampleCode(sources)
     code.builds("train.py", sources["train.py"].calls_named("make_0")[0])
     assert [owner.name.value for owner in code.lasting] == ["Images"]
+
+
+def test_a_config_file_is_read_once_for_all_options_that_are_looked_for_in_it() -> None:
+    text = '{"loader": {"num_workers": 4}}'
+    assert entries("train.json", text) is entries("train.json", text)
+    assert [each.value for each in entries("train.json", text.replace("4", "2"))] == [2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 import libcst as cst
+import pytest
 
 from diagnose.source.samples.dataset_rng import sample_draw
 from diagnose.source.samples.sample_code import SampleCode
@@ -51,6 +52,41 @@ def test_an_attribute_of_the_options_is_followed_and_the_others_are_not() -> Non
     )
     assert "find_path" in found
     assert "build_model" not in found
+
+
+PREPARED = """
+    from data import Samples
+
+    model, path = prepare(find_path())
+    loader = DataLoader(Samples(path))
+
+    def prepare(path):
+        {}
+        return build_model(), {}
+
+    def build_model():
+        return Model()
+
+    def find_path():
+        return "."
+    """
+
+
+@pytest.mark.parametrize(
+    ("lines", "returned", "whole"),
+    [
+        ("found = path / 'train'", "found", False),
+        ("print(path)", "path", False),
+        ("found = [path]; found.append(build_model())", "found", True),
+        ("found = {'path': path}; found['of'] = build_model()", "found", True),
+        ("found = Path(path); fill(found)", "found", True),
+        ("if path is None: return None", "path", True),
+    ],
+)
+def test_of_several_things_that_a_function_returns_the_one_is_followed(lines: str, returned: str, whole: bool) -> None:
+    found = followed(data=SAMPLES, train=PREPARED.format(lines, returned))
+    assert "find_path" in found
+    assert ("build_model" in found) is whole
 
 
 def test_options_that_are_handed_on_as_a_whole_are_followed_as_a_whole() -> None:

@@ -172,7 +172,7 @@ class SharedState:
             _asked_for_iterator, "draws random numbers in an `__iter__` that workers call twice"
         )
 
-    def _draws_within(self, within_code: Callable[[Source], Iterator[cst.CSTNode]], words: str) -> Iterator[Trace]:
+    def _draws_within(self, within_code: Callable[[Source], Sequence[cst.CSTNode]], words: str) -> Iterator[Trace]:
         lines: dict[str, list[tuple[int, int]]] = {}
         for draw in draws_of_order(self.texts, self.path, self.made_by):
             if draw.path not in lines:
@@ -359,7 +359,8 @@ def _line(source: Source, node: cst.CSTNode) -> str:
     return source.line_text(source.lines_of(node)[0]).strip().partition("  #")[0]
 
 
-def _between_samples(source: Source) -> Iterator[cst.CSTNode]:
+@per_source
+def _between_samples(source: Source) -> Sequence[cst.CSTNode]:
     """The code that runs between two values of an iterator: turns of loops that yield, and what those call."""
     found: list[cst.CSTNode] = [*source.every(cst.GeneratorExp)]
     found += [each for each in source.every(cst.FunctionDef) if each.name.value == "__next__"]
@@ -368,13 +369,14 @@ def _between_samples(source: Source) -> Iterator[cst.CSTNode]:
         for each in source.walk()
         if isinstance(each, cst.For | cst.While) and any(source.every(cst.Yield, each.body))
     ]
-    yield from _with_called(source, found)
+    return tuple(_with_called(source, found))
 
 
-def _asked_for_iterator(source: Source) -> Iterator[cst.CSTNode]:
+@per_source
+def _asked_for_iterator(source: Source) -> Sequence[cst.CSTNode]:
     """The code that runs where an iterator is asked for: each `__iter__` without a `yield`, and what it calls."""
     found = [each for each in source.functions_named("__iter__") if not any(source.every(cst.Yield, each))]
-    yield from _with_called(source, found)
+    return tuple(_with_called(source, found))
 
 
 def _with_called(source: Source, code: Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode]:

@@ -16,6 +16,7 @@ from diagnose.source.samples.sample_code import SampleCode
 from diagnose.source.samples.sample_names import is_read
 from diagnose.source.samples.sharing.shared_objects import SharedObjects
 from diagnose.source.tree.attributes import binds_whole, whole
+from diagnose.source.tree.definitions import is_foreign
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source
@@ -221,7 +222,7 @@ class StatementOrder:
                     if isinstance(parent, cst.FunctionDef | cst.ClassDef | cst.ImportAlias):
                         continue
                     used = whole(other, each)
-                    if (used is each and not is_variable(other, each)) or self.code.is_foreign(other, used):
+                    if (used is each and not is_variable(other, each)) or is_foreign(other, used, self.code.sources):
                         continue
                     if used is each and owner is not None and not constructs:
                         continue
