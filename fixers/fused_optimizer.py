@@ -325,6 +325,8 @@ FIXER = Fixer(
             _IMPORT + "table = torch.nn.Embedding(9, 9, sparse=True)\nopt = torch.optim.SGD(model.parameters())\n",
             _IMPORT
             + "table = torch.nn.Embedding(9, 9, sparse=samples > 0)\nopt = torch.optim.SGD(model.parameters())\n",
+            _IMPORT + "table = torch.nn.Embedding(9, 9)\nopt = torch.optim.SGD(model.parameters())\n"
+            "for epoch in range(9):\n    table.sparse = epoch > 5\n    train(model, opt)\n",
             "from library import Table\n" + _IMPORT + "table = Table(sparse=True)\n"
             "opt = torch.optim.SGD(model.parameters())\n",
             _IMPORT + "class Flow(Data):\n    def __init__(self):\n        super().__init__(sparse=True)\n\n\n"
