@@ -15,11 +15,12 @@ Why it helps
 Fix safety
     Rounding. The same formulas, evaluated in another order inside one kernel. Left alone: sparse gradients and
     `differentiable=True`, which the fused form does not take; optimizers that have no fused form and, with advice,
-    classes of the program's own; SGD with momentum where no run showed that all parameters get a gradient in the first
-    steps, since its fused form fails where one gets it later; programs that print an optimizer or all of its options,
-    which name its form. A checkpoint of the optimizer's state loads in either form, and brings that form along. With a
-    GradScaler, the fused form takes the scale into its kernel, and the host need not wait; a state of the other form
-    could then not step, so that programs which load one are left alone.
+    classes of the program's own; SGD with momentum where no run showed that all parameters get a gradient in the
+    first steps, since its fused form fails where one gets it later; models that are converted in mid-training to
+    another number format; programs that print an optimizer or all of its options, which name its form. A checkpoint
+    of the optimizer's state loads in either form, and brings that form along. With a GradScaler, the fused form
+    takes the scale into its kernel, and the host need not wait; a state of the other form could then not step, so
+    that programs which load one are left alone.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from diagnose.fixer import (
     word_diffs,
 )
 from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.dataflow.flow import loops_around, scope_of, within
 from diagnose.source.device.cuda_switches import also_without_cuda
 from diagnose.source.optimizers.late_gradients import late_gradients
 from diagnose.source.optimizers.optimizer_values import optimizers_of
@@ -59,6 +61,9 @@ _COMPLEX = frozenset(
 _FOREACH_POSITION = {"Adagrad": 6}
 _MOMENTUM_POSITION = 2
 """The position of `momentum` among the parameters of `torch.optim.SGD`."""
+_CASTS = ("double", "half", "float", "bfloat16", "to", "type")
+"""Methods of a module that may convert its parameters to another number format."""
+_FORMAT = re.compile(r"\b(?:float|double|half|bfloat)(?:16|32|64)?\b")
 _FORMS = frozenset({"fused", "foreach"})
 _FUSES = re.compile(r"""dict\(fused=True\)|\{["']fused["']: *True\}""")
 _DOES_NOT = re.compile(r"""dict\(\)|\{\}|dict\(foreach=\w+\)|\{["']foreach["']: *\w+\}""")
@@ -189,6 +194,8 @@ def _set_fused(request: Request, site: Site, source: Source, call: cst.Call, kin
         return f"{where}: the fused form does not take sparse gradients, and the program has a sparse embedding."
     if (parameter := _complex_parameter(request)) is not None:
         return f"{where}: the fused form takes no complex numbers, and `{parameter}` makes a parameter of them."
+    if (cast := _converted_later(source, call)) is not None:
+        return f"{where}: the fused form takes one number format, and `{cast}` converts parameters in mid-training."
     if _lightning_refuses(request):
         return f"{where}: in mixed precision, Lightning does not clip the gradients of a fused optimizer."
     late = late_gradients(request.sources, request.sites, site) if _has_momentum(call, kind) else None
@@ -228,6 +235,30 @@ def _complex_parameter(request: Request) -> str | None:
             for node in source.every(cst.Attribute, call):
                 if node.attr.value in _COMPLEX:
                     return source.code(call)
+    return None
+
+
+def _converted_later(source: Source, optimizer: cst.Call) -> str | None:
+    """The first code that converts a model's parameters while the optimizer, which is built before it, is in use."""
+    built = source.parent(optimizer)
+    name = source.code(built.targets[0].target) if isinstance(built, cst.Assign) else ""
+    uses = [source.lines_of(each)[0] for each in source.named(name.rpartition(".")[2])] if name else []
+    models = {
+        source.code(call.func.value)
+        for call in source.calls_named("parameters")
+        if isinstance(call.func, cst.Attribute)
+    }
+    for call in (each for name in _CASTS for each in source.calls_named(name)):
+        of = call.func.value if isinstance(call.func, cst.Attribute) else None
+        loops = loops_around(source, call)
+        if of is None or source.code(of) not in models or any(within(source, optimizer, loop) for loop in loops):
+            continue
+        line = source.lines_of(call)[0]
+        same = scope_of(source, call) is scope_of(source, optimizer) and line > source.lines_of(optimizer)[1]
+        if not loops and not (same and max(uses, default=0) > line):
+            continue
+        if call_name(call) not in {"to", "type"} or _FORMAT.search(source.code(call)):
+            return source.code(call)
     return None
 
 
@@ -325,6 +356,15 @@ FIXER = Fixer(
             _IMPORT + "table = torch.nn.Embedding(9, 9, sparse=True)\nopt = torch.optim.SGD(model.parameters())\n",
             _IMPORT
             + "table = torch.nn.Embedding(9, 9, sparse=samples > 0)\nopt = torch.optim.SGD(model.parameters())\n",
+            _IMPORT + "table = torch.nn.Embedding(9, 9)\nopt = torch.optim.SGD(model.parameters())\n"
+            "for epoch in range(9):\n    table.sparse = epoch > 5\n    train(model, opt)\n",
+            _IMPORT + "opt = torch.optim.Adam(model.parameters())\nfor epoch in range(9):\n    if epoch == 5:\n"
+            "        model.double()\n    train(model, opt)\n",
+            _IMPORT + "opt = torch.optim.Adam(model.parameters())\ntrain(model, opt)\nmodel.to(torch.float64)\n"
+            "train(model, opt)\n",
+            _IMPORT + "for fold in range(9):\n    model.double()\n"
+            "    opt = torch.optim.Adam(model.parameters(){+, fused=True+})\n    train(model, opt)\n",
+            _IMPORT + "opt = torch.optim.Adam(model.parameters(){+, fused=True+})\ntrain(model, opt)\nmodel.half()\n",
             "from library import Table\n" + _IMPORT + "table = Table(sparse=True)\n"
             "opt = torch.optim.SGD(model.parameters())\n",
             _IMPORT + "class Flow(Data):\n    def __init__(self):\n        super().__init__(sparse=True)\n\n\n"

@@ -30,6 +30,18 @@ def has_sparse_gradients(sources: Mapping[str, str]) -> bool:
         _may_be_sparse(parsed, source, call) and not _is_one_of(source, call, own)
         for source in of_embeddings
         for call in source.every(cst.Call)
+    ) or any(map(_is_made_sparse, of_embeddings))
+
+
+def _is_made_sparse(source: Source) -> bool:
+    """Whether a statement makes an embedding sparse that was not built so: `table.sparse = epoch > 2`."""
+    return any(
+        isinstance(each.target, cst.Attribute)
+        and source.code(each.target).endswith(".sparse")
+        and not source.code(each.target).startswith("self.")
+        and source.code(assign.value) != "False"
+        for assign in (source.every(cst.Assign) if source.mentions("Embedding") else ())
+        for each in assign.targets
     )
 
 

@@ -135,6 +135,37 @@ if __name__ == "__main__":
     main()
 """
 
+CHANGED_LATER = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(4)
+ids, targets = torch.randint(0, 20, (96,)), torch.randn(96)
+<norm>
+loader = DataLoader(TensorDataset(ids, targets), batch_size=8<collate>)
+model = nn.Sequential(nn.Embedding(20, 6), nn.Linear(6, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=<momentum>)
+for epoch in range(4):
+    <start>
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x).squeeze(1), y.to(model[1].weight.dtype))
+        loss.backward()
+        optimizer.step()
+    print(epoch, round(loss.item(), 3))
+<end>
+"""
+NORM = """
+norm = nn.BatchNorm1d(1, affine=False)
+
+
+def collate(rows):
+    x, y = zip(*rows)
+    return torch.stack(x), norm(torch.stack(y)[:, None])[:, 0]
+"""
+
 
 def programs() -> Iterator[Program]:
     """All members of the family."""
@@ -167,3 +198,14 @@ def programs() -> Iterator[Program]:
             edited=frozenset({"defer-item"}),
             left_alone=dict.fromkeys(("loader-workers", "loader-pin"), "the loader hands out tensors of the device"),
         )
+    for name, momentum, start in (
+        ("number_format", "0.9", "if epoch == 2:\n    model.double()"),
+        ("sparse_gradients", "0", "model[0].sparse = epoch > 1"),
+    ):
+        text = fill(CHANGED_LATER, norm="", collate="", momentum=momentum, start=start, end="")
+        left = {"fused-optimizer": "its fused form fails in a late epoch"}
+        yield Program(f"recipe_changed_later_{name}", FAMILY, text, left_alone=left)
+    end = "print(norm.running_mean)"
+    text = fill(CHANGED_LATER, norm=NORM, collate=", collate_fn=collate", momentum="0", start="", end=end)
+    left = {"loader-workers": "the statistics of samples would stay in the workers"}
+    yield Program("recipe_statistics_of_samples", FAMILY, text, left_alone=left)

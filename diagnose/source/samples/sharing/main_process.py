@@ -25,6 +25,13 @@ _ASKS = frozenset({"len", "print", "isinstance", "type", "id", "str", "repr", "p
 """Functions that go through nothing."""
 _SAME_OBJECT = frozenset({"to", "cuda", "cpu", "float", "double", "train", "eval", "requires_grad_"})
 """Methods of a module that return the module."""
+_WITH_WEIGHTS = re.compile(
+    r"torch\.nn\.(?:Linear|Bilinear|Embedding|Conv|Lazy|LSTM|GRU|RNN|MultiheadAttention|Transformer|PReLU|LayerNorm)\w*"
+)
+"""Layers of torch whose output requires gradients where nobody says otherwise."""
+_WITH_STATISTICS = re.compile(r"torch\.nn\.(?:Sync|Lazy)?BatchNorm\w*")
+"""Layers of torch that note statistics of what they are given, unless they are in evaluation mode."""
+_WITHOUT_GRADIENTS = frozenset({"no_grad", "inference_mode", "detach"})
 _FREEZES = re.compile(r"\w+\.requires_grad(?:_\(False\)| = False)")
 
 
@@ -172,6 +179,42 @@ class MainProcess:
                     makes = self.order.when(path, word) is When.BEFORE  # later it is a batch, by the same name
                 if makes and _is_switched_on(source, word):
                     yield Trace("has samples that require gradients", path, source.lines_of(word)[0])
+
+    def computed(self) -> Iterator[Trace]:
+        """Samples that layers compute: with weights that require gradients, or noting statistics in each worker."""
+        made = self.code.building.items()
+        layers = [(path, call) for node, path in made for call in self.code.sources[path].every(cst.Call, node)]
+        noting = [each for each in layers if self._is_of(*each, _WITH_STATISTICS)]
+        words = {
+            each.value
+            for node, path in (*made, *self.code.sampling.items())
+            for each in self.code.sources[path].every(cst.Name, node)
+        }
+        frozen = any("requires_grad" in each for source in self.code.sources.values() for each in source.words)
+        if not frozen and words.isdisjoint(_WITHOUT_GRADIENTS):
+            for path, call in (each for each in layers if self._is_of(*each, _WITH_WEIGHTS)):
+                source = self.code.sources[path]
+                by = source.code(call.func)
+                yield Trace(f"has samples that require gradients, by `{by}`", path, source.lines_of(call)[0])
+        if noting and not self._is_evaluated():
+            path, call = noting[0]
+            source = self.code.sources[path]
+            by = source.code(call.func)
+            yield Trace(f"keeps statistics of its samples, by `{by}`", path, source.lines_of(call)[0])
+
+    def _is_of(self, path: str, call: cst.Call, kind: re.Pattern[str]) -> bool:
+        return any(map(kind.fullmatch, self.code.sources[path].names(call.func)))
+
+    def _is_evaluated(self) -> bool:
+        """Whether something that makes samples is put into evaluation mode."""
+        for path, source in self.code.sources.items():
+            for call in source.calls_named("eval"):
+                of = call.func.value if isinstance(call.func, cst.Attribute) else call
+                around = (call, *source.ancestors(call))
+                own = any(each in self.code.building or each in self.code.sampling for each in around)
+                if own or any(each in self.code.building for each in self._made_by(path, of)):
+                    return True
+        return False
 
     def _raised(self) -> Iterator[str]:
         """The names of the exceptions that samples raise, and of those that they are kinds of."""
