@@ -294,6 +294,9 @@ def test_no_workers_are_given_where_a_worker_would_not_see_or_show_what_the_prog
     [
         ("return nn.functional.interpolate(self.x[i][None, None], size=8)[0], i", Gate.ROUNDING),
         ("return torch.fft.rfft(self.x[i]).abs(), i", Gate.ROUNDING),
+        ("return torch.linalg.solve(self.basis, self.x[i]), i", Gate.ROUNDING),
+        ("return torch.mv(self.basis, self.x[i]), i", Gate.ROUNDING),
+        ("return self.x[i] / torch.linalg.norm(self.x[i]), i", None),
         ("return self.x[i] - self.x[i].mean(), i", None),
     ],
 )
