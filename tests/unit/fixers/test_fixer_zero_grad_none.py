@@ -265,3 +265,34 @@ def test_a_method_that_only_constructors_call_leaves_no_gradient_over(
     answer = FIXER.rewrite(example_request("slow-optimizer", text))
     assert isinstance(answer, Edits)
     assert answer.gate is gate
+
+
+GROUPED = """
+import torch
+a, b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD({given}, lr=0.1)
+for step, x in enumerate(loader):
+    loss = (a(x) if step % 3 else b(a(x))).mean()
+    optimizer.zero_grad(set_to_none=False)
+    loss.backward()
+    optimizer.step()
+    {later}
+"""
+BOTH = "[*a.parameters(), *b.parameters()]"
+
+
+@pytest.mark.parametrize(
+    ("given", "later", "gate"),
+    [
+        (BOTH, "print(loss)", None),
+        (BOTH, "optimizer.param_groups[0]['lr'] *= 0.9", None),
+        (BOTH, "optimizer.param_groups[0]['momentum'] = 0.9", Gate.TRAINING),
+        (BOTH, "optimizer.param_groups[0].update(weight_decay=0.1)", Gate.TRAINING),
+        ("[{'params': a.parameters(), 'weight_decay': 0.1}, {'params': b.parameters()}]", "pass", Gate.TRAINING),
+        ("[dict(params=a.parameters()), dict(params=b.parameters(), momentum=0.5)]", "pass", Gate.TRAINING),
+    ],
+)
+def test_groups_of_sgd_may_have_momentum_of_their_own(given: str, later: str, gate: Gate | None) -> None:
+    answer = FIXER.rewrite(example_request("slow-optimizer", GROUPED.format(given=given, later=later)))
+    assert isinstance(answer, Edits)
+    assert answer.gate is gate
