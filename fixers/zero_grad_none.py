@@ -11,20 +11,22 @@ Why it helps
 Fix safety
     Bitwise where the source shows that every parameter gets a gradient in every step, or where the optimizer is SGD
     without momentum and weight decay. Training otherwise, with the line that leaves it open: the optimizer skips a
-    parameter that has no gradient, where it would apply weight decay and momentum to a gradient of zeros. Left
-    alone where the program reads `.grad` without asking whether it is None, and where it captures CUDA graphs, which
-    need gradients that stay where they are.
+    parameter that has no gradient, where it would apply weight decay and momentum to a gradient of zeros. So
+    is it where code lists or shows the gradients that there are. Left alone where the program reads `.grad` without
+    asking whether it is None, or asks between `zero_grad` and `backward`, and where it captures CUDA graphs, which need
+    gradients that stay where they are.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
 import libcst as cst
 
 from diagnose.fixer import Advice, Answer, Edits, Example, Fixer, Gate, Request, example_request
-from diagnose.source.dataflow.flow import within
+from diagnose.source.dataflow.flow import scope_of, within
 from diagnose.source.optimizers.gradient_coverage import idle_gradients
 from diagnose.source.tree.arguments import argument, remove_argument
 from diagnose.source.tree.edits import Source, Splice, call_name, replace
@@ -58,11 +60,13 @@ def rewrite(request: Request) -> Answer:
     if any_matches(_CAPTURED, request.sources.values()):
         return Advice("The program captures CUDA graphs: they need gradients that stay where they are.")
     reader = next((place for path, source in parsed if (place := _reader(path, source, changed))), None)
+    told = [(path, source, node) for path, source in parsed for node in _asked(source, changed)]
+    reader = reader or next((_at(*each) for each in told if _is_asked_of_zeros(*each[1:], changed)), None)
     if reader is not None:
         return Advice(
             f"{reader} reads or sets `.grad` as if it never were None: ask there first, then let zero_grad free it."
         )
-    idle = idle_gradients(request.sources)
+    idle = idle_gradients(request.sources, also_sgd=bool(told))
     if idle is None:
         return Edits(request.edited(edits), "let zero_grad free the gradients")
     because = f"{idle}: a parameter without a new gradient is skipped, where it was decayed and kept its momentum"
@@ -121,6 +125,46 @@ def _reader(path: str, source: Source, changed: list[cst.CSTNode]) -> str | None
     return None
 
 
+def _at(path: str, source: Source, node: cst.CSTNode) -> str:
+    return f"{path}:{source.lines_of(node)[0]}"
+
+
+def _asked(source: Source, changed: list[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+    """Yield the gradients that code asks for and then does more than compute with: it tells which there are."""
+    for node in source.attributes_named("grad"):
+        if any(within(source, node, loop) for loop in changed):
+            continue
+        for above in source.ancestors(node):
+            if isinstance(above, cst.CompIf) or (
+                isinstance(above, cst.If) and within(source, node, above.test) and _tells(source, above)
+            ):
+                yield node
+                break
+            if isinstance(above, cst.BaseSmallStatement | cst.BaseCompoundStatement):
+                break
+
+
+def _tells(source: Source, branch: cst.If) -> bool:
+    """Whether a branch does more than arithmetic; one that skips a turn stands for the rest of the loop."""
+    skips = any(source.every(cst.Continue, branch))
+    loop = source.inside(branch, cst.For) if skips else None
+    for each in source.walk(loop.body if loop is not None else branch, cst.BaseSmallStatement):
+        in_place = isinstance(each, cst.Expr) and isinstance(each.value, cst.Call) and call_name(each.value)[-1:] == "_"
+        names = isinstance(each, cst.Assign) and all(isinstance(one.target, cst.Name) for one in each.targets)
+        if not (in_place or names or isinstance(each, cst.AugAssign | cst.Continue | cst.Pass)):
+            return True
+    return False
+
+
+def _is_asked_of_zeros(source: Source, node: cst.CSTNode, changed: list[cst.CSTNode]) -> bool:
+    """Whether the function has filled gradients with zeros, and computed no new ones, where it asks for one."""
+    scope = scope_of(source, node)
+    calls = [*source.calls_named("zero_grad", "backward"), *changed]
+    here = [each for each in calls if within(source, each, scope) and source.span(each)[1] <= source.span(node)[0]]
+    last = max(here, key=lambda each: source.span(each)[0], default=None)
+    return last is not None and not (isinstance(last, cst.Call) and call_name(last) == "backward")
+
+
 def _is_counted(source: Source, asked: cst.Comparison) -> bool:
     """Whether the answer to `p.grad is None` is no condition, but a value: `sum(p.grad is None for p in model)`."""
     above = source.parent(asked)
@@ -165,10 +209,11 @@ FIXER = Fixer(
             "optimizer.zero_grad(set_to_none=False)\nprint(sum(p.grad is not None for p in params))\n", None, _recorded
         ),
         Example(
-            "optimizer.zero_grad(False)\nif any(p.grad is None for p in params):\n    idle()\n",
-            "optimizer.zero_grad()\nif any(p.grad is None for p in params):\n    idle()\n",
+            "optimizer.zero_grad(False)\nloss.backward()\nif any(p.grad is None for p in params):\n    idle()\n",
+            "optimizer.zero_grad()\nloss.backward()\nif any(p.grad is None for p in params):\n    idle()\n",
             _recorded,
         ),
+        Example("optimizer.zero_grad(False)\nif any(p.grad is None for p in params):\n    idle()\n", None, _recorded),
         Example("for p in params:\n    p.grad = flat[p]\noptimizer.zero_grad(set_to_none=False)\n", None, _recorded),
         Example("g = torch.cuda.CUDAGraph()\noptimizer.zero_grad(set_to_none=False)\n", None, _recorded),
         Example("for p in model.parameters():\n    p.grad.zero_()\n    count += 1\n", None, _recorded),

@@ -35,8 +35,13 @@ _SPAWNS = re.compile(
 )
 """How a program says that its processes are no copies of it."""
 _GUARD = re.compile(r"__name__\s*==|==\s*__name__")
-_SPLIT_OVER_THREADS = ("torch.nn.functional.interpolate", "torch.fft.")
-"""Functions that share out a sample of ordinary size among threads, in parts that round otherwise."""
+_MATRIX_FUNCTIONS = ("cholesky", "eigh", "eigvalsh", "inv", "lstsq", "pinv", "qr", "solve", "svd", "svdvals")
+_SPLIT_OVER_THREADS = (
+    *("torch.nn.functional.interpolate", "torch.fft.", "torch.inverse", "torch.mv"),
+    *(f"torch.linalg.{name}" for name in _MATRIX_FUNCTIONS),
+)
+"""Functions that share out a sample of ordinary size among threads, in parts that round otherwise: of matrices with
+some 200 rows, `qr` of 64."""
 _WATCHES = re.compile(
     r"\b(?:active_children|active_count|setprofile|settrace|threading\.enumerate|os\.wait3?|os\.waitpid\(-1)\b|\bSIGCHLD\b"
     r"|\bRUSAGE_CHILDREN\b|\bpsutil\.Process\([^)]*\)\.children\b"

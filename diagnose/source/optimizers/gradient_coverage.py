@@ -13,7 +13,7 @@ from diagnose.source.training.every_step import EveryStep
 from diagnose.source.training.given_arguments import is_given_alike, is_never_given
 from diagnose.source.tree.attributes import building_methods, names_set_later
 from diagnose.source.tree.edits import call_name
-from diagnose.source.tree.literals import literal
+from diagnose.source.tree.literals import literal, string
 from diagnose.source.tree.syntax import Source
 
 _CUTS = frozenset(
@@ -21,6 +21,8 @@ _CUTS = frozenset(
 )
 _HOOKS = frozenset({"register_hook", "register_full_backward_hook", "register_post_accumulate_grad_hook"})
 _KNOWN = frozenset({"parameters", "named_parameters", "train", "eval", "zero_grad", "state_dict", "to", "modules"})
+_KEEPS_MOVING = frozenset({"momentum", "weight_decay"})
+"""Options of a group by which SGD moves a parameter whose gradient is zero."""
 _RATE_ONLY = frozenset({"params", "lr", "foreach", "fused", "maximize"})
 
 
@@ -35,7 +37,8 @@ def idle_gradients(sources: Mapping[str, str], *, also_sgd: bool = False) -> str
     built = [(path, source, call) for path, source in parsed.items() for call in _optimizers(source)]
     if not built:
         return "no optimizer of torch's is built in the program's files"
-    if not also_sgd and all(_is_plain_sgd(source, call) for _, source, call in built):
+    plain = all(_is_plain_sgd(source, call) for _, source, call in built)
+    if not also_sgd and plain and not any(map(_sets_groups, parsed.values())):
         return None
     if len(built) > 1:
         return f"{_at(*built[1])} builds a second optimizer"
@@ -50,6 +53,16 @@ def _optimizers(source: Source) -> Iterator[cst.Call]:
     for call in source.every(cst.Call):
         if any(name.startswith("torch.optim.") and "lr_scheduler" not in name for name in source.names(call.func)):
             yield call
+
+
+def _sets_groups(source: Source) -> bool:
+    """Whether code gives a group momentum or decay by its key: `group["momentum"] = 0.9`, `{"weight_decay": 0.1}`."""
+    if not any(name in source.text for name in _KEEPS_MOVING):
+        return False
+    keys = (string(each) for each in source.every(cst.SimpleString))
+    calls = (call for call in source.calls_named("dict", "update"))
+    named = (arg.keyword.value for call in calls for arg in call.args if arg.keyword is not None)
+    return not _KEEPS_MOVING.isdisjoint({*keys, *named})
 
 
 def _is_plain_sgd(source: Source, call: cst.Call) -> bool:

@@ -177,3 +177,17 @@ def is_of_model(source: Source, node: cst.BaseExpression) -> bool:
     ]
     through = [any(words in source.code(each.iter) for words in _OF_MODELS) for each in loops]
     return bool(through) and all(through)
+
+
+def is_namespace(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether an expression is the dictionary of a module or an object, as `globals()` and `vars(data)` are."""
+    if isinstance(node, cst.Call):
+        return source.code(node.func) in {"globals", "vars"}
+    return isinstance(node, cst.Attribute) and node.attr.value == "__dict__"
+
+
+def owner_of_namespace(node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The object whose names a dictionary holds; None for those of a module."""
+    if isinstance(node, cst.Attribute):
+        return node.value
+    return node.args[0].value if isinstance(node, cst.Call) and node.args else None

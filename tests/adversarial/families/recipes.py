@@ -166,6 +166,54 @@ def collate(rows):
     return torch.stack(x), norm(torch.stack(y)[:, None])[:, 0]
 """
 
+OTHER_NAMES = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+NORM = {"mean": torch.zeros(4)}
+
+
+class Rows(Dataset):
+    def __init__(self):
+        self.items = [torch.randn(4) for _ in range(40)]
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return <sample>
+
+
+class Keep:
+    def __init__(self, data):
+        self.rows = data.items
+
+    def __call__(self, x):
+        self.rows.append(x[0].clone())
+
+
+def main():
+    torch.manual_seed(0)
+    data = Rows()
+    loader = DataLoader(data, batch_size=8, shuffle=True)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    <start>
+    for epoch in range(3):
+        for x in loader:
+            loss = (model(x)[:, 0] - x.sum(1)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            <after>
+        print(epoch, len(data), f"{loss.item():.6f}")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
 
 def programs() -> Iterator[Program]:
     """All members of the family."""
@@ -209,3 +257,23 @@ def programs() -> Iterator[Program]:
     text = fill(CHANGED_LATER, norm=NORM, collate=", collate_fn=collate", momentum="0", start="", end=end)
     left = {"loader-workers": "the statistics of samples would stay in the workers"}
     yield Program("recipe_statistics_of_samples", FAMILY, text, left_alone=left)
+    for name, parts, why in (
+        ("kept_rows", {"sample": "self.items[i]", "start": "keep = Keep(data)", "after": "keep(x)"}, "dataset grows"),
+        (
+            "running_mean",
+            {"sample": 'self.items[i] - NORM["mean"]', "start": 'mean = NORM["mean"]', "after": "mean += x.mean(0)"},
+            "mean moves",
+        ),
+    ):
+        yield Program(
+            f"recipe_{name}_by_another_name",
+            FAMILY,
+            fill(OTHER_NAMES, **parts),
+            left_alone={"loader-workers": f"the {why} while batches come, under another name"},
+        )
+    yield Program(
+        "recipe_rows_that_stay",
+        FAMILY,
+        fill(OTHER_NAMES, sample="self.items[i]", start="", after=""),
+        edited=frozenset({"loader-workers"}),
+    )

@@ -38,6 +38,7 @@ AILMENTS = frozenset(
         "debug-leftovers",
         "fp32-matmul",
         "low-precision-headroom",
+        "fp8-headroom",
         "memory-bound",
         "plan-building",
         "misaligned-matmul",
@@ -67,8 +68,8 @@ AILMENTS = frozenset(
     }
 )
 """All that have a name; rules that find them may come later."""
-NO_PROGRAM = frozenset({"throttled", "slow-link", "conv-heuristics"})
-"""Faults of a machine or of a library: no program has them everywhere."""
+NO_PROGRAM = frozenset({"throttled", "slow-link", "conv-heuristics", "fp8-headroom"})
+"""Faults of a machine or of a library, and room that only some devices have: no program has them everywhere."""
 
 
 def named(program: Program) -> str:

@@ -265,3 +265,67 @@ def test_a_method_that_only_constructors_call_leaves_no_gradient_over(
     answer = FIXER.rewrite(example_request("slow-optimizer", text))
     assert isinstance(answer, Edits)
     assert answer.gate is gate
+
+
+GROUPED = """
+import torch
+a, b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD({given}, lr=0.1)
+for step, x in enumerate(loader):
+    loss = (a(x) if step % 3 else b(a(x))).mean()
+    optimizer.zero_grad(set_to_none=False)
+    loss.backward()
+    optimizer.step()
+    {later}
+"""
+BOTH = "[*a.parameters(), *b.parameters()]"
+
+
+@pytest.mark.parametrize(
+    ("given", "later", "gate"),
+    [
+        (BOTH, "print(loss)", None),
+        (BOTH, "optimizer.param_groups[0]['lr'] *= 0.9", None),
+        (BOTH, "optimizer.param_groups[0]['momentum'] = 0.9", Gate.TRAINING),
+        (BOTH, "optimizer.param_groups[0].update(weight_decay=0.1)", Gate.TRAINING),
+        ("[{'params': a.parameters(), 'weight_decay': 0.1}, {'params': b.parameters()}]", "pass", Gate.TRAINING),
+        ("[dict(params=a.parameters()), dict(params=b.parameters(), momentum=0.5)]", "pass", Gate.TRAINING),
+    ],
+)
+def test_groups_of_sgd_may_have_momentum_of_their_own(given: str, later: str, gate: Gate | None) -> None:
+    answer = FIXER.rewrite(example_request("slow-optimizer", GROUPED.format(given=given, later=later)))
+    assert isinstance(answer, Edits)
+    assert answer.gate is gate
+
+
+LOOKED = """
+import torch
+a, b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD([*a.parameters(), *b.parameters()], lr=0.1)
+for step, x in enumerate(loader):
+    loss = (a(x) if step % 3 else b(a(x))).mean()
+    optimizer.zero_grad(set_to_none=False)
+    loss.backward()
+    for p in b.parameters():
+        {look}
+    optimizer.step()
+"""
+SKIP = "if p.grad is None:\n            continue\n        "
+
+
+@pytest.mark.parametrize(
+    ("look", "gate"),
+    [
+        ("if p.grad is not None: total += p.grad.norm() ** 2", None),
+        ("if p.grad is not None: p.grad.mul_(0.5)", None),
+        (SKIP + "norm = p.grad.norm()", None),
+        ("if p.grad is not None: norms.append(p.grad.norm())", Gate.TRAINING),
+        ("if p.grad is not None: norms[p] = p.grad.norm()", Gate.TRAINING),
+        (SKIP + "print(p.grad.norm())", Gate.TRAINING),
+        ("print(len([each for each in b.parameters() if each.grad is not None]))", Gate.TRAINING),
+    ],
+)
+def test_a_look_at_which_gradients_there_are_counts_parameters_without_one(look: str, gate: Gate | None) -> None:
+    answer = FIXER.rewrite(example_request("slow-optimizer", LOOKED.format(look=look)))
+    assert isinstance(answer, Edits)
+    assert answer.gate is gate

@@ -11,7 +11,7 @@ from dataset_programs import asked, program, refused
 from diagnose.fixer import Edits
 
 SAMPLE = "return self.transform(torch.load(self.paths[i])), i"
-DETACHED = "return self.transform(torch.load(self.paths[i])).detach(), i"
+DETACHED = SAMPLE.replace(", i", ".detach(), i")
 TRAINER = """
 class Trainer:
     def __init__(self, network):
@@ -63,15 +63,46 @@ def test_a_model_that_stays_as_it_is_may_make_samples_in_workers(text: str) -> N
     assert isinstance(asked("loader-workers", text), Edits)
 
 
-@pytest.mark.parametrize(
-    ("sample", "made"),
-    [
-        (SAMPLE, "nn.Linear(16, 8)"),
-        (SAMPLE, "nn.Sequential(nn.Flatten(), nn.Linear(16, 8))"),
-        (DETACHED, "nn.BatchNorm1d(16, affine=False)"),
-    ],
-    ids=["a layer", "a layer among others", "statistics"],
-)
-def test_layers_that_need_gradients_or_keep_statistics_make_no_samples_in_workers(sample: str, made: str) -> None:
-    text = with_network(program(sample, dataset="Images(paths, net)"), f"{made}  # !")
+def test_layers_that_keep_statistics_make_no_samples_in_workers() -> None:
+    text = with_network(program(DETACHED, dataset="Images(paths, net)"), "nn.BatchNorm1d(16, affine=False)  # !")
     refused("loader-workers", text, "# !")
+
+
+ENCODED = program(SAMPLE, dataset="Images(paths, net)")
+NAMED = "z = self.transform(torch.load(self.paths[i]))\nreturn {'x': z, 'y': i}"
+MODULE = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Conv2d(3, 4, 3)
+    def forward(self, x):
+        return self.body(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        (with_network(ENCODED), "return self.transform"),
+        (with_network(ENCODED, "nn.Sequential(nn.Linear(16, 16), nn.ReLU()).eval()"), "return self.transform"),
+        (with_network(program(NAMED, dataset="Images(paths, net)")), "z = "),
+        (with_network(program(SAMPLE, dataset="Images(paths, net)", top=MODULE), "Net()"), "self.body(x)"),
+    ],
+    ids=["a layer", "several", "by a name", "a module"],
+)
+def test_samples_with_the_graph_of_a_layer_cannot_come_from_workers(text: str, mark: str) -> None:
+    refused("loader-workers", text, mark)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        with_network(ENCODED.replace("return self", "with torch.no_grad():\n            return self")),
+        with_network(ENCODED, "nn.Linear(16, 16).requires_grad_(False)"),
+        with_network(program(DETACHED, dataset="Images(paths, net)")),
+        with_network(ENCODED, "nn.Sequential(nn.Upsample(8), nn.ZeroPad2d(2))"),
+    ],
+    ids=["without gradients", "frozen", "detached", "no weights"],
+)
+def test_samples_without_a_graph_may_come_from_workers(text: str) -> None:
+    assert isinstance(asked("loader-workers", text), Edits)

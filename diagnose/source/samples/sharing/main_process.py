@@ -25,13 +25,13 @@ _ASKS = frozenset({"len", "print", "isinstance", "type", "id", "str", "repr", "p
 """Functions that go through nothing."""
 _SAME_OBJECT = frozenset({"to", "cuda", "cpu", "float", "double", "train", "eval", "requires_grad_"})
 """Methods of a module that return the module."""
-_WITH_WEIGHTS = re.compile(
-    r"torch\.nn\.(?:Linear|Bilinear|Embedding|Conv|Lazy|LSTM|GRU|RNN|MultiheadAttention|Transformer|PReLU|LayerNorm)\w*"
-)
-"""Layers of torch whose output requires gradients where nobody says otherwise."""
+_OF_WEIGHTS = tuple(
+    f"torch.nn.{name}" for name in ("Linear", "Bilinear", "Embedding", "EmbeddingBag", "LSTM", "GRU", "RNN", "PReLU")
+) + tuple(f"torch.nn.{name}{n}d" for name in ("Conv", "ConvTranspose") for n in (1, 2, 3))
+"""Layers that have weights however they are built."""
+_WITHOUT_GRADIENTS = ("no_grad", "inference_mode", "set_grad_enabled", "requires_grad", "requires_grad_", "detach_")
 _WITH_STATISTICS = re.compile(r"torch\.nn\.(?:Sync|Lazy)?BatchNorm\w*")
-"""Layers of torch that note statistics of what they are given, unless they are in evaluation mode."""
-_WITHOUT_GRADIENTS = frozenset({"no_grad", "inference_mode", "detach"})
+"""Layers that note statistics of what they are given, unless they are in evaluation mode."""
 _FREEZES = re.compile(r"\w+\.requires_grad(?:_\(False\)| = False)")
 
 
@@ -108,7 +108,7 @@ class MainProcess:
                     continue
                 name = source.code(call.func.value)
                 named = name in self.shared.given | self.shared.whole and name != "self"
-                if named or any(each in makers for each in self._made_by(path, call.func.value)):
+                if named or any(made in makers for _, made in self._made_by(path, call.func.value)):
                     yield Trace(f"computes with `{name}`, which training changes", path, source.lines_of(call)[0])
 
     def _given_later(self) -> Iterator[cst.Call]:
@@ -122,15 +122,15 @@ class MainProcess:
                     if not isinstance(target, cst.Attribute) or target.attr.value not in read:
                         continue
                     if not is_own(source, target.value) and self.shared.may_be_shared(path, target.value):
-                        yield from self._made_by(path, assign.value)
+                        yield from (made for _, made in self._made_by(path, assign.value))
 
-    def _made_by(self, path: str, node: cst.BaseExpression) -> Iterator[cst.Call]:
-        """The calls that may have made the object which an expression stands for."""
+    def _made_by(self, path: str, node: cst.BaseExpression) -> Iterator[tuple[str, cst.Call]]:
+        """The files and calls that may have made the object which an expression stands for."""
         following = [(path, node)]
         for file, each in following:  # and what is found on the way
             found: list[tuple[str, cst.BaseExpression]] = []
             if isinstance(each, cst.Call):
-                yield each
+                yield file, each
                 if isinstance(each.func, cst.Attribute) and each.func.attr.value in _SAME_OBJECT:
                     found = [(file, each.func.value)]
             elif isinstance(each, cst.IfExp):
@@ -179,31 +179,38 @@ class MainProcess:
                     makes = self.order.when(path, word) is When.BEFORE  # later it is a batch, by the same name
                 if makes and _is_switched_on(source, word):
                     yield Trace("has samples that require gradients", path, source.lines_of(word)[0])
-
-    def computed(self) -> Iterator[Trace]:
-        """Samples that layers compute: with weights that require gradients, or noting statistics in each worker."""
-        made = self.code.building.items()
-        layers = [(path, call) for node, path in made for call in self.code.sources[path].every(cst.Call, node)]
-        noting = [each for each in layers if self._is_of(*each, _WITH_STATISTICS)]
-        words = {
-            each.value
-            for node, path in (*made, *self.code.sampling.items())
-            for each in self.code.sources[path].every(cst.Name, node)
-        }
-        frozen = any("requires_grad" in each for source in self.code.sources.values() for each in source.words)
-        if not frozen and words.isdisjoint(_WITHOUT_GRADIENTS):
-            for path, call in (each for each in layers if self._is_of(*each, _WITH_WEIGHTS)):
-                source = self.code.sources[path]
-                by = source.code(call.func)
-                yield Trace(f"has samples that require gradients, by `{by}`", path, source.lines_of(call)[0])
-        if noting and not self._is_evaluated():
-            path, call = noting[0]
+        if any(source.mentions(*_WITHOUT_GRADIENTS) for source in self.code.sources.values()):
+            return
+        for function, path in self.code.sampling.items():
             source = self.code.sources[path]
-            by = source.code(call.func)
-            yield Trace(f"keeps statistics of its samples, by `{by}`", path, source.lines_of(call)[0])
+            for call in source.every(cst.Call, function):
+                if _is_given_back(source, call, function) and self._has_weights(path, call.func):
+                    words = f"has samples that require gradients (`{source.code(call)}`)"
+                    yield Trace(words, path, source.lines_of(call)[0])
 
-    def _is_of(self, path: str, call: cst.Call, kind: re.Pattern[str]) -> bool:
-        return any(map(kind.fullmatch, self.code.sources[path].names(call.func)))
+    def _has_weights(self, path: str, node: cst.BaseExpression) -> bool:
+        """Whether an expression stands for a layer, or a module of the program's, with weights."""
+        for file, made in self._made_by(path, node):
+            source = self.code.sources[file]
+            classes = (each for each in self.code.named(source, made.func) if isinstance(each[1], cst.ClassDef))
+            for its, part in ((file, made), *classes):
+                of = self.code.sources[its]
+                if any(of.is_called(call.func, *_OF_WEIGHTS) for call in of.every(cst.Call, part)):
+                    return True
+        return False
+
+    def noted(self) -> Iterator[Trace]:
+        """Layers that note statistics of the samples that they make: a worker's copy would have them."""
+        layers = (
+            (path, call)
+            for node, path in self.code.building.items()
+            for call in self.code.sources[path].every(cst.Call, node)
+        )
+        for path, call in layers:
+            source = self.code.sources[path]
+            if any(map(_WITH_STATISTICS.fullmatch, source.names(call.func))) and not self._is_evaluated():
+                words = f"keeps statistics of its samples, by `{source.code(call.func)}`"
+                yield Trace(words, path, source.lines_of(call)[0])
 
     def _is_evaluated(self) -> bool:
         """Whether something that makes samples is put into evaluation mode."""
@@ -212,7 +219,7 @@ class MainProcess:
                 of = call.func.value if isinstance(call.func, cst.Attribute) else call
                 around = (call, *source.ancestors(call))
                 own = any(each in self.code.building or each in self.code.sampling for each in around)
-                if own or any(each in self.code.building for each in self._made_by(path, of)):
+                if own or any(made in self.code.building for _, made in self._made_by(path, of)):
                     return True
         return False
 
@@ -251,6 +258,24 @@ def _is_switched_on(source: Source, word: cst.Name) -> bool:
     if isinstance(user, cst.Call):
         return word.value == "requires_grad_" and not any(source.code(arg.value) == "False" for arg in user.args)
     return isinstance(user, cst.Arg | cst.Assign) and source.code(user.value) == "True"
+
+
+def _is_given_back(source: Source, call: cst.BaseExpression, function: cst.FunctionDef | cst.Lambda) -> bool:
+    """Whether a function returns what a call gives as it is, by itself or beside others, or by a name."""
+    for above in source.ancestors(call):
+        if isinstance(above, cst.Return | cst.Lambda):
+            return source.inside(above, (cst.FunctionDef, cst.Lambda)) is function or above is function
+        if isinstance(above, cst.Assign):
+            returned = [node for each in source.every(cst.Return, function) for node in source.every(cst.Name, each)]
+            names = (each.target for each in above.targets)
+            return any(
+                isinstance(name, cst.Name) and name.value == use.value and _is_given_back(source, use, function)
+                for name in names
+                for use in returned
+            )
+        if not isinstance(above, cst.Tuple | cst.List | cst.Dict | cst.BaseElement | cst.BaseDictElement):
+            return False
+    return False
 
 
 def _only_freezes(source: Source, call: cst.Call) -> bool:

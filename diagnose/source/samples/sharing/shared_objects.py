@@ -18,7 +18,7 @@ from diagnose.source.samples.object_identity import (
     root_of,
 )
 from diagnose.source.samples.sample_code import SampleCode
-from diagnose.source.samples.sample_names import is_of_model, is_read
+from diagnose.source.samples.sample_names import is_namespace, is_of_model, is_read, owner_of_namespace
 from diagnose.source.samples.temporary_objects import is_made_within
 from diagnose.source.tree.attributes import attribute_values
 from diagnose.source.tree.edits import call_name
@@ -114,9 +114,9 @@ class SharedObjects:
             node = node.value
         if isinstance(node, cst.Attribute) and node.attr.value in _OF_ARRAYS:
             node = node.value
-        if _is_namespace(source, node):
+        if is_namespace(source, node):
             named = not keys or None in keys or not keys.isdisjoint(attributes | variables)
-            of = _owner_of_namespace(node)
+            of = owner_of_namespace(node)
             return named and (of is None or self.may_be_shared(path, of))
         changed = (node is not target or changes_object(source, target)) and not _takes_text(source, target)
         if source.code(node) in self.given and changed:
@@ -131,8 +131,8 @@ class SharedObjects:
             name = node.attr.value
             of_dataset = isinstance(node.value, cst.Attribute) and node.value.attr.value == "dataset"
             of_dataset = of_dataset or source.code(node.value) in self.datasets
-            known = name in attributes | variables or name in self._methods
-            return (of_dataset or known) and self.may_be_shared(path, node.value)
+            known = of_dataset or name in attributes | variables | self._methods
+            return self.may_be_shared(path, node.value) if known else changed and self._is_another_name(path, node)
         if isinstance(node, cst.Name):
             names = (each for loop in _gone_through(source, node) for each in source.every(cst.Name, loop))
             through = [each for each in names if not _is_called(source, each)]
@@ -146,7 +146,7 @@ class SharedObjects:
                 given = self.code.values(path, node)
                 if any(self.code.sources[file].code(value) in self.given for file, value in given):
                     return True
-            if changed and any(self._is_part(file, value) for file, value in self.code.values(path, node)):
+            if changed and self._is_another_name(path, node):
                 return True
             if keys & items:
                 return self.may_be_shared(path, node)
@@ -249,20 +249,31 @@ class SharedObjects:
         """Functions that make samples, as a program may replace one: `Images.__getitem__ = other`."""
         return {node.name.value for node in self.code.sampling if isinstance(node, cst.FunctionDef)}
 
+    def _is_another_name(self, path: str, node: cst.Name | cst.Attribute) -> bool:
+        """Whether a variable or an attribute may be bound to memory of what samples read."""
+        bound = (
+            self.code.values(path, node) if isinstance(node, cst.Name) else attribute_values(self.code.sources, node)
+        )
+        return any(self._is_part(file, value) for file, value in bound)
+
     def _is_part(self, path: str, value: cst.BaseExpression, depth: int = 3) -> bool:
         """Whether an expression may be memory of what samples read: `data.targets`, or a call that returns it."""
         while not isinstance(value, cst.Attribute):
             if isinstance(value, cst.Subscript):
                 value = value.value
+            elif isinstance(value, cst.Name):
+                made = list(self.code.values(path, value))
+                if value.value in self.read[1] and self._is_bound_again(path, value):
+                    return not made or not all(self._is_number(file, each, frozenset()) for file, each in made)
+                return depth > 0 and any(self._is_part(file, each, depth - 1) for file, each in made)
             elif (
-                isinstance(value, cst.Call) and call_name(value) in SAME_MEMORY and not isinstance(value.func, cst.Name)
+                isinstance(value, cst.Call)
+                and isinstance(value.func, cst.Attribute)
+                and value.func.attr.value in SAME_MEMORY
             ):
-                inner = value.func.value if isinstance(value.func, cst.Attribute) else value
-                value = (
-                    value.args[0].value
-                    if value.args and isinstance(inner, cst.Name) and inner.value in _MODULES
-                    else inner
-                )
+                inner = value.func.value
+                of_module = value.args and isinstance(inner, cst.Name) and inner.value in _MODULES
+                value = value.args[0].value if of_module else inner
             else:
                 called = self.code.defined.named(call_name(value)) if isinstance(value, cst.Call) and depth else ()
                 returned = (
@@ -380,17 +391,3 @@ def _gone_through(source: Source, name: cst.Name) -> list[cst.BaseExpression]:
     calls = [(each, source.inside(each, cst.Call)) for each in _lambdas_of(source, name)]
     beside = [arg.value for each, call in calls if call is not None for arg in call.args if arg.value is not each]
     return [*(each.iter for each in loops), *(each.iter for each in _comprehensions_of(source, name)), *beside]
-
-
-def _is_namespace(source: Source, node: cst.BaseExpression) -> bool:
-    """Whether an expression is the dictionary of a module or an object, as `globals()` and `vars(data)` are."""
-    if isinstance(node, cst.Call):
-        return source.code(node.func) in {"globals", "vars"}
-    return isinstance(node, cst.Attribute) and node.attr.value == "__dict__"
-
-
-def _owner_of_namespace(node: cst.BaseExpression) -> cst.BaseExpression | None:
-    """The object whose names a dictionary holds; None for those of a module."""
-    if isinstance(node, cst.Attribute):
-        return node.value
-    return node.args[0].value if isinstance(node, cst.Call) and node.args else None

@@ -96,7 +96,7 @@ class SharedState:
         yield from around.caught()
         yield from around.trained()
         yield from around.differentiated()
-        yield from around.computed()
+        yield from around.noted()
         yield from hidden_changes(self.code)
         yield from seeds(self.code) if self.is_dataset else ()
         yield from around.asked_of_caches()
