@@ -43,6 +43,7 @@ import numpy as np
 from diagnose.measure.lines.op_lines import places_of_ops
 from diagnose.measure.memory.leaks import backward_begins, kept_by, places_by_stack
 from diagnose.measure.replay.savings import gained_ns, recoverable_ns, sped_up
+from diagnose.measure.steps.outlier_steps import AFTER_WINDOW
 from diagnose.measure.views.growth import growth, growth_between
 from diagnose.rule import (
     CannotTell,
@@ -60,7 +61,7 @@ from diagnose.rule import (
     format_bytes,
     format_ns,
 )
-from diagnose.trace.schema import Int64, StepLog
+from diagnose.trace.schema import Bool, Int64, StepLog
 
 SOON = 100_000
 FEW_BYTES = 1 << 20
@@ -157,12 +158,24 @@ def _logged(measures: Measures) -> _Growth | None:
     step = np.searchsorted(log, series.time_ns, side="right")
     # One reading a step at most, the last; those before the first step's end and after the last one's are of no step.
     last = np.append(step[1:] != step[:-1], True) & (step > 0) & (series.time_ns <= log[-1])
+    last &= _outside_of_window(measures, step)
     step, value, time = step[last], series.value[last], series.time_ns[last]
     if len(step) < 2:
         return None
     per_step = _of_few(measures, step, value, time) if len(step) < FEWEST else growth_between(step, value)
     found = _Growth(per_step, int(step[-1] - step[0])) if per_step else None
     return found if found and _matters(measures, found) else None
+
+
+def _outside_of_window(measures: Measures, step: Int64) -> Bool:
+    """Which readings tell of the program alone: a profiler's window, and the trace that is written after it, fill the
+    memory of its process, too. Those after them, where there are enough, else those before."""
+    window_ns = measures.trace.window_ns
+    if measures.memory.device >= 0 or window_ns is None:
+        return np.ones(len(step), np.bool_)
+    begins, ends = np.searchsorted(measures.trace.step_log.end_ns, window_ns)
+    sides = step > ends + AFTER_WINDOW, step <= begins
+    return next((side for side in sides if side.sum() >= FEWEST), np.ones(len(step), np.bool_))
 
 
 def _of_few(measures: Measures, step: Int64, value: Int64, time_ns: Int64) -> float | None:
