@@ -144,7 +144,8 @@ def _plain(source: Source, call: cst.Call) -> str:
 
 
 def _laid_out(source: Source, call: cst.Call) -> str:
-    """The same with the lines and comments of a call over several lines, whose last arguments are the checkpoint's."""
+    """The block's call without the checkpoint, with the lines and comments of a call over several lines that ends with
+    the checkpoint's own arguments."""
     function, *given = call.args
     kept = [arg for arg in given if arg.keyword is None or arg.keyword.value not in _OPTIONS]
     left = source.text[source.wide_span(given[-1].value)[1] : source.span(call)[1]] if given else ""

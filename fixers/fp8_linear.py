@@ -76,7 +76,7 @@ def _can_gain(request: Request) -> bool:
 
 
 def _found(request: Request) -> str | None:
-    """What another forward of a layer does not go with, and where."""
+    """Return why layers keep their own forward pass, with the line; None where nothing speaks against another."""
     if (line := second_derivative(request.sources)) is not None:
         return f"{line} takes gradients of gradients, which products in fp8 do not have"
     if (line := adaptation(request.sources, "", ("torch.nn.Linear",))) is not None:

@@ -52,8 +52,10 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     has_fp8 = ceilings is not None and "fp8" in ceilings.flops_per_s and any("NVIDIA" in name for name in named)
     if not has_fp8 or not len(products) or not len(measures.compiled_regions.rows):
         return
-    large = _of_large_layers(measures)
-    if products.length_ns[large].sum() < MOSTLY * products.length_ns.sum():
+    layers = _layers(measures)
+    large = _are_large(measures, layers)
+    share = float(products.length_ns[large].sum() / max(products.length_ns.sum(), 1))
+    if share < MOSTLY:
         return
     rows = order.rows[np.isin(order.op, products.op[large]) & order.product]
     time, cut = measures.time_of(rows), sped_up(measures, rows, LEFT)
@@ -66,10 +68,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         confidence=Confidence.BOUND,
         evidence=[
             Evidence("products of large layers", time.total_ns // measures.step_count, "ns", tuple(rows.tolist())),
-            Evidence(
-                "share of all products", float(products.length_ns[large].sum() / products.length_ns.sum()), "share"
-            ),
-            Evidence("weights of the smallest layer", int(_of_layer(measures)[large].prod(axis=1).min()), "count"),
+            Evidence("share of all products", share, "share"),
+            Evidence("weights of the smallest layer", int(layers[large].prod(axis=1).min()), "count"),
         ],
         where=places_of_ops(measures, measures.op_of_work[rows]),
         sure=SURE,
@@ -77,8 +77,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     )
 
 
-def _of_layer(measures: Measures) -> Int64:
-    """Per product, its two sizes besides the number of rows, the smaller one first."""
+def _layers(measures: Measures) -> Int64:
+    """Return the inputs and outputs of each product's layer, the smaller number first."""
     products = measures.products
     sizes = np.sort(products.sizes[:, 1:], axis=1)
     shared = {value: products.length_ns[(sizes == value).any(axis=1)].sum() for value in np.unique(sizes).tolist()}
@@ -89,9 +89,9 @@ def _of_layer(measures: Measures) -> Int64:
     return np.asarray(np.take_along_axis(sizes, others, axis=1), np.int64)
 
 
-def _of_large_layers(measures: Measures) -> Bool:
+def _are_large(measures: Measures, layers: Int64) -> Bool:
     products = measures.products
-    small, large = _of_layer(measures).T
+    small, large = layers.T
     fits = (products.sizes[:, 1:] % MULTIPLE == 0).all(axis=1) & (large <= MOST_WIDENING * small)
     single = (products.sizes[:, 0] == 1) & (products.item_bytes == 2)
     return np.asarray(fits & single & (small * large >= LEAST_WEIGHTS), np.bool_)

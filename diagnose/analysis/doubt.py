@@ -49,9 +49,7 @@ def doubtful_ns(claim: Claim, measures: Measures) -> int:
 def hidden_ns(claim: Claim, measures: Measures) -> int:
     """Return by how much more a claim to time in which the device works may save: a host that is no faster than the
     recorded one limits what faster kernels bring, and without a profiler it is faster. 0 where that is little."""
-    if claim.cut is None or claim.cut.scale is None:
-        return 0
-    if not replayed(measures) or not _is_of_device(claim, measures):
+    if claim.cut is None or claim.cut.scale is None or not replayed(measures) or not _is_of_device(claim, measures):
         return 0
     more = measures.replay.hidden_of(claim.cut)
     return more if more > MUCH * claim.recoverable_ns else 0

@@ -99,7 +99,7 @@ class GreedySearch:
         self._part = False
         """Whether the bundle that is due is one of them."""
         self._leaves_some = False
-        """Whether it leaves out some that go together with it."""
+        """Whether the bundle that is due leaves out fixes that go together with it."""
         self._saved_little: list[frozenset[str]] = []
         """Bundles that did, and saved too little: they are tried again together with the others."""
 

@@ -29,8 +29,8 @@ SPREAD_OF_COMPILED = 8.0
 profiles of the same programs without them, frames added 1.8 to 2.9 times what is told in four, 7.3 times in one."""
 
 SPREAD_OF_WATCHED = 1.4
-"""The same where a live run watched steps without a profiler. They tell what all records cost together, and not whether
-those of one stretch cost as much as those of another: of the eight runs above, usual costs missed one by that much."""
+"""The factor within which the cost of records in one stretch of a step is known where a live run watched steps without
+a profiler, which tell what all records cost together. All but one of eight runs came within so much of usual costs."""
 
 LEAST_LEFT = 0.2
 """The share of a stretch of host time between two calls that is the program's own at least."""

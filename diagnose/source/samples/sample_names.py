@@ -71,7 +71,7 @@ def place_in(source: Source, value: cst.BaseExpression, name: str) -> tuple[int,
 
 
 def returned_at(source: Source, function: cst.FunctionDef, place: tuple[int, int]) -> Sequence[cst.BaseExpression]:
-    """What a function returns at one place of tuples of so many elements; empty where it may return something else,
+    """Return the values at one place of the tuples that a function returns; empty where it may return something else,
     or does more with it than to bind it, read it and hand on what it was given.
     """
     at, count = place

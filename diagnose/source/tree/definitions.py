@@ -80,7 +80,7 @@ def is_foreign(source: Source, node: cst.CSTNode, paths: Iterable[str]) -> bool:
 
 @lru_cache(maxsize=8)
 def _own_modules(paths: tuple[str, ...]) -> frozenset[str]:
-    """What the first part of a module's name may be; folders above the program's are among them."""
+    """The first parts that names of modules in these files may have; folders above them are among them."""
     parts = {part for path in paths for part in path.replace("\\", "/").split("/")}
     return frozenset(part.removesuffix(".py") for part in parts)
 

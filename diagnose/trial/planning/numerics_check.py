@@ -100,10 +100,9 @@ class NumericsChecks:
             if answers[-1].passed is not True:
                 return ruled(verdict, found, answers[-1])
         if unheld:  # what follows runs the part whole, and nothing else
-            answers = [
-                replace(one, detail=f"{one.detail}; its first steps were not compared: {unheld}") for one in answers
-            ]
-            parts = parts[:1]
+            (trained,) = answers
+            said = f"{trained.detail}; its first steps were not compared: {unheld}"
+            answers, parts = [replace(trained, detail=said)], parts[:1]
         sure = ruled(verdict, found, _joined(answers))
         if sure.decision is not Decision.KEPT:
             return sure

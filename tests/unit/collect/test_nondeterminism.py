@@ -1,4 +1,4 @@
-"""What torch warns of is heard, whatever filters the program sets, and other warnings are shown as ever."""
+"""Warnings of nondeterministic operators are heard, whatever filters the program sets; others are shown as ever."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class NondeterminismWarnings:
 
     def __init__(self) -> None:
         self.operators: set[str] = set()
-        """What torch named in them, such as `nll_loss2d_forward_out_cuda_template`."""
+        """Names of operators in torch's warnings, such as `nll_loss2d_forward_out_cuda_template`."""
         self._show: Any = None
         self.listen()
 

@@ -30,6 +30,7 @@ _OF_WEIGHTS = tuple(
 ) + tuple(f"torch.nn.{name}{n}d" for name in ("Conv", "ConvTranspose") for n in (1, 2, 3))
 """Layers that have weights however they are built."""
 _WITHOUT_GRADIENTS = ("no_grad", "inference_mode", "set_grad_enabled", "requires_grad", "requires_grad_", "detach_")
+"""Names by which a program may keep samples from requiring gradients."""
 _WITH_STATISTICS = re.compile(r"torch\.nn\.(?:Sync|Lazy)?BatchNorm\w*")
 """Layers that note statistics of what they are given, unless they are in evaluation mode."""
 _FREEZES = re.compile(r"\w+\.requires_grad(?:_\(False\)| = False)")
@@ -201,16 +202,16 @@ class MainProcess:
 
     def noted(self) -> Iterator[Trace]:
         """Layers that note statistics of the samples that they make: a worker's copy would have them."""
-        layers = (
+        noting = [
             (path, call)
             for node, path in self.code.building.items()
             for call in self.code.sources[path].every(cst.Call, node)
-        )
-        for path, call in layers:
+            if any(map(_WITH_STATISTICS.fullmatch, self.code.sources[path].names(call.func)))
+        ]
+        for path, call in () if noting and self._is_evaluated() else noting:
             source = self.code.sources[path]
-            if any(map(_WITH_STATISTICS.fullmatch, source.names(call.func))) and not self._is_evaluated():
-                words = f"keeps statistics of its samples, by `{source.code(call.func)}`"
-                yield Trace(words, path, source.lines_of(call)[0])
+            words = f"keeps statistics of its samples, by `{source.code(call.func)}`"
+            yield Trace(words, path, source.lines_of(call)[0])
 
     def _is_evaluated(self) -> bool:
         """Whether something that makes samples is put into evaluation mode."""
