@@ -11,14 +11,15 @@ from diagnose import plugins
 from diagnose.analysis.doubt import doubtful_ns, hidden_ns
 from diagnose.engine import diagnose
 from diagnose.measure import Measures
-from diagnose.measure.replay.overhead import SPREAD, SPREAD_OF_COMPILED, spread_of
+from diagnose.measure.replay.overhead import MOST, SPREAD, SPREAD_OF_COMPILED, scale_of, spread_of
 from diagnose.measure.replay.profiler_overhead import FRAME_NS, LAUNCH_NS, OP_NS, SHAPES_NS, ProfilerRecords, records_of
 from diagnose.measure.replay.replay import Cut
 from diagnose.measure.views.launches import launches_of
 from diagnose.measure.views.op_tree import op_tree
-from diagnose.model import Confidence, Severity
+from diagnose.model import Confidence, Facts, Severity
 from diagnose.rule import Claim
 from diagnose.trace import Thread, Trace
+from diagnose.trace.drawn import drawn
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import DeviceWork, Frames, HostCalls, Int64, Ops, RangeKind, Ranges
 
@@ -166,3 +167,56 @@ def test_a_host_that_its_records_slowed_hides_what_faster_kernels_would_save() -
     assert doubtful_ns(faster, measures) == 0
     waits = Claim("late launches", saved_ns, measures.counted - measures.busy)
     assert hidden_ns(waits, measures) == 0 < doubtful_ns(waits, measures)
+
+
+ISSUING = """
+    host: olololol
+    gpu :   k k k k
+    step:          |
+"""
+
+
+def test_what_the_profiler_costs_is_told_by_steps_that_nobody_traced() -> None:
+    traced = drawn(ISSUING, repeat=6, unit_ns=10_000)
+    assert Measures(traced).replay.recording_scale == 0
+    watched = replace(traced, facts=Facts(step_ns_watched=75_000))
+    replay = Measures(watched).replay
+    # Each step is 15 µs too long, and has 4 operators (2 µs) and 4 launches (16 µs) of which the device waits for most.
+    assert 0.8 <= replay.recording_scale <= 1.2
+    assert replay.base_ns == pytest.approx(5 * 75_000, rel=0.01)
+    assert replay.off == 0.0
+
+
+def test_steps_that_were_no_shorter_without_the_profiler_leave_nothing_to_take_off() -> None:
+    replay = Measures(drawn(ISSUING, repeat=6, unit_ns=10_000, facts=Facts(step_ns_watched=90_000))).replay
+    assert (replay.recording_scale, replay.base_ns) == (0, 5 * 90_000)
+
+
+def test_no_record_is_said_to_cost_more_than_one_can() -> None:
+    assert scale_of(lambda scale: round(1_000 - 100 * scale), 1.0, 100) == pytest.approx(MOST, rel=0.05)
+
+
+def test_steps_as_long_as_those_watched_leave_a_record_its_usual_cost() -> None:
+    assert scale_of(lambda _: 1_000, 1.2, 990) == 1.2
+
+
+def test_a_host_that_writes_records_faster_than_usual_is_found() -> None:
+    assert scale_of(lambda scale: round(1_000 - 100 * scale), 1.0, 950) == pytest.approx(0.5, abs=0.01)
+
+
+def test_steps_shorter_than_the_work_of_the_device_do_not_tell_what_the_profiler_costs() -> None:
+    replay = Measures(drawn(ISSUING, repeat=6, unit_ns=10_000, facts=Facts(step_ns_watched=10_000))).replay
+    assert (replay.recording_scale, replay.base_ns) == (0, 5 * 90_000)
+
+
+def test_a_live_run_knows_how_late_the_host_is_and_not_where() -> None:
+    """Records that cost more where the device waits, and less elsewhere, leave more for faster kernels to save."""
+    picture = """
+        host: ol ol ol ol ol
+        gpu :   kk kk kk kk kk
+        step:                 |
+    """
+    measures = Measures(drawn(picture, repeat=6, unit_ns=8_000, facts=Facts(step_ns_watched=90_000)))
+    halved, unchanged = (Cut(scale=np.full(len(measures.trace.device), left)) for left in (0.5, 1.0))
+    assert measures.replay.doubtful_ns == measures.replay.saved_ns(halved) == 0
+    assert measures.replay.hidden_of(unchanged) == 0 < measures.replay.hidden_of(halved) <= measures.busy.total_ns / 2

@@ -1,4 +1,4 @@
-"""Samples that change an object which the program keeps, by another name of it or as a part of what they gather."""
+"""Objects under other names: samples that change what a program keeps, and programs that change what samples read."""
 
 from __future__ import annotations
 
@@ -215,3 +215,35 @@ def test_a_dataset_around_another_changes_what_that_one_has_made(dataset: str, m
 def test_one_of_several_results_is_an_object_that_is_kept() -> None:
     get = "def get(self, i):\n    return self.x[i], i"
     refused("loader-workers", program("x, y = self.get(i)\nx += 1  # !\nreturn x, y", ROWS, get), "# !")
+
+
+STORED = "self.x = torch.zeros(9, 16)"
+KEEPER = """
+class Keeper:
+    def __init__(self, rows):
+        self.kept = rows
+    def __call__(self, x):
+        self.kept.extend(x)  # !
+"""
+NORMS = "NORM = {'mean': torch.zeros(16)}\nCOUNT = 3\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        (program("return self.x[i], i", "self.x = []", step="keep(x)", top=KEEPER)
+         .replace("    loader =", "    keep = Keeper(data.x)\n    loader ="), "# !"),
+        (program("return self.x[i], i", "self.x = []", step="keep(x)", top=KEEPER.replace("= rows", "= rows.x"))
+         .replace("    loader =", "    keep = Keeper(data)\n    loader ="), "# !"),
+        (program("return self.x[i] - NORM['mean'], i", STORED, step="m = NORM['mean']\nm += x.mean(0)  # !", top=NORMS),
+         "# !"),
+    ],
+    ids=["an attribute of another object", "taken from the dataset", "an item of a global"],
+)  # fmt: skip
+def test_what_samples_read_may_be_changed_by_another_name(text: str, mark: str) -> None:
+    refused("loader-workers", text, mark)
+
+
+def test_a_number_that_is_taken_from_a_global_is_another_object() -> None:
+    text = program("return self.x[i] * COUNT, i", STORED, step="n = COUNT\nn += 1", top=NORMS)
+    assert isinstance(asked("loader-workers", text), Edits)

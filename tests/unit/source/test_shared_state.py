@@ -289,37 +289,6 @@ def test_no_workers_are_given_where_a_worker_would_not_see_or_show_what_the_prog
     refused("loader-workers", text, mark)
 
 
-KEEPER = """
-class Keeper:
-    def __init__(self, rows):
-        self.kept = rows
-    def __call__(self, x):
-        self.kept.extend(x)  # !
-"""
-NORMS = "NORM = {'mean': torch.zeros(16)}\nCOUNT = 3\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "mark"),
-    [
-        (program("return self.x[i], i", "self.x = []", step="keep(x)", top=KEEPER)
-         .replace("    loader =", "    keep = Keeper(data.x)\n    loader ="), "# !"),
-        (program("return self.x[i], i", "self.x = []", step="keep(x)", top=KEEPER.replace("= rows", "= rows.x"))
-         .replace("    loader =", "    keep = Keeper(data)\n    loader ="), "# !"),
-        (program("return self.x[i] - NORM['mean'], i", STORED, step="m = NORM['mean']\nm += x.mean(0)  # !", top=NORMS),
-         "# !"),
-    ],
-    ids=["an attribute of another object", "taken from the dataset", "an item of a global"],
-)  # fmt: skip
-def test_what_samples_read_may_be_changed_by_another_name(text: str, mark: str) -> None:
-    refused("loader-workers", text, mark)
-
-
-def test_a_number_that_is_taken_from_a_global_is_another_object() -> None:
-    text = program("return self.x[i] * COUNT, i", STORED, step="n = COUNT\nn += 1", top=NORMS)
-    assert isinstance(asked("loader-workers", text), Edits)
-
-
 @pytest.mark.parametrize(
     ("sample", "gate"),
     [
